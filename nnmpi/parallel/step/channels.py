@@ -240,7 +240,9 @@ class Outlet(BoundaryEnd, Sink):
 
 
 class Channels:
-    """Sends and receives the activations and gradients of a rank's stages.
+    """Sends and receives the activations and gradients of a rank's stages. `boundaries` describes
+    the tensors that pass between each pair of consecutive stages; `comm` is the Comm of the ranks
+    along pp.
 
     ops   the function that carries out each kind of operation
     """
@@ -278,7 +280,8 @@ class Channels:
                 return
 
     def start(self, op: Op) -> None:
-        """Starts the send or the receive that an operation names."""
+        """Starts the send or the receive of tensors between two stages that the operation `op`
+        names (RECV_F, SEND_F, RECV_B or SEND_B)."""
         is_inlet = op.kind in (Kind.RECV_F, Kind.SEND_B)
         end = self.inlets[op.at] if is_inlet else self.outlets[op.at - 1]
         if op.kind in (Kind.RECV_F, Kind.RECV_B):

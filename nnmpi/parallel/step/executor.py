@@ -98,8 +98,16 @@ class StepState(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """The result of a step on `samples` samples, on which all ranks have agreed. `loss` is the sum
-    of the samples' losses."""
+    """The result of a step on `samples` samples, the same on all ranks.
+
+    state             the position of training after the step
+    divisor           the number by which the loss is divided to get its mean
+    loss              the sum of the samples' losses
+    request           the sum of the ranks' requests to stop or save
+    updated           False if the update was skipped, as a value was not finite
+    gradient_norm     before clipping; None if no rank knows all of it
+    next_is_computed  True if the next step has already been computed
+    """
 
     state: StepState  # after the step
     samples: int
@@ -130,7 +138,16 @@ class Lists(NamedTuple):
 
 class StepPlan(NamedTuple):
     """The operations of a step with the functions that carry them out, and facts about the step's
-    forward and backward passes that follow from the list."""
+    forward and backward passes that follow from the operations.
+
+    calls           (function, operation) for each operation, in order
+    first_backward  by stage, the micro-batch whose backward pass comes first
+    scatters        True if the gradients of each backward pass are scattered among ranks (ZeRO 2
+                    and 3)
+    recomputed      (stage, micro-batch) of each forward pass that is repeated
+    halved          (stage, micro-batch) of each backward pass that runs in two halves
+    in_flight       by stage, the most micro-batches between forward and backward pass at a time
+    """
 
     calls: list[tuple[Do, Op]]  # each operation, and the function that carries it out
     first_backward: dict[int, int]  # by stage: the micro-batch of its first backward pass
@@ -187,7 +204,17 @@ after."""
 
 class Executor:
     """Carries out the steps of one rank, by running their lists of operations. It keeps no
-    counters, and leaves communication to the objects that it is given."""
+    counters, and leaves communication to the objects that it is given.
+
+    ports     the stages of this rank, with their input and output sides
+    sync      carries out operations on gradient buckets, such as sums over ranks
+    ends      the functions for the operations at the end of a step (AGREE, APPLY), by kind
+    request   returns this rank's request to stop or save
+    lists     the lists of operations of a step and of an evaluation
+    recorder  gets an event for each operation
+    op_hooks  (kind, hook) pairs: hook(do, op) is called in place of do(op), and calls it
+    passes    runs the forward passes of stages; None: by autograd
+    """
 
     _calls: Iterator[tuple[Do, Op]]  # what is left of the list that is carried out
 
@@ -266,8 +293,8 @@ class Executor:
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def to_update(self, ops: Iterator[Op], first: int) -> Outcome:
-        """Carries out operations up to and including the next APPLY, for strategies whose steps
-        overlap.
+        """Carries out operations up to and including the next APPLY, which updates the parameters,
+        and returns its outcome. For strategies such as PipeDream, whose steps overlap.
 
         The APPLY of micro-batch i belongs to step `first` + i. The caller must pass the batch of
         each step to `begin` before the first forward pass of the step.

@@ -420,8 +420,9 @@ def nothing() -> object:
 
 
 class PassState:
-    """The state of a micro-batch in a stage between its forward and its backward pass, such as the
-    input and the StagePass.
+    """The state of a micro-batch in a stage between its forward and its backward pass: `input`,
+    `stats` (which sums BatchNorm statistics over ranks), `kind` (facts about the backward pass),
+    and `run`, the StagePass that runs the backward pass.
 
     at_next_unit   called when a forward pass by autograd begins its next unit (usually a layer),
                    while the parameters of the previous unit are still in memory

@@ -66,8 +66,14 @@ _OF_MODULE = attrgetter("_changes", "training")
 
 
 class MicroBatch(NamedTuple):
-    """A micro-batch that is about to pass through a pipeline stage. `arrays` are its inputs, its
-    labels (in the last stage), and the indices of its samples in the data set."""
+    """A micro-batch that is about to pass through a pipeline stage.
+
+    state    its input, and what its backward pass needs
+    number   its number in the step
+    current  the Pass: step and samples, on which random numbers depend
+    arrays   its inputs, its labels (in the last stage), and the indices of its samples in the data
+             set
+    """
 
     state: PassState
     number: int

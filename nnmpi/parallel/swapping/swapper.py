@@ -45,6 +45,9 @@ class Swapper:
     """Swaps the activations of a rank's stages: has the file-backed memory (arena) in which passes
     allocate arrays, and the thread that writes and reads.
 
+    plan    says which stages' activations are kept, swapped or recomputed
+    takes   for each boundary between stages: whether a gradient flows back through it
+
     Each block of memory has a tag: the stage whose backward pass needs it first.
     """
 

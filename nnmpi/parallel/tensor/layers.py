@@ -73,7 +73,13 @@ class Sharded(Module):
 
 class Product(Sharded):
     """The base class of linear layers and convolutions whose channels are divided among ranks;
-    their weight is (outputs, inputs, ...)."""
+    their weight is (outputs, inputs, ...).
+
+    keep_part   (Comm, options): replaces weight and bias by this rank's part
+    op          the op of the ordinary layer, such as linear
+    options     returns the keyword arguments of the op
+    axis        the axis of channels in input and output
+    """
 
     bias: Parameter | None
     keep_part: Callable[..., None]  # of weight and bias
