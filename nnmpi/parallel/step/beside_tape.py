@@ -197,7 +197,8 @@ def received(state: PassState) -> list[Received]:
 
 class NotedStats:
     """BatchStats (from which BatchNorm gets batch statistics) for a pass that autograd runs: they
-    keep their arguments and results, so that a replay of the pass gets the same results."""
+    keep their arguments and results, so that a replay of the pass (its recorded kernels, run
+    without autograd) gets the same results."""
 
     def __init__(self, inner: BatchStats, notes: Notes) -> None:
         self._inner, self._notes, self.moments_of = inner, notes, list[Moments]()

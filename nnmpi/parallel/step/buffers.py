@@ -41,7 +41,8 @@ class Buffer(NamedTuple):
     array: Array
 
     def give_back(self) -> None:
-        """Returns the memory to its pool, when nobody uses it any more."""
+        """Gives the memory back to its pool, which may hand it out again; called when nobody uses
+        it any more."""
         self.pool.free.append(self.memory)
 
 

@@ -85,8 +85,8 @@ in one."""
 
 
 class Here:
-    """A Transfer for an array that needs no message, since it is on this rank already: it is
-    complete."""
+    """Takes the place of a Transfer for an array that needs no message, since it is on this rank
+    already. It is always complete."""
 
     done = True
 
@@ -160,7 +160,7 @@ class BoundaryEnd(Port):
         return None
 
     def done(self, micro: int) -> None:
-        """Returns the buffers of micro-batch `micro`, which are not needed any more, to their
+        """Gives the buffers of micro-batch `micro`, which are not needed any more, back to their
         pools."""
         for buffer in self._used.pop(micro):
             buffer.give_back()
@@ -291,8 +291,9 @@ class Channels:
 
 
 class Ports(NamedTuple):
-    """The pipeline stages of a rank, each with its input and output side, the side that computes
-    the loss, and the BatchNorm statistics over all ranks that share a batch."""
+    """The pipeline stages of a rank, each with its input and output side, the channels between
+    stages, the side that computes the loss, and the object that sums BatchNorm statistics over all
+    ranks that share a batch."""
 
     stages: dict[int, Stage]
     channels: Channels

@@ -77,7 +77,8 @@ class Notes:
             self._is_same = False
 
     def noting(self) -> AbstractContextManager[None]:
-        """Returns a context in which copies of sent and received arrays are kept here."""
+        """Returns a context for a pass by autograd: copies of the arrays that it sends and receives
+        are kept in this object."""
         return _with_wires(lambda comm, array: _NotingWire(comm, self))
 
     def recalling(self) -> AbstractContextManager[None]:

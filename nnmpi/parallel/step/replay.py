@@ -322,7 +322,7 @@ def _behind(
     passes: PassList, calls: range, of_units: Sequence[Collection[Parameter]]
 ) -> Sequence[int]:
     """Returns, for a backward pass, the index of the recorded call at which each unit (part of the
-    stage, usually a layer) except the first begins: the one after which all gradients of the
+    stage, usually a layer) except the first begins: the call that follows when all gradients of the
     previous unit's parameters are final."""
     final = {passes.calls[k].args[0]: k + 1 for k in calls if passes.calls[k].function is ready}
     ends = ([final.get(p, 0) for p in inside] for inside in of_units[:0:-1])

@@ -13,7 +13,8 @@ Where a model is spread over ranks of other axes, one more all-reduce sums over 
 Rules:
 
 - A step waits for a device only here, once, for the values of `totals`, or not at all
-  (row `late_outcomes`). Add to that array what else has to be read; `tests/strict/` counts waits.
+  (`DeferredSteps`, on a GPU). Add to that array what else has to be read; `tests/strict/` counts
+  waits.
 - Every decision (to clip, to skip the step, which parameters have a gradient) is made from sums
   that are the same on all ranks. A decision from a rank's own gradient would let copies of a
   parameter diverge.
@@ -89,8 +90,9 @@ class Update:
                with the same parameter only one counts it
     tied       the parameters that several stages use; the same sequence on all ranks
     summed     the number of steps whose sums this rank knows
-    decision   the values that all ranks agreed on in the last step (see `DECIDED`); None before
-               that
+    decision   the sums over all ranks that decided the last step (loss, request to stop or save,
+               number of ranks with a sum that is not finite, squared norm of the gradient, ...);
+               None before the first step
     version    the number of steps that this rank's values contain; 0 at first
     """
 

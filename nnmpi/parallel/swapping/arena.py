@@ -111,8 +111,8 @@ class Arena:
         """Returns a context in which new arrays of this thread are allocated in the arena. Their
         blocks get the number `tag`, by which they are found again to be written to disk.
 
-        Freed memory keeps its pages for reuse, unless these and the new blocks together exceed
-        `nbytes`.
+        Freed memory keeps its pages for reuse as long as these and the new blocks together have at
+        most `nbytes` bytes.
         """
         _function("tag")(self._handler, tag, round(nbytes))
         handler = _function("use")(self._handler)

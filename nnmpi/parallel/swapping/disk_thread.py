@@ -78,8 +78,8 @@ class DiskThread:
             self.add(("write", STATE))
 
     def move_to(self, stage: int) -> None:
-        """Tells the thread which stage's backward pass is next: it reads ahead only as far as
-        memory allows from there."""
+        """Tells the thread which stage's backward pass is next. The thread reads activations of
+        further stages ahead of their passes, as far as memory allows."""
         with self.change:
             self.at = stage
             self.change.notify_all()

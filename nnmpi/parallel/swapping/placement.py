@@ -87,7 +87,9 @@ class Placements(NamedTuple):
     choice   for each unit: kept in memory, swapped to disk, or recomputed
     loads    the time and memory that each unit needs
     memory   bytes for activations, without the samples themselves
-    state    bytes of optimizer state that is on disk between updates, while there are activations
+    disk     the speed of the disk
+    state    bytes of optimizer state that is on disk during the passes, and read for the update; 0:
+             it stays in memory
     """
 
     names: tuple[str, ...]

@@ -56,8 +56,9 @@ class Constraints(NamedTuple):
 
     @property
     def per_step(self) -> int:
-        """The number of samples of a step, if the search compares a cut by samples (or of an
-        add-on's axis) with a cut of channels; otherwise 0."""
+        """The number of samples of a step, by which traffic that occurs once a step is divided; 0
+        if the layout names neither samples nor an axis of an add-on, so that cuts of channels need
+        no such comparison."""
         return self.samples * (BATCH in self.names or bool(self.named))
 
     def allows(self, graph: Graph, node: Node, choice: NodeChoice) -> bool:
@@ -174,7 +175,8 @@ def refuse_positions(graph: Graph, ranks: int) -> None:
 
 
 def _heads(node: Node, ranks: int) -> list[tuple[int, str]]:
-    """Returns (number, name) for the heads and the key/value heads of a layer. For a layer without
-    heads the number is `ranks`, so that it does not limit the division."""
+    """Returns (number, name in messages) for the heads of an attention layer, and for its
+    key/value heads. For a layer without heads the number is `ranks`, so that it does not limit the
+    division."""
     names = {"num_heads": "head", "num_kv_heads": "key/value head"}
     return [(node.settings.get(key, ranks), name) for key, name in names.items()]
