@@ -19,8 +19,8 @@ if they do not ask for it."""
 
 
 class Property(NamedTuple):
-    """A property that a run has unless a feature breaks it, such as "all ranks to make each step
-    together". `words` continue "it needs" in an error message."""
+    """A property that a run has unless a feature (an option) breaks it. `words` say which, as they
+    follow "it needs" in an error message: "all ranks to make each step together"."""
 
     words: str
 
@@ -139,8 +139,8 @@ def choice(option: str, *values: object) -> Asks:
 
 
 def layout_along(axis: str) -> Asks:
-    """Returns a function for `Feature.asks`: it returns --layout as text if that divides
-    activations along this axis of the mesh (or, for tp, layers); otherwise ""."""
+    """Returns a function for `Feature.asks`: it returns the option --layout as text if its value
+    divides activations along this axis of the mesh (or, for tp, layers); otherwise ""."""
 
     def asks(config: Any, ranks: int) -> str:
         layout = terms.layout(config.layout) if config.layout else terms.LayoutTerms()

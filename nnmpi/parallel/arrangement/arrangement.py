@@ -281,8 +281,9 @@ class Arrangement:
         return self.across_stages(rank, bucket, *self.summed_axes, "pp")
 
     def across_stages(self, rank: int, bucket: BucketSlice, *axes: str) -> tuple[int, ...]:
-        """Returns the ranks that use the parameter of a tied bucket (a parameter that several
-        pipeline stages use) and differ from `rank` along `axes` only."""
+        """Returns those ranks that differ from `rank` along `axes` only and have the parameter of a
+        tied bucket (a parameter that several pipeline stages use), such as ("pp",) for the same
+        coordinates in other stages."""
         stages = ranks_of_variables(self)[self.model_on(rank).trained[bucket.tied].variable]
         group = self.mesh.group(rank, *axes)
         return tuple(r for r in group if self.mesh.coordinates(r)["pp"] in stages)
@@ -292,7 +293,8 @@ class Arrangement:
         return _replicas_on_node(self, self.replicas(rank)[0], self.cluster.nodes[rank])
 
     def owned_ranges(self, rank: int) -> Iterator[tuple[int, int]]:
-        """Yields the (start, stop) slice of each bucket that a rank updates."""
+        """Yields, for each gradient bucket, the (start, stop) of its part in the flat buffer that
+        `rank` updates."""
         for bucket in self.model_on(rank).buckets:
             ranks = self.store.updaters(self, rank, bucket)
             n, p, r = bucket.stop - bucket.start, len(ranks), ranks.index(rank)
@@ -343,7 +345,8 @@ class Arrangement:
 
     @property
     def steps_together(self) -> bool:
-        """True if all ranks are between the same two steps at any time."""
+        """True if all ranks make each step together; False if ranks, or batches in flight, may be
+        at different steps at the same time."""
         return self.strategy.steps_together
 
 

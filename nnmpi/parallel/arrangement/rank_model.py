@@ -21,7 +21,8 @@ class HeldVariable(NamedTuple):
     padded_size   elements reserved in the flat buffer: the size of the largest part of any rank
     users         the stages of the rank that use it
     region        the region of the flat buffer: even regions are common to all ranks along tp, odd
-                  ones contain the parts of modules that each rank alone has
+                  ones contain parameters that only one of these ranks has, such as those of a
+                  parallel branch
     """
 
     variable: int
@@ -37,12 +38,12 @@ class HeldVariable(NamedTuple):
 
 
 class BucketSlice(NamedTuple):
-    """A slice of the flat buffer of gradients that is summed in one operation; it contains whole
-    parameters.
+    """A slice (start to stop) of the flat buffer of gradients that is summed in one operation; it
+    contains whole parameters.
 
-    tied   if stages of other ranks use its parameter too (then it has only this one): the index of
-           the parameter. The gradient is summed over the ranks of all these stages; in ZeRO 2 and 3
-           over the replicas first
+    tied   the index of its parameter, if stages of other ranks use this too (then the slice has no
+           other); else NOT_TIED. The gradient is summed over the ranks of all these stages; in ZeRO
+           2 and 3, over the replicas of each stage first
     """
 
     start: int

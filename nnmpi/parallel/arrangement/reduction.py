@@ -143,7 +143,8 @@ def is_cut_unlike(cluster: Cluster, mesh: Mesh) -> bool:
     """Returns True if the ranks along dp are distributed over nodes differently for different ranks
     along tp.
 
-    Sums of copies would then differ in their bits. Groups of two ranks are never affected, since
+    Then gradients of parameters of which each rank along tp has a copy would be summed in different
+    orders, and the copies would get different bits. Groups of two ranks are never affected, since
     both orders of two terms give the same sum.
     """
     if mesh.count(*REPLICAS) <= 2 or mesh.axes["tp"] == 1:

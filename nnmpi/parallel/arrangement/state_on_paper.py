@@ -110,7 +110,8 @@ def place_of(a: Arrangement, v: int, rank: int) -> Place:
 
 def _part(a: Arrangement, rank: int, held: HeldVariable, axes: Axes) -> StateArray:
     """Returns a description (without data) of a rank's part `held` of a parameter or buffer, with
-    the dtype that it has if it is not trained. `axes` has the order of axes in memory, by path."""
+    the dtype of its values (not of float32 masters). `axes` has the order of axes in memory, by
+    path."""
     variable, place = a.graph.variables[held.variable], place_of(a, held.variable, rank)
     dtype, order = np.dtype(variable.dtype), axes.get(place.path, range(len(place.shape)))
     if is_float(dtype):

@@ -198,8 +198,8 @@ class TensorMove(NamedTuple):
 
 
 def longest_message(ranks: int) -> int:
-    """Returns the largest number of bytes of a message if each of `ranks` ranks sends one to each
-    other rank at the same time."""
+    """Returns the most bytes that a message may have if each of `ranks` ranks sends one to each
+    other rank at the same time, so that the messages under way at a rank need little memory."""
     return max(min(MESSAGE, UNDER_WAY // ranks), 1 << 16)
 
 

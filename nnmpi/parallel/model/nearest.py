@@ -82,8 +82,9 @@ class _HolderPicker:
     def moves(
         self, tensor: MovedTensor, had: Sequence[Held], needs: Sequence[tuple[int, Range]]
     ) -> Iterator[TensorMove]:
-        """Yields the moves of one tensor: `had` are the (holder, range) that exist, `needs` the
-        (rank, range) that ranks need."""
+        """Yields the moves (copies from a holder to a rank) that bring the elements of one tensor
+        to the ranks that need them. `had` has (holder, range) for each range that a rank or file
+        has, `needs` (rank, range) for each range that a rank needs."""
         cells, by_box, own = _cells(tensor.shape, had), dict[Part, list[_Overlap]](), {*had}
         for rank, need in needs:
             if (rank, need) in own:  # nothing to cut: most restores keep the layout

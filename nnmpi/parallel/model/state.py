@@ -40,13 +40,13 @@ class HasState(Protocol):
 def value_arrays(
     part: ModelPart, optimizer: Optimizer | None = None, untrained: bool = True
 ) -> Iterator[StateArray]:
-    """Yields the parameters and buffers that this rank has as StateArrays, which are views of their
-    values.
+    """Yields the parameters and buffers that this rank has (in `part`, its part of the model) as
+    StateArrays, which are views of their values.
 
     optimizer   if given, of each parameter that it updates only the ranges that this rank updates
                 are yielded; of others, all that this rank can read alone
     untrained   False: leaves out parameters and buffers that the optimizer does not update, since
-                those of a parameter server are not current
+                their values on a parameter server are outdated
     """
     index = {id(p): j for j, p in enumerate(optimizer.parameters)} if optimizer else {}
     for place, tensor in held_tensors(part):

@@ -8,8 +8,8 @@ batches are in flight. The pipeline drains at the end of an epoch, or once all s
 of them wants to stop; batches that the first stage has already started are completed.
 
 The forward and the backward pass of a batch use the same version of a stage's weights (weight
-stashing), although other batches may have updated the stage meanwhile (`VersionStore`): p-1-s times
-on stage s of p. With vertical sync all stages use the version that the first one used, p-1 updates
+stashing), although other batches update the stage in between (`VersionStore`): p-1-s of them on
+stage s of p. With vertical sync all stages use the version that the first one used, p-1 updates
 behind. Harlap et al. 2018, Narayanan et al. 2019. The order of operations is that of `stream` in
 `schedules/lowering.py`.
 """

@@ -23,7 +23,7 @@ class BufferCopies:
         self._elements: list[tuple[StateArray, np.ndarray]] = []
 
     def copy(self) -> None:
-        """Copies all buffers, and other state, of the model."""
+        """Copies all buffers of the model, and other state that a step changes, for `put_back`."""
         names = ((module, name) for module in self._modules for name in module._buffers)
         self._copies = [(module, name, getattr(module, name).copy()) for module, name in names]
         state = [x for _, x in module_state(self._model)]
@@ -31,7 +31,8 @@ class BufferCopies:
         self._elements = [(x, x.elements().copy()) for x in state]
 
     def put_back(self) -> None:
-        """Restores the values of all buffers and other state at the last `copy`."""
+        """Sets all buffers, and other state, of the model to the values that they had at the last
+        `copy`."""
         for module, name, array in self._copies:
             getattr(module, name)[...] = array
         for x, elements in self._elements:

@@ -40,7 +40,7 @@ class BucketSums(GradientSync):
     The loss, the request (to stop or save) and which parameters have a gradient are scalars in
     front of the gradients. Most stores sum them together with bucket 0, which comes last.
 
-    at_end   functions for further operations that follow these sums, by kind
+    at_end   by kind of operation, functions for further sums, such as those over tp (TERMS)
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Data parallelism: each rank computes its part of a batch, and gradients are summed over dp.
 
 A run ends before the first step if some part of a batch has one sample and the model has a
-BatchNorm1d: one value for each channel has no variance. An image has several values for each
-channel, or else BatchNorm2d itself raises an error.
+BatchNorm1d, since one value for each channel has no variance. BatchNorm2d has several values for
+each channel even for one image; if it has not, it raises an error itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -49,8 +49,7 @@ class ClockTable:
 
     def begin(self, step: int, pushes: int) -> None:
         """Starts an epoch at step number `step`, in which all workers together may push `pushes`
-        gradients; each worker may push one at once.
-        """
+        gradients. Each worker may push its first gradient without waiting for others."""
         workers = range(len(self.clocks))
         self._step, self._budget, self._granted = step, pushes, len(workers)
         self._pushed, self._skipped = [Totals() for _ in workers], 0
@@ -78,8 +77,8 @@ class ClockTable:
         return not self._active
 
     def started(self, w: int) -> None:
-        """Records that worker w is ready for the epoch, and waits for the servers' reply to begin
-        it."""
+        """Records that worker w is ready for the epoch. The worker waits for a reply of the
+        servers, which it gets by `released`."""
         self._waiting[w] = True
 
     def pushed(self, w: int, samples: float, divisor: float, loss: float, stop: bool) -> None:
