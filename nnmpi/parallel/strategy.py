@@ -412,10 +412,10 @@ def executor_of(
     (passes, messages, sums of gradients, the update).
 
     sync         sums gradients over ranks
-    ends         the functions for the operations at the end of a step, by kind
+    ends         the functions for the operations at the end of a step (AGREE, APPLY), by kind
     batch_stats  sums BatchNorm statistics over ranks
     channels     carry tensors between stages; None: messages along pp
-    op_hooks     (kind, function) pairs: wrap the operations of a kind
+    op_hooks     (kind, hook) pairs: hook(do, op) is called in place of do(op), and calls it
     """
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
     channels = channels or Channels(part.boundaries, part.stages, layout.axis["pp"], spec.task.on)

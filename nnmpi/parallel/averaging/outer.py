@@ -54,7 +54,8 @@ class Fragment:
     """Parameters that replicas with local steps exchange together, and their exchange in progress,
     if any.
 
-    sent, applied   after how many steps of a period they are sent, and the received mean is applied
+    sent, applied   in each period of H steps: after which step the parameters are sent, and after
+                    which step the received mean is applied
     """
 
     def __init__(self, replica: ReplicaValues, sent: int, applied: int) -> None:

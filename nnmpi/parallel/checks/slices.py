@@ -22,9 +22,8 @@ def slice_by_slice(a: Arrangement, rank: int, slices: int) -> list[Op]:
 
 
 def _slices(a: Arrangement, rank: int, batch: int) -> list[int]:
-    """Returns the number of samples in each slice of the batch that a rank computes, for a batch of
-    `batch` samples.
-    """
+    """Returns, for a batch of `batch` samples, the number of samples in each slice of the batch
+    that a rank computes."""
     rows, owners = np.arange(batch), owners_of(a.config.slices, a.mesh.size)
     slices = (v for v, owner in enumerate(owners) if owner == rank)
     return [len(part_of(rows, a.config.slices, v)) for v in slices]

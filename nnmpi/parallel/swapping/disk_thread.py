@@ -65,7 +65,8 @@ class DiskThread:
         self._thread.join()
 
     def add(self, *jobs: tuple[str, int]) -> None:
-        """Appends jobs to the queue: ("write", "read" or "drop", a stage or STATE)."""
+        """Appends jobs to the queue: ("write", "read" or "drop", a stage or STATE, the optimizer
+        state). A drop writes pages that were read without a job to disk, and frees their memory."""
         with self.change:
             self.jobs.extend(jobs)
             self.change.notify_all()
