@@ -51,8 +51,8 @@ class ReplicaValues:
 
     def operands(self) -> Iterator[tuple[slice, slice, Operands]]:
         """Yields (slice of the flat array, slice of a state array, operands) for each piece of
-        memory that the optimizer updates on this rank. The operands are the arrays of values and
-        gradients there."""
+        memory that the optimizer updates on this rank. The operands are the arrays of values,
+        gradients and optimizer state there."""
         at = 0
         for span, x in self._optimizer.operands(self._of):
             yield slice(at, at + len(x.values)), span, x
