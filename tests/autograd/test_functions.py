@@ -119,11 +119,28 @@ def test_types_stay(dtype: str) -> None:
     results = [layer(t) for layer in layers]
     results += [nnmpi.pad(t, (1, 1), "reflect"), nnmpi.pad(t, (1, -1), value=2.5)]
     results += [nnmpi.einsum("nchw,nchw->nc", t, t), nnmpi.sort(t).values, nnmpi.cumsum(t, dim=1)]
+    results += [t.std(1), t.var((2, 3)), t.std()]
     for y in results:
         assert y.dtype == dtype
         t.grad = None
         y.sum().backward()
         assert t.grad.dtype == dtype
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_variances_in_16_bits(half: str) -> None:
+    a = np.random.default_rng(0).standard_normal((3, 5)).astype("float32") * 10
+    t, g = nnmpi.tensor(a).to(half).requires_grad_(), np.array([1, 1e3, 6e4], "float32")
+    wide = nnmpi.tensor(t.detach().numpy().astype("float64"), requires_grad=True)
+    for name in ("var", "std"):
+        y, exact = getattr(t, name)(1), getattr(wide, name)(1)
+        assert y.dtype == half
+        np.testing.assert_allclose(y.float().numpy(), exact.numpy(), rtol=2.0**-8)
+        factor = 2.0**-10 if half == "float16" else 1.0  # so that gradients are finite
+        t.grad = wide.grad = None
+        y.backward((g * factor).astype(y.dtype))
+        exact.backward(g * factor)
+        np.testing.assert_allclose(t.grad.float().numpy(), wide.grad.numpy(), rtol=2.0**-6)
 
 
 def test_wrong_arguments_give_one_line() -> None:

@@ -77,7 +77,8 @@ def var(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False)
     """The variance over `axis`; the divisor is n - ddof."""
     axis = existing(axis, a)
     kept, (d, total, divisor) = kept_shape(a, axis), _squares(a, axis, ddof, keepdims)
-    return Result(total / divisor, (lambda g, out: d * (g.reshape(kept) * 2 / divisor),))
+    y = (total / divisor).astype(a.dtype, copy=False)
+    return Result(y, (lambda g, out: d * (g.reshape(kept).astype(d.dtype) * 2 / divisor),))
 
 
 def std(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False) -> Result:
@@ -90,7 +91,7 @@ def std(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False)
         per_element = xp.where(y == 0, 0, g / xp.where(y == 0, 1, y))
         return d * (per_element.reshape(kept) / divisor)
 
-    return Result(y, (vjp,))
+    return Result(y.astype(a.dtype, copy=False), (vjp,))
 
 
 @widened_on_device
