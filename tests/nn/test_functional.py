@@ -107,6 +107,15 @@ def test_every_function_is_compared() -> None:
     assert public - helpers <= called | activations  # which test_more_layers compares
 
 
+def test_distances_of_two_types_are_in_the_wider_one() -> None:
+    a, b = nnmpi.tensor(ROWS.astype("float32")).bfloat16(), nnmpi.tensor(P.astype("float32"))
+    for function in (F.cosine_similarity, F.pairwise_distance):
+        exact = function(a.double(), b.double()).numpy()
+        for y in (function(a, b), function(b, a)):
+            assert y.dtype == "float32"
+            np.testing.assert_allclose(y.numpy(), exact, rtol=1e-4, atol=1e-5)
+
+
 @needs_torch
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_values_and_gradients_are_pytorchs(case: Any) -> None:

@@ -2,11 +2,12 @@
 layers, and losses of distances."""
 
 import math
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.dtypes import common_type, types_of
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import as_tensors, maximum, minimum, where, wide
 from nnmpi.nn.layer_functions import function_of
@@ -27,10 +28,11 @@ def _norms(x: Tensor, p: float, dim: int, least: float) -> Tensor:
 
 
 def _widened(*values: Any) -> tuple[Any, list[Tensor]]:
-    """Returns the type of the first value, and all values converted to the accumulation type
-    (float32 or float64)."""
+    """Returns the common type of the values, and all values converted to the type in
+    which that is added up (float32 or float64)."""
     tensors = as_tensors(*values)
-    return tensors[0].dtype, [t.astype(types_of(t.dtype).sums) for t in tensors]
+    dtype = reduce(common_type, [t.dtype for t in tensors])
+    return dtype, [t.astype(types_of(dtype).sums) for t in tensors]
 
 
 def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:

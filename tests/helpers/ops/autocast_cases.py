@@ -111,6 +111,9 @@ WIDE: dict[str, Call] = {
     "stack": lambda t, x, h: t.stack([h(3), x(3)]),
     "a + b": lambda t, x, h: h(3) + x(3),
     "where": lambda t, x, h: t.where(x(3) > 0, h(3), x(3)),
+    "pairwise_distance of two types": lambda t, x, h: functions(t).pairwise_distance(
+        h(4, 3), x(4, 3).flip(0)
+    ),
     "einsum of one": lambda t, x, h: t.einsum("ij->i", x(3, 4)),
     "einsum without a sum": lambda t, x, h: t.einsum("i,j->ij", x(3), x(4)),
     "einsum of sums": lambda t, x, h: t.einsum("ij,k->k", x(3, 4), x(4)),
@@ -139,6 +142,8 @@ UNCHANGED: dict[str, Call] = {
     "sum": lambda t, x, h: h(4, 3).sum(),
     "mean": lambda t, x, h: h(4, 3).mean(0),
     "cumsum": lambda t, x, h: h(4, 3).cumsum(0),
+    "std": lambda t, x, h: h(4, 3).std(),
+    "var": lambda t, x, h: h(4, 3).var(1),
     "norm": lambda t, x, h: h(4, 3).norm(),
     "cosine_similarity": lambda t, x, h: functions(t).cosine_similarity(h(4, 3), h(4, 3).flip(0)),
     "logsumexp": lambda t, x, h: h(4, 3).logsumexp(0),
