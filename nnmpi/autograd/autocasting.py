@@ -2,7 +2,8 @@
 
     PRODUCTS   ops that compute in the 16-bit type: float32 arguments are converted
     WIDE       ops that compute in float32: 16-bit arguments are converted
-    all other  ops compute in the types of their arguments, of which the wider one wins
+    all other  ops compute in the types of their arguments, of which the wider one wins; so do ops
+               of both lists that have an argument in float64
 
 The lists are those of PyTorch; on a GPU more ops are wide, as float16 is its default. A conversion
 is an op, so gradients of parameters are float32. The copy of a leaf, such as a parameter, is kept
@@ -137,7 +138,8 @@ class Casts(OpTypes):
         for table, convert in ((PRODUCTS, self._narrow), (WIDE, self.wide)):
             rule = table.get(op.__module__, {}).get(op.__name__)
             if rule is not None and rule(args, options):
-                return (*map(convert, args),)
+                is_double = any(_dtype_of(a) == np.float64 for a in args)
+                return args if is_double else (*map(convert, args),)
         return args
 
     def wide(self, t: Any) -> Any:
@@ -164,11 +166,16 @@ class Casts(OpTypes):
     def _product_type(self, t: Any) -> Any:
         """Returns the type of products on the device of an argument; None for one that is never
         converted, such as a number, integers and float64."""
-        array = _array_of(t)
-        dtype = array.dtype if backend.is_array(array) else None
+        dtype = _dtype_of(t)
         if dtype is None or not is_float(dtype) or dtype == np.float64:
             return None
-        return self.dtypes.get(backend.of(array).type)
+        return self.dtypes.get(backend.of(_array_of(t)).type)
+
+
+def _dtype_of(t: Any) -> Any:
+    """Returns the type of a tensor or array; None for any other argument of an op."""
+    array = _array_of(t)
+    return array.dtype if backend.is_array(array) else None
 
 
 def _array_of(t: Any) -> Any:

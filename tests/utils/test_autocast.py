@@ -73,6 +73,9 @@ def test_float64_and_integers_stay() -> None:
         assert (b @ b).dtype == "int64"
         assert (a[0] @ numbers(3, 2).astype("float64")).dtype == "float64"
         assert (nnmpi.tensor(numbers(2, 3)) @ numbers(3, 2)).dtype == "bfloat16"
+        y = nnmpi.tensor(numbers(2, 3)) @ a  # float32 and float64
+    assert y.dtype == "float64"
+    np.testing.assert_array_equal(y, numbers(2, 3) @ numbers(3, 3).astype("float64"))
 
 
 def test_layers_that_only_nnmpi_has() -> None:
