@@ -116,9 +116,10 @@ class CompiledStep:
             code = self._code = self._looked_at()
         if len({*map(id, arrays)}) < len(arrays):  # arguments that are one and the same
             plain.append(tuple([*map(id, arrays)].index(id(array)) for array in arrays))
+        types = op_types.get()
         guards = [
             recording.get(),
-            op_types.get(),
+            types and types.afresh(),  # guards outlive the copies that it has kept
             *[(a.shape, a.strides, a.dtype) for a in arrays],
             *plain,
             *map(_OF_PARAMETER, code.parameters),

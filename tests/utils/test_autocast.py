@@ -1,7 +1,9 @@
 """autocast: products in 16 bits from float32 parameters, whose gradients are float32."""
 
+import gc
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -311,6 +313,21 @@ def test_a_compiled_step() -> None:
         losses, compiled = run(nnmpi.compile, outside)
         assert losses == run(lambda f: f, outside)[0]
         assert compiled.replays == (5 if outside else 6)  # the first calls are recorded
+
+
+def test_a_compiled_step_keeps_no_copies() -> None:
+    layer = nn.Linear(4, 4)
+    step = nnmpi.compile(lambda x: layer(x).sum())
+    x = nnmpi.tensor(numbers(2, 4))
+    with nnmpi.autocast("cpu"):
+        for _ in range(3):
+            layer(x)
+            step(x)
+        (copy, *_) = op_types.get().kept.values()
+        values = weakref.ref(copy.values)
+    del copy
+    gc.collect()
+    assert values() is None
 
 
 def test_custom_functions() -> None:
