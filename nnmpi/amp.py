@@ -13,7 +13,7 @@ gradients.
 bfloat16 needs no scaler. A Trainer with Config(dtype="float16") scales its losses itself.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial, wraps
 from typing import Any
 
@@ -69,12 +69,20 @@ class GradScaler:
         self._stepped = set[int]()
 
     def scale(self, outputs: Any) -> Any:
-        """Returns a loss times the scale; of a list or tuple, each tensor in it times the scale."""
+        """Returns a loss times the scale; of a list, tuple or iterator, each tensor in it
+        times the scale."""
         if not self._enabled:
             return outputs
         if isinstance(outputs, Tensor):
             return outputs * Tensor(xp_of(outputs.operand).asarray(self._scale))
-        return type(outputs)(map(self.scale, outputs))
+        if isinstance(outputs, list | tuple):
+            return type(outputs)(map(self.scale, outputs))
+        if isinstance(outputs, Iterator):
+            return map(self.scale, outputs)
+        raise ValueError(
+            f"GradScaler.scale: a {type(outputs).__name__} is not a tensor: give a tensor, or a "
+            "list, tuple or iterator of tensors"
+        )
 
     def unscale_(self, optimizer: Optimizer) -> None:
         """Divides the gradients of an optimizer's parameters by the scale, at most once in each

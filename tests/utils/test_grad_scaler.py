@@ -88,6 +88,14 @@ def test_losses_in_float16_are_scaled_in_float32() -> None:
     assert a.dtype == "float32"
 
 
+def test_losses_of_an_iterator_and_what_is_no_tensor() -> None:
+    scaler, losses = GradScaler("cpu", 2.0), [nnmpi.tensor(3.0), nnmpi.tensor(5.0)]
+    assert [y.item() for y in scaler.scale(y for y in losses)] == [6, 10]
+    for wrong in (3.0, np.float32(3.0), {"loss": losses[0]}):
+        with pytest.raises(ValueError, match=rf"a {type(wrong).__name__} is not a tensor"):
+            scaler.scale(wrong)
+
+
 def test_states() -> None:
     _, _, scaler = made(init_scale=8.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=7)
     state = scaler.state_dict()
