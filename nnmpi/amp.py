@@ -220,10 +220,10 @@ def custom_fwd(
     """Decorates `forward` of an autograd.Function, so that `custom_bwd` can compute in the same
     types.
 
-    With `cast_inputs`, a dtype, and within `autocast` for `device_type`, floating-point tensors
-    among the arguments of `forward` are converted to this dtype, and `forward` runs without
-    autocast. Used as `@custom_fwd(device_type="cuda")`, `fwd` is None, and the call returns the
-    decorator.
+    With `cast_inputs`, a dtype, and within `autocast` for `device_type`, 16-bit and float32
+    tensors among the arguments of `forward`, also in lists and dictionaries, are converted to this
+    dtype, and `forward` runs without autocast. Used as `@custom_fwd(device_type="cuda")`, `fwd` is
+    None, and the call returns the decorator.
     """
     if fwd is None:
         return partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
@@ -235,7 +235,8 @@ def custom_fwd(
             return fwd(ctx, *args, **options)
         with autocast(device_type, enabled=False):
             ctx.op_types = op_types.get()
-            return fwd(ctx, *(_cast(a, cast_inputs) for a in args), **options)
+            cast = partial(_cast, dtype=cast_inputs, device_type=device_type)
+            return fwd(ctx, *map(cast, args), **{k: cast(v) for k, v in options.items()})
 
     return forward
 
@@ -260,6 +261,14 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> An
     return backward
 
 
-def _cast(value: Any, dtype: Any) -> Any:
-    is_given = isinstance(value, Tensor) and is_float(value.dtype)
-    return value.to(named(dtype) if isinstance(dtype, str) else dtype) if is_given else value
+def _cast(value: Any, dtype: Any, device_type: str) -> Any:
+    """Returns a 16-bit or float32 tensor on this type of device in another type, a list, tuple or
+    dictionary with such tensors converted, and all else unchanged."""
+    if isinstance(value, list | tuple):
+        return type(value)(_cast(v, dtype, device_type) for v in value)
+    if isinstance(value, dict):
+        return {key: _cast(v, dtype, device_type) for key, v in value.items()}
+    if not isinstance(value, Tensor) or not is_float(value.dtype) or value.dtype == np.float64:
+        return value
+    is_here = backend.of(value.operand).type == device_type
+    return value.to(named(dtype) if isinstance(dtype, str) else dtype) if is_here else value

@@ -358,6 +358,28 @@ def test_custom_functions() -> None:
         assert types.pop() == wanted
 
 
+def test_inputs_of_custom_functions() -> None:
+    found: list[Any] = []
+
+    class Kept(nnmpi.autograd.Function):
+        @staticmethod
+        @nnmpi.amp.custom_fwd(device_type="cpu", cast_inputs="float32")
+        def forward(ctx: Any, a: Any, *others: Any) -> Any:
+            found.extend([a.dtype, others[0].dtype, others[1].dtype, others[2][0].dtype])
+            found.append(others[3]["b"].dtype)
+            return a * 2
+
+        @staticmethod
+        @nnmpi.amp.custom_bwd(device_type="cpu")
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * 2, None, None, None, None
+
+    half = nnmpi.tensor(numbers(3)).bfloat16()
+    with nnmpi.autocast("cpu"):
+        Kept.apply(half, half.double(), nnmpi.arange(3), [half], {"b": half})
+    assert found == ["float32", "float64", "int64", "float32", "float32"]
+
+
 # ---- on a device
 
 ON_GPU: dict[str, Callable[[Any], Any]] = {
