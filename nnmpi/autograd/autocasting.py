@@ -11,10 +11,11 @@ until the context ends or the leaf is written, but each use of it gets a node of
 backward passes may go through it.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ContextDecorator
-from contextvars import Token
 from functools import partial
+from threading import get_ident
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -234,24 +235,26 @@ class autocast(ContextDecorator):  # noqa: N801 - PyTorch's name
         self.device, self._keeps = device_type, cache_enabled is not False
         self.fast_dtype = _given_type(device_type, dtype) if enabled else None
         self._enabled = self.fast_dtype is not None
-        self._tokens: list[Token[OpTypes | None]] = []
+        # by thread, since ranks that are threads may share one object
+        self._outer = defaultdict[int, list[OpTypes | None]](list)
 
     def __enter__(self) -> Self:
         outer, record = op_types.get(), recording.get()
         inner = self._within(outer)
         if inner != outer and not isinstance(record, bool):
             record.enter("autocast")
-        self._tokens.append(op_types.set(inner))
+        self._outer[get_ident()].append(outer)
+        op_types.set(inner)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        op_types.reset(self._tokens.pop())
+        op_types.set(self._outer[get_ident()].pop())
 
     def _recreate_cm(self) -> Self:
         """Returns a new context manager for each call of a decorated function, since threads may
         call it at the same time."""
         new = type(self).__new__(type(self))
-        vars(new).update(vars(self), _tokens=[])
+        vars(new).update(vars(self), _outer=defaultdict(list))
         return new
 
     def _within(self, outer: OpTypes | None) -> Casts | None:

@@ -358,6 +358,25 @@ def test_custom_functions() -> None:
         assert types.pop() == wanted
 
 
+def test_threads_share_one_context() -> None:
+    context, inside, types = nnmpi.autocast("cpu"), threading.Barrier(2, timeout=30), []
+    x = nnmpi.tensor(numbers(3, 3))
+
+    def run() -> None:
+        with context:
+            inside.wait()
+            first = (x @ x).dtype
+            inside.wait()
+        types.append((first, (x @ x).dtype))
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert types == [("bfloat16", "float32")] * 2
+
+
 def test_inputs_of_custom_functions() -> None:
     found: list[Any] = []
 
