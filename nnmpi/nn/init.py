@@ -17,7 +17,12 @@ import numpy as np
 from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.keyed import Key
 from nnmpi.autograd import Tensor, no_grad
-from nnmpi.nn.initial import ROW, constant, normal, uniform
+from nnmpi.nn.initial import ROW
+from nnmpi.nn.initial import constant as constant  # pickles of modules have these names here
+from nnmpi.nn.initial import fan_in as fan_in
+from nnmpi.nn.initial import normal as normal
+from nnmpi.nn.initial import uniform as uniform
+from nnmpi.nn.initial import zero_within as zero_within
 from nnmpi.nn.parameter import Init, Parameter, ParameterData
 from nnmpi.nn.seeding import next_seed_state
 

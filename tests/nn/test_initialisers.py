@@ -1,5 +1,6 @@
 """nn.init: PyTorch's distributions, keyed by seed, path and index in the whole tensor."""
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -115,6 +116,22 @@ def test_values_depend_on_the_seed_and_the_path_alone() -> None:
         m = model(late, used)
         assert m[1].weight.is_drawn == used
         np.testing.assert_array_equal(m[1].weight.data.ravel(), wanted.astype("float32"))
+
+
+def test_a_pickle_may_name_initial_values_of_layers_here() -> None:
+    """Pickles of earlier versions do. (`fan_in` makes a `uniform`, so pickles do not name it.)"""
+    model = nn.Sequential(nn.Embedding(5, 3, padding_idx=1), nn.Linear(3, 2), nn.LayerNorm(2))
+    text = pickle.dumps(model, protocol=0)
+    earlier = text.replace(b"nnmpi.nn.initial\n", b"nnmpi.nn.init\n")
+    assert earlier != text
+    loaded = pickle.loads(earlier).state_dict()
+    for name, values in model.state_dict().items():
+        np.testing.assert_array_equal(loaded[name], values)
+
+
+def test_initial_values_of_layers_are_names_of_this_module_too() -> None:
+    parameter = nn.Parameter.lazy((60,), init.fan_in(9))
+    assert 0.3 < np.abs(parameter.data).max() <= 1 / 3
 
 
 class Block(nn.Module):
