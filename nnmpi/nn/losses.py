@@ -182,8 +182,13 @@ class ClassLoss(Loss):
             raise UnlikeError("some labels are ignored")
 
     def _may_ignore(self, labels: np.ndarray, classes: int) -> bool:
-        """Returns True if some of the labels may equal `ignore_index`, and so be ignored; raises
-        ValueError for a label that is neither that nor from 0 to classes - 1."""
+        """Returns False if it is certain that no label equals `ignore_index`, so that the loss may
+        use the faster kernels that ignore nothing; otherwise True. The labels are not searched for
+        it: if all are from 0 to classes - 1, the value is True if `ignore_index` is one of these
+        numbers.
+
+        Raises ValueError for a label that is neither `ignore_index` nor from 0 to classes - 1.
+        """
         # as an unsigned integer a negative label is huge, so one comparison finds both mistakes
         unsigned = labels.astype(np.uint64)
         if not labels.size or unsigned.item(unsigned.argmax()) < classes:  # faster than a maximum

@@ -27,9 +27,10 @@ class Layerwise(Optimizer):
     by_parameter = True
 
     def squares(self) -> list[float]:
-        """Returns, for each parameter, two sums of squares over the elements that this rank
-        updates: of the values, and of their change at a learning rate of 1 (the direction); 0 for
-        parameters without a gradient."""
+        """Returns two sums of squares for each parameter, over the elements that this rank updates:
+        of the parameter's values, and of the change that a step with a learning rate of 1 would
+        make; 0 for parameters without a gradient. Ranks that have parts of a parameter add up these
+        sums and pass them to `step`, which needs the two norms of the whole parameter."""
         self._prepare()
         on, terms = backend.of(self.parameters[0].operand), list[tuple[int, Array]]()
         for i, _, store, start, end, number in self._ranges:

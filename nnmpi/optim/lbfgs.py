@@ -91,8 +91,12 @@ class LBFGS(Optimizer):
         squares: Sequence[float] = (),
     ) -> Any:
         """Runs up to `max_iter` iterations, each of which calls `closure` (it computes the loss and
-        the gradients); returns the loss before the first one. `lr_factor` and `squares` are
-        arguments that all optimizers take."""
+        the gradients); returns the loss before the first one.
+
+        `lr_factor` multiplies the learning rate in this step, for schedules that do not change the
+        option `lr`. `squares` is ignored: other optimizers, such as LAMB, take sums over ranks by
+        it.
+        """
         if closure is None:
             raise ValueError("LBFGS: step(closure) needs a function that computes the gradients")
         (group,), h = self.param_groups, self._history

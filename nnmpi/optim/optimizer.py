@@ -198,12 +198,14 @@ class Optimizer:
         lr_factor: float = 1.0,
         squares: Sequence[float] = (),
     ) -> Any:
-        """Updates all parameters that have a gradient. `lr_factor` multiplies the rates of all
-        groups.
+        """Updates all parameters that have a gradient. A `closure`, which computes the gradients,
+        is called first, and its loss is returned; without one, None.
 
-        A `closure`, which computes the gradients, is called first, and its loss is returned. If
-        ranks have parts of parameters, `squares` are the sums that the method `squares` returns,
-        added up over ranks.
+        lr_factor   multiplies the learning rates of all groups in this step only, for schedules
+                    that do not change the option `lr`
+        squares     for LAMB and LARS on ranks that have only parts of parameters: what the method
+                    `squares` returns on each rank, summed over the ranks. Empty: this rank has
+                    whole parameters. Other optimizers ignore it
         """
         loss = None
         if closure is not None:
@@ -232,9 +234,10 @@ class Optimizer:
         return loss
 
     def squares(self) -> list[float]:
-        """Returns sums of squares over the elements that this rank updates, two for each parameter.
-        Optimizers such as LAMB need them, added up over ranks, for a step; most optimizers return
-        an empty list."""
+        """Returns the sums that an optimizer such as LAMB needs before a step, to be added up over
+        the ranks that have parts of the same parameters and passed to `step`: for each parameter
+        two numbers, the squared norm of its values and of its change, over the elements that this
+        rank updates. Most optimizers need none, and return an empty list."""
         return []
 
     def set_steps(self, steps: Sequence[int]) -> None:
@@ -347,8 +350,9 @@ class Optimizer:
         self._ranges_of = []  # ranges depend on the counts
 
     def _prepare(self) -> None:
-        """Finds the ranges of parameters that have gradients, and converts the state to the current
-        options."""
+        """Finds the ranges of adjacent parameters with gradients that one call can update together,
+        if the parameters that have gradients or their memory have changed since the last step; and
+        converts the state arrays as the current options ask."""
         if self._ranges_of != self._dependencies():
             flatten(self.parameters)  # a copied model has parameters of their own
             self._check_slices()
@@ -359,13 +363,14 @@ class Optimizer:
         self._convert_state()
 
     def _begin(self, squares: Sequence[float]) -> None:
-        """Prepares a step; called before anything is changed. `squares` are the sums that the
-        method `squares` returns, added up over ranks. The base class does nothing."""
+        """Prepares a step; `step` calls it before anything is changed. `squares` is the argument of
+        `step`: two squared norms for each parameter (of its values and of its change) summed over
+        ranks, which LAMB and LARS need, or nothing. The base class does nothing."""
 
     def _group_of(self, number: int, i: int, lr_factor: float) -> Group:
-        """Returns a copy of the parameter group with this number, whose "lr" is the learning rate
-        of this step: the group's own times `lr_factor`. A subclass may choose the rate for the
-        parameters from i on, which are updated by one call.
+        """Returns a copy of parameter group `number`, with the learning rate of this step as "lr":
+        that of the group times `lr_factor`, the factor given to `step`. Subclasses such as LAMB,
+        which update one parameter at a time, choose the rate for parameter `i`.
 
         It is a copy, so that the factor of a schedule does not stay in the group.
         """
@@ -403,9 +408,9 @@ class Optimizer:
         raise TypeError(f"{type(self).__name__} does not define _update")
 
     def _dependencies(self) -> list[tuple[bool, Any]]:
-        """Returns facts that are compared with those of the last step: the store of each parameter,
-        and whether it has a gradient. If they have changed, the ranges to update are found again.
-        """
+        """Returns, for each parameter, its store (the memory that it is in) and whether it has a
+        gradient. If the list differs from that of the last step, the ranges of parameters that one
+        call updates are found again."""
         return [*map(_FACTS, self.parameters)]
 
     def _find_ranges(self) -> list[FlatRange]:

@@ -84,10 +84,11 @@ FREE = object()
 
 
 class StepCode:
-    """The code of a compiled training step (`nnmpi.compile`), and the objects that it uses, found
-    in its bytecode.
+    """Finds, in the bytecode of a compiled training step (`nnmpi.compile`) and of the functions
+    that it calls, every object on which the step depends; raises UnfitError if one could change
+    unnoticed. Before a replay, `is_same` tells if all variables still refer to the same objects.
 
-    modules      the modules that it calls; `all_modules` also has their submodules
+    modules      the modules that the step calls; `all_modules` also has their submodules
     optimizers   all optimizers that it uses
     parameters   all parameters that it uses; `loose` has those that are in no module
     """
@@ -149,8 +150,9 @@ class StepCode:
     # ---- values
 
     def _take(self, value: Any, name: str) -> Any:
-        """Registers a value that the step reads from a variable or attribute called `name`, and
-        code that belongs to the value, so that `is_same` notices later changes.
+        """Registers `value`, which the step reads, and everything that the value's own code uses,
+        so that `is_same` notices later changes. `name` describes where it was read in error
+        messages, such as "model in train_step".
 
         Raises UnfitError if the value could change unnoticed. Returns a Python module or a user's
         object itself, since the step may then only read its attributes, and the constant FREE (any
@@ -206,8 +208,10 @@ class StepCode:
             raise UnfitError(f"{name} is a method of {kind_of(owner)}")
 
     def _as_free(self, value: Any, name: str) -> None:
-        """Raises UnfitError for a value that the step uses otherwise than by its attributes, so
-        that changes would not be noticed."""
+        """Raises UnfitError for a Python module or a user's object (any `value` but FREE) that the
+        step uses in another way than by reading its attributes, such as by passing it to a
+        function: only the attributes that the step names are compared before a replay. `name` is
+        for the message."""
         if value is not FREE:
             raise UnfitError(
                 f"{name} is {kind_of(value)}, used otherwise than by its attributes: replays would "
@@ -215,8 +219,10 @@ class StepCode:
             )
 
     def _attribute(self, owner: Any, attribute: str, name: str, code: str) -> Any:
-        """Registers an attribute that the code `code` reads of the object `owner`; returns the
-        result of `_take` for it."""
+        """Registers the attribute `attribute` that the step reads of the object `owner`, so that
+        later changes are noticed; returns FREE, or the value if it is an object of which only
+        attributes may be read (as `_take` does). In error messages, `name` stands for the object,
+        and `code` is the name of the function that reads it."""
         if owner is FREE:
             return self._note_name(attribute, code)
         where = f"{name}.{attribute} in {code}"
@@ -283,9 +289,13 @@ class StepCode:
     # ---- code
 
     def _follow(self, function: FunctionType, name: str, owner: Any) -> None:
-        """Registers everything that the code of a user's function uses, so that later changes are
-        noticed. `owner` is the value of its first argument, or FREE if that is not known; `name` is
-        the function's name in messages."""
+        """Registers everything that `function`, the user's step or a function that it calls,
+        depends on: its code, its default arguments, variables of closures and globals, and what
+        these use in turn. `is_same` then notices if any of them has changed.
+
+        name    what the function is called in error messages
+        owner   the value of its first argument, for a method; FREE if it is not known
+        """
         if (key := (id(function), id(owner))) in self._seen:
             return
         self._seen.add(key)
@@ -307,9 +317,14 @@ class StepCode:
     def _look_at(
         self, code: CodeType, known: Mapping[str, Any], function: FunctionType, name: str
     ) -> None:
-        """Registers everything that a code object of a compiled step, and the functions defined in
-        it, use, so that later changes are noticed. `known` has the values of its variables, as far
-        as they are known."""
+        """Goes through the bytecode of `code`, and of functions defined in it, and registers every
+        variable and attribute that it reads, so that later changes are noticed. Raises UnfitError
+        for an operation that a replay would not repeat.
+
+        known      a dict: name of a local variable -> its value, as far as it is known
+        function   the function whose code it is, which has the globals
+        name       what the function is called in error messages
+        """
         value, of, is_target = FREE, "", False
         for step in dis.get_instructions(code):
             operation, argument = step.opname, step.argval

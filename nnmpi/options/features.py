@@ -112,8 +112,9 @@ class Part(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Two features of a run (options, or combinations of options) that cannot be combined, with the
-    reason and a remedy, for an error message."""
+    """A rule: two options (or combinations of options), `feature` and `beside`, cannot be combined
+    in any run; `refusals.check` raises ValueError for a run that uses both. `reason` and `remedy`
+    are for the message: why, and what to do."""
 
     feature: Feature
     beside: Feature
@@ -122,8 +123,10 @@ class Refusal(NamedTuple):
 
 
 class Requires(NamedTuple):
-    """A feature (an option) of a run that has no effect without another option, which the run does
-    not have."""
+    """A rule: an option `feature` has no effect unless the option `other` is given too. It applies
+    to every run; `refusals.check` raises ValueError for a run that has the first without the
+    second. `other` is "option" or "option value or value", and `reason` says why, in the
+    message."""
 
     feature: Feature
     other: str
@@ -160,8 +163,8 @@ def given(config: Any, option: str) -> str:
 
 
 def refusals(features: Sequence[Feature]) -> Iterator[Refusal]:
-    """Yields a Refusal, with the reason, for each two of these features (options of a run) that
-    cannot be combined."""
+    """Yields a Refusal (two features that no run may combine, with the reason) for each such pair
+    among these features (options of a run, and what each relies on and breaks)."""
     by_name = {feature.name: feature for feature in features}
     for feature in features:
         for other, reason in feature.conflicts.items():
@@ -180,6 +183,6 @@ def _remedy(*features: Feature) -> str:
 
 
 def requirements(features: Sequence[Feature]) -> list[Requires]:
-    """Returns, for these features (options of a run), the other options without which they have no
-    effect."""
+    """Returns a Requires, the rule that an option has no effect without another one, for each entry
+    of `requires` in these features (options of a run)."""
     return [Requires(f, other, reason) for f in features for other, reason in f.requires.items()]

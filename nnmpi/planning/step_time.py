@@ -94,20 +94,23 @@ class CostModel(NamedTuple):
 
 
 class RankCosts(NamedTuple):
-    """The work of one rank in a step: its program (passes and messages in order), the seconds of
-    its passes, and its exchanges.
+    """The work of one rank in a step, from which its time is predicted.
 
-    compute       a dict: stage -> the seconds of each kind of pass over a micro-batch
-    exchanges     a dict: the part of the step that can hide them -> exchanges:
-                      messages   to other stages
-                      tensor     within a pass
-                      gathers    of parameters for ZeRO 3, and gradients that each pass scatters
-                      sums       of gradients
-                      update     before and after the update
-                      averages   of replicas, after the update
-    elements      how many elements the rank updates
-    bytes_copied  bytes of arrays that it reads and writes to pack and unpack messages
-    waits         seconds of sums and gathers that its passes do not hide
+    program        the rank's passes and messages in a step, in order
+    compute        a dict: stage -> the seconds of each kind of pass over a micro-batch
+    exchanges      a dict: name of a term -> the rank's collectives and messages in a step that the
+                   term counts. The names:
+                       messages   activations and their gradients, to other pipeline stages
+                       tensor     within a pass, such as sums of activations along tp
+                       gathers    of parameters for ZeRO 3, and gradients that each pass scatters
+                       sums       of gradients over replicas
+                       update     before and after the optimizer: sums over stages or tp, the
+                                  agreement of all ranks, gathers of updated parameters
+                       averages   of the parameters of replicas that make steps alone
+    elements       how many elements of parameters the rank updates
+    bytes_copied   bytes of arrays that it reads and writes to pack and unpack messages
+    waits          the seconds for which the rank waits, because no pass hides the communication:
+                   `waits.sums` before the update, `waits.update` for gathers after it
     """
 
     program: Sequence[Op]
@@ -331,9 +334,10 @@ def _rank_step(
     compute_of: Sequence[Mapping[Kind, float]],
     costs: CostModel,
 ) -> RankCosts:
-    """Returns the RankCosts of a rank: the operations of its step with `micro` micro-batches, the
-    seconds of its passes (`compute_of`, by stage), and the exchanges that a simulation of the step
-    has logged."""
+    """Returns the RankCosts (the work from which a step's time is predicted) of a rank: the
+    operations of its step with `micro` micro-batches, the seconds of its passes, and its exchanges,
+    as a simulated step has logged them. compute_of[s] has the seconds of each kind of pass of stage
+    s."""
     compute = {s: compute_of[s] for s in a.model_on(rank).stages}
     by_phase = defaultdict[str, list[Exchange]](list)
     sheet = costs.machine.sheet  # with --sequence-parallel, messages are parts already

@@ -20,9 +20,11 @@ from nnmpi.sim.clock import timed
 
 
 class Waits(NamedTuple):
-    """The seconds of a step for which a rank waits because its passes do not hide communication:
-    `sums` for sums and gathers before the update, `update` for gathers of updated parameters after
-    it."""
+    """The seconds in one step in which a rank waits for communication that its passes do not hide.
+
+    sums     for sums of gradients and gathers of parameters before the update
+    update   for gathers of the updated parameters, after the update (ZeRO 1 and 2)
+    """
 
     sums: float = 0.0
     update: float = 0.0

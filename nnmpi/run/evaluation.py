@@ -11,8 +11,9 @@ from nnmpi.run.training import Training
 
 
 def evaluate(trainer: Training) -> Event:
-    """Evaluates the model on the test split, and returns the loss and metrics; every rank calls it.
-    Raises DivergedError if the loss is not finite."""
+    """Evaluates the model on the test split, and returns the loss and the metrics as a dict, such
+    as {"test_loss": 0.3, "accuracy": 0.9}; every rank calls it. Raises DivergedError if the loss is
+    not finite."""
     setup, test = trainer.setup, trainer.session.evaluate()
     end.check_finite(trainer.session, "test loss", test.mean_loss, trainer.run.state.step)
     return tested(setup.dataset, setup.loss, test)
@@ -36,7 +37,10 @@ def evaluate_step(trainer: Training) -> None:
 
 
 def evaluation_event(trainer: Training) -> Event:
-    """Returns the event of the evaluation that followed the last step."""
+    """Returns the result of the evaluation after the last step as an event (a dict of JSON values):
+    the step, the epoch with a fraction, the test loss and metrics, and the seconds of the run so
+    far. The log gets it after evaluations within an epoch, and the callback on_evaluate after each
+    evaluation."""
     run = trainer.run
     at = {"step": run.state.step, "steps": run.total_steps, "epoch": run.position}
     measured = {key: value for key, value in run.measured.items() if key != "loss"}

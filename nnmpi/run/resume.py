@@ -113,10 +113,12 @@ def _repeated(log: str | None, mark: LogMark | None, step: int) -> Iterator[str]
 
 
 def step_reached(log: str, mark: LogMark) -> int:
-    """Returns the last step that the log of a run has after `mark`, which says how long the log was
-    when a checkpoint was written; 0 if there is none, or if the log is that of another run.
+    """Returns the last step that the log of a run has reported after a checkpoint was written; 0 if
+    there is none, or if the file is the log of another run. `mark` is the LogMark of the
+    checkpoint: the length of the log when it was written.
 
-    A run that resumes at the mark truncates the log there.
+    A run that resumes from the checkpoint truncates the log to that length, and repeats these
+    steps.
     """
     steps = [0]
     with suppress(OSError, ValueError):

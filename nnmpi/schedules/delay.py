@@ -9,8 +9,15 @@ from nnmpi.options.quoting import quoted
 
 
 class Delay(NamedTuple):
-    """How slow a rank is made for an experiment: its steps take `always` times as long and, for a
-    random `share` of the steps, another `jitter` times as long."""
+    """How much one rank is slowed down, for experiments with slow ranks. A step takes
+    `factor(step)` times as long as its computation:
+
+    always * jitter   in a random share of the steps, `share` (0 to 1)
+    always            in all other steps
+
+    `key` is the key of the random numbers that choose these steps, so that they are the same ones
+    in each run with the same seed. always = jitter = 1 is a rank that is not slowed down.
+    """
 
     always: float
     share: float
@@ -28,8 +35,9 @@ class Delay(NamedTuple):
         return cls(factors.get(rank, 1.0), share, factor, keyed.key(seed, "jitter", rank))
 
     def factor(self, step: int) -> float:
-        """Returns the factor by which the rank is slowed down in a step: how many times as long as
-        its computation the step is to take."""
+        """Returns by how much the rank is slowed down in step number `step`: the step is to take
+        this factor times the time of its computation. The factor is `always`, or `always * jitter`
+        in the steps that are drawn at random."""
         if not self.share:
             return self.always
         drawn = keyed.uniform(self.key, np.array([step]), np.array([0]))[0]

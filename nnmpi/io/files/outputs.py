@@ -38,8 +38,13 @@ REASONS = {
 
 
 class LogMark(NamedTuple):
-    """A position in a log: its offset in bytes, and the SHA-256 of the last LINE bytes before
-    it.
+    """A position in a log file, stored in a checkpoint: how long the log was when the checkpoint
+    was written. A run that resumes from the checkpoint truncates the log there, and repeats the
+    later steps.
+
+    size     bytes of the log before the position
+    sha256   the hash of the last 64 KiB (LINE) of these bytes, by which a resumed run checks that
+             the file is still the same log
     """
 
     size: int
@@ -47,7 +52,8 @@ class LogMark(NamedTuple):
 
     @classmethod
     def of(cls, path: str, size: int) -> "LogMark":
-        """Returns the mark of the log at `path` for its first `size` bytes."""
+        """Returns the LogMark for the position after the first `size` bytes of the log file `path`.
+        It reads up to LINE bytes before the position, for their hash."""
         with open(path, "rb") as file:
             file.seek(max(0, size - LINE))
             return cls(size, hashlib.sha256(file.read(min(size, LINE))).hexdigest())
@@ -66,8 +72,9 @@ def opened_log(log: str, appends: bool, mark: LogMark | None = None) -> IO[str]:
     """Opens a log for appending; raises ValueError if another run writes to it, or if it has the
     events of another run and `appends` is False.
 
-    With the mark from a checkpoint, the log is truncated to its length when the checkpoint was
-    written.
+    `mark` is for a run that resumes: the LogMark from its checkpoint, which says how long the log
+    was when the checkpoint was written. If the file is still that log, it is truncated to that
+    length.
     """
 
     def at_once(path: str, flags: int) -> int:
@@ -93,8 +100,9 @@ def opened_log(log: str, appends: bool, mark: LogMark | None = None) -> IO[str]:
 
 
 def _check_content(log: str, appends: bool, mark: LogMark | None) -> int:
-    """Returns how many bytes of a log to keep before a run appends to it: its whole lines or, if it
-    is the log of the run whose checkpoint has `mark`, its length at the mark.
+    """Returns to how many bytes a log is truncated before a run appends to it: to its last whole
+    line. If `mark` is given and the file is the log of the run that wrote the checkpoint with this
+    LogMark, it is the length that the log had then.
 
     Raises OSError if a run must not write to the file: it is no log, or it has another run and
     `appends` is False.
@@ -115,9 +123,9 @@ def _check_content(log: str, appends: bool, mark: LogMark | None) -> int:
 
 
 def is_of_run(log: str, mark: LogMark) -> bool:
-    """Returns True if the log is that of the run whose checkpoint has `mark`: the log has this
-    content up to the mark, and no other run was appended after it.
-    """
+    """Returns True if the file `log` is still the log of the run whose checkpoint has this LogMark:
+    it is at least as long as then, the last bytes before the position are the same, and no other
+    run was appended after it."""
     if os.path.getsize(log) < mark.size or LogMark.of(log, mark.size) != mark:
         return False
     with open(log, "rb") as file:

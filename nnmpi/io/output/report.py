@@ -106,9 +106,9 @@ class Report:
 
     @property
     def mark(self) -> LogMark | None:
-        """The LogMark (file, and length in bytes) of the log so far, at which a resumed run
-        continues; None if there is no log, or if it is a pipe.
-        """
+        """The LogMark of the log so far (its length in bytes, and a hash of its end), which a
+        checkpoint stores: a run that resumes truncates the log there. None if there is no log
+        file."""
         if not self._log or self._log.closed or not os.path.isfile(self._log.name):
             return None
         return LogMark.of(self._log.name, os.fstat(self._log.fileno()).st_size)

@@ -46,9 +46,9 @@ from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
 
 
 def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
-    """Returns the parts of the strategy of --reproducible, which gives the same bits on any number
-    of ranks; every rank calls it.
-    """
+    """Returns the StrategyParts (store of parameters, division of batches, sum of gradients and so
+    on) for --reproducible, which gives the same bits on any number of ranks: a batch is cut into a
+    fixed number of slices, whose gradients are added in a fixed order. Every rank calls it."""
     dp, V, parameters = layout.axis["dp"], spec.arrangement.config.slices, spec.parameters
     owners = owners_of(V, dp.size)
     slices, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)

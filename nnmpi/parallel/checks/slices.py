@@ -1,5 +1,12 @@
-"""The strategy of --reproducible: each batch is cut into a fixed number of slices, whatever the
-number of ranks.
+"""Declares the strategy of --reproducible, with which a training run gives the same bits on any
+number of ranks, and the functions that list the work of a rank. (A strategy is the object that runs
+training steps in one of the ways to be parallel.)
+
+Each batch is cut into --slices slices, a number that does not depend on the number of ranks. A rank
+computes the gradient of each of its slices by itself. The gradients of all slices are then added up
+in one fixed order, along a tree over slices, whichever ranks computed them. So there may be any
+number of ranks up to the number of slices. The sums themselves are made in `reproducible.py` and
+`reduction_tree.py`.
 """
 
 from itertools import chain
@@ -13,17 +20,18 @@ from nnmpi.schedules.op import Kind, Op
 
 
 def slice_by_slice(a: Arrangement, rank: int, slices: int) -> list[Op]:
-    """Returns the operations of a rank's step for --reproducible, in which a batch is cut into
-    slices. For 2 slices: F0 B0 NOTE F1 B1 NOTE APPLY, where F and B are the forward and backward
-    pass of a slice, NOTE adds its gradient to the sum over slices, and APPLY updates the
-    parameters."""
+    """Returns the operations of a rank's step for --reproducible, if the rank computes `slices`
+    slices of the batch, one after the other. For 2 slices: F0 B0 NOTE F1 B1 NOTE APPLY, where F and
+    B are the forward and backward pass of a slice, NOTE adds its gradient to the sum over slices,
+    and APPLY updates the parameters."""
     each = ((Op(Kind.F, m), Op(Kind.B, m), Op(Kind.NOTE)) for m in range(slices))
     return [*chain.from_iterable(each), Op(Kind.APPLY)]
 
 
 def _slices(a: Arrangement, rank: int, batch: int) -> list[int]:
-    """Returns, for a batch of `batch` samples, the number of samples in each slice of the batch
-    that a rank computes."""
+    """Returns how many samples each of this rank's slices has, if the whole batch has `batch`
+    samples. With --reproducible a batch is cut into a fixed number of slices, which are divided
+    among ranks."""
     rows, owners = np.arange(batch), owners_of(a.config.slices, a.mesh.size)
     slices = (v for v, owner in enumerate(owners) if owner == rank)
     return [len(part_of(rows, a.config.slices, v)) for v in slices]
@@ -40,5 +48,7 @@ KIND = StrategyKind(
 
 
 def layout_fields(a: Arrangement) -> dict[str, int]:
-    """Returns fields for events that describe a layout: `reproducible` and the number of slices."""
+    """Returns the fields that --reproducible adds to the start event of a run's log and to the
+    output of --dry-run: `reproducible`, which is True, and `slices`, the number of slices of a
+    batch."""
     return {"reproducible": True, "slices": a.config.slices}

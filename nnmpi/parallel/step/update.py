@@ -49,8 +49,13 @@ which it has a gradient; and, if the optimizer needs them, two sums of squares f
 
 
 class Outcome(NamedTuple):
-    """The outcome of a training step: loss, requests to stop or save, whether the parameters were
-    updated, and the gradient norm. It is the same on all ranks."""
+    """The outcome of a training step, the same on all ranks.
+
+    loss            the sum of the samples' losses over all ranks
+    request         the sum of the ranks' requests to stop or to save; 0: there are none
+    updated         False if the update was skipped, because a value was not finite
+    gradient_norm   the norm of the whole gradient before clipping; None if no rank knows it
+    """
 
     loss: float
     request: float
@@ -59,9 +64,10 @@ class Outcome(NamedTuple):
 
     @classmethod
     def of(cls, decision: Sequence[float]) -> Self:
-        """Returns the outcome of a step, given the sums over all ranks: [loss, request to stop or
-        save, number of ranks with a sum that is not finite, squared norm of the gradient, ...].
-        After local steps, the list has no squared norm."""
+        """Returns the outcome of a step, given `decision`, numbers that were summed over all ranks:
+        [loss, request to stop or save, number of ranks with a value that is not finite, squared
+        norm of the gradient]. The last one is missing if no rank knows the whole gradient, as in
+        local steps."""
         loss, request, not_finite, *squares = decision
         return cls(loss, request, not not_finite, squares[0] ** 0.5 if squares else None)
 
@@ -123,9 +129,10 @@ class Update:
         return {Kind.AGREE: self.agree, Kind.APPLY: self.apply}
 
     def agree(self, step: int) -> None:
-        """Sums the loss, requests to stop or save, and the squared norm of the gradient over all
-        ranks, and keeps the sums as `decision`. The gradients must be summed over dp by now. This
-        is the only place in a step where the host waits for a device."""
+        """Carries out AGREE: sums the loss, requests to stop or save, and the squared norm of the
+        gradient over all ranks, and keeps the sums as `decision`, by which `apply` then updates or
+        skips the step alike on all ranks. The gradients must be summed over dp by now. This is the
+        only place in a step where the host waits for a device."""
         sums = self._sums()
         # noted before the agreement: if a rank is lost in it, this one can still make the update
         self.summed, self.decision, self._is_prepared = step + 1, None, False
@@ -144,8 +151,11 @@ class Update:
         return outcome
 
     def carry_out(self, decision: Sequence[float]) -> Outcome:
-        """Clips the gradient and makes the optimizer step, or skips both if `decision` has a value
-        that is not finite. It sends no messages; returns the outcome."""
+        """Clips the gradient and makes the optimizer step, or does neither if a value in the step
+        was not finite; returns the Outcome of the step (loss, requests, whether it was updated,
+        gradient norm). `decision` is the list of sums over all ranks that `agree` has made: loss,
+        requests, ranks with such a value, squared norm of the gradient, and more. It sends no
+        messages."""
         self.decision = decision
         outcome, known = self._prepare(decision), decision[DECIDED + len(self._tied) :]
         if outcome.updated:
@@ -162,9 +172,17 @@ class Update:
         return outcome
 
     def _prepare(self, decision: Sequence[float]) -> Outcome:
-        """Prepares the update of a step, once: clips the gradient, and sets `has_grad` of
-        parameters that several stages share. Returns the outcome for `decision`, the sums over all
-        ranks that decide the update."""
+        """Prepares the update of a step, once for each step: clips the gradient to the norm
+        `clip_norm`, and sets `has_grad` of each tied parameter (one that several stages use) to
+        whether it has a gradient on any rank.
+
+        Returns the Outcome of the step: its loss, the requests of ranks to stop or save, whether
+        the update is made (not if a value was not finite), and the norm of the gradient before
+        clipping. `decision` is a list of numbers summed over all ranks, from which every rank
+        derives the same outcome: [loss, requests, number of ranks with a value that is not finite,
+        squared norm of the gradient, and for each tied parameter the number of ranks on which it
+        has a gradient].
+        """
         outcome = Outcome.of(decision[:DECIDED])
         if self._is_prepared:
             return outcome

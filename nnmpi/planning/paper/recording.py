@@ -77,10 +77,16 @@ def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
 
 @cached
 def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int) -> PassEvents:
-    """Returns the recorded passes of a stage over `samples` samples: as recorded in one run of the
-    stage without data, or put together from the records of its sections (such as transformer
-    blocks). The rank is the one with the coordinates `where` along the axes that cut activations
-    (LOCAL_SHAPES); `sums_by` is the algorithm of all-reduces within passes."""
+    """Returns the PassEvents of pipeline stage `stage` over a micro-batch of `samples` samples on
+    one rank: the exchanges of its passes, bytes of activations, and shapes of outputs. The stage
+    runs once on arrays without data. Of equal sections, such as transformer blocks, only one runs,
+    and the records of the sections are put together.
+
+    where     coordinates along the axes of LOCAL_SHAPES (cp and tp, which cut activations), in its
+              order: they stand for the rank, since only these decide what a stage records
+    sums_by   the name of the all-reduce of activations, "shared" or "ring": results with different
+              names are cached separately
+    """
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
     rank = next(r for r, place in ranks if all(place[axis] == i for axis, i in at.items()))

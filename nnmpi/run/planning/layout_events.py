@@ -1,5 +1,10 @@
-"""Events that describe a layout: the bytes that its ranks hold and send, and those that move when
-ranks change to another layout."""
+"""Describes a layout (which part of the model and of each batch every rank has) as an event: a dict
+of JSON values, which is printed, as text or JSON, or written to the run's log.
+
+`layout_event` has the layout's options and, for each group of ranks that do equal work, the bytes
+that a rank holds and sends in a step; --dry-run and `simulate layout` print it. `moves_event` has
+the bytes that move between ranks when they change from one layout to another.
+"""
 
 from collections import Counter
 from itertools import pairwise
@@ -19,8 +24,10 @@ from nnmpi.run.start_events import devices
 
 
 def layout_event(a: Arrangement) -> Event:
-    """Returns the event that describes an arrangement: its options, and the bytes and messages of
-    its ranks in a step over a whole batch."""
+    """Returns a description of an arrangement (which rank has which part of the model, and what it
+    does) as a dict of JSON values, for --dry-run and `simulate layout`: model and options, the size
+    of each axis of the mesh, how layers are divided, the bytes that ranks hold, and the bytes and
+    messages that they send in a step over a whole batch."""
     config, graph = a.config, a.graph
     return {
         "event": "layout",
@@ -60,8 +67,12 @@ def layout_event(a: Arrangement) -> Event:
 
 
 def rank_fields(a: Arrangement) -> Event:
-    """Returns the fields of an event on the bytes that ranks hold and send, and on the layers of
-    each rank."""
+    """Returns two fields for the start event of a run and for `layout_event`:
+
+    kinds    for each group of ranks that do equal work: the bytes that a rank holds, and what it
+             sends in a step over a whole batch
+    blocks   for each group of ranks that have the same pipeline stages: the layers in them
+    """
     return {
         "kinds": [_figures(kind) for kind in rank_kinds(a, a.config.batch_size)],
         "blocks": [
@@ -88,8 +99,10 @@ def rearranged(old: Arrangement, new: Arrangement, model: Module) -> list[MovePl
 
 
 def moves_event(old: Arrangement, new: Arrangement, model: Module) -> Event:
-    """Returns an event with the bytes of parameters, optimizer state and buffers that each rank
-    keeps, sends and receives when ranks change from one arrangement to another."""
+    """Returns what moves when ranks change from the arrangement `old` to `new`, as a dict of JSON
+    values, the field `moves` of the output of `simulate layout --from`. For each rank it has the
+    bytes of parameters, optimizer state and buffers that the rank needs, those that it keeps in its
+    memory, receives and sends, and the bytes from each rank."""
     ranks, plans = max(old.ranks, new.ranks), rearranged(old, new, model)
     sources: dict[int, Counter[int]] = {rank: Counter() for rank in range(ranks)}
     for plan in plans:
@@ -117,7 +130,9 @@ def moves_event(old: Arrangement, new: Arrangement, model: Module) -> Event:
 
 
 def _figures(kind: RankKind) -> Event:
-    """Returns the fields of an event on the bytes that ranks of one kind hold and send."""
+    """Returns an element of the field `kinds` (see `rank_fields`) for one group of ranks that do
+    equal work: the numbers of these ranks and of their stages, the bytes of each kind of memory,
+    and the bytes and messages that a rank sends in a step, along each axis of the mesh."""
     sent = {axis: amount._asdict() for axis, amount in kind.traffic.items()}
     return {
         "ranks": list(kind.ranks),
