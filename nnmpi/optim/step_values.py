@@ -65,7 +65,8 @@ def _is_simple(cls: type) -> bool:
 
 def is_known(value: Any) -> bool:
     """True for a function or class that a compiled step may call or use, since it changes nothing
-    but its arguments; also True for MISSING, the mark of a variable without a value."""
+    but its arguments; also True for MISSING, the constant that stands for a variable without a
+    value."""
     if value is MISSING or not callable(value):
         return value is MISSING
     where = getattr(value, "__module__", None) or ""

@@ -2,6 +2,7 @@
 
 Here: which part of the model and the work each rank has (`arrangement`), and what executes it:
 steps, memory of parameters, sums of gradients, pipelines, tensor and context parallelism, parameter
-servers. `strategies` is the only file that knows them all. Not here: what a step costs
-(`planning`), epochs (`run`), files and reports (`io`), messages and collectives (`comm`).
+servers. Each rank has a strategy: the object that runs its training steps in one of the ways to be
+parallel. `strategies.py` builds it, and is the only file that knows them all. Not here: what a step
+costs (`planning`), epochs (`run`), files and reports (`io`), messages and collectives (`comm`).
 """

@@ -62,8 +62,8 @@ class DeferredSteps:
 
     @property
     def ends(self) -> dict[Kind, Callable[[int], Outcome | None]]:
-        """The functions that carry out AGREE and APPLY, the two operations that end a step, by
-        kind."""
+        """A dict: AGREE or APPLY, the kinds of the two operations that end a step -> the function
+        that carries the operation out."""
         return {Kind.AGREE: self.agree, Kind.APPLY: self.apply}
 
     def agree(self, step: int) -> None:

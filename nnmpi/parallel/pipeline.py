@@ -19,7 +19,8 @@ def own_stages(
     """Returns the ModelPart with a rank's pipeline stages; parameters of other ranks lose their
     memory.
 
-    facts   the fields of the start event that describe how the model was cut into stages
+    facts   fields that describe how the model was cut into stages, for the start event, the first
+            entry of the run's log
     """
     recompute(model, arrangement.graph, arrangement.config.recompute)
     if len(arrangement.division.stages) == 1 and not arrangement.sharding.owned.variables:
@@ -29,7 +30,8 @@ def own_stages(
 
 def _cut(model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str, Any]) -> ModelPart:
     """Returns the ModelPart (pipeline stages with their parameters) of a rank that does not have
-    the whole model. `facts` are the fields of the start event that describe the cut."""
+    the whole model. `facts` are fields that describe how the model was cut into stages, for the
+    first entry of the run's log."""
     division, graph, owned = arrangement.division, arrangement.graph, arrangement.sharding.owned
     at = arrangement.mesh.coordinates(rank)
     parts_here = division.of_rank(at["pp"])

@@ -1,10 +1,12 @@
-"""Recorder: the interface by which the steps of a rank report their events, such as forward passes
-and waits; the default Recorder ignores them.
+"""Recorder: the interface by which the training steps of a rank report what they do, for a trace or
+a simulation. The default Recorder ignores it.
 
-An operation of a program is an event, and so is each wait within it. Recorders that keep events:
+An event is here an operation of the step, such as the forward pass of a unit or a message, or a
+wait for other ranks within an operation; it has a name, a start and an end. Recorders that keep
+events:
 
-    StepLog    of a simulated step, without times: the exchanges of each operation (paper/log.py)
-    Recording  of --trace, with times: operations, waits, and background communication (io/trace/)
+StepLog    of a simulated step, without times: the exchanges of each operation (paper/log.py)
+Recording  of --trace, with times: operations, waits, and background communication (io/trace/)
 """
 
 import time
@@ -18,8 +20,9 @@ Do: TypeAlias = Callable[[Any], None]
 
 
 class Recorder:
-    """Receives the events of a rank, such as forward passes and waits, and ignores them; subclasses
-    keep them. An event has a name, a start time, and its micro-batch and stage (-1: none).
+    """Receives an event for each operation (such as a forward pass) and each wait in the training
+    steps of a rank, and ignores it; subclasses keep the events for a trace or a simulation. An
+    event has a name, a start time, and its micro-batch and stage (-1: none).
 
     A wait within an operation is added before that operation, because it ends first.
     """
@@ -40,8 +43,9 @@ class Recorder:
         return nullcontext()
 
     def once_in(self, steps: int) -> AbstractContextManager[None]:
-        """Returns a context for events that happen in only one of `steps` steps, as when replicas
-        make local steps and exchange their parameters after some of them."""
+        """Returns a context for operations that are made in only one of `steps` training steps, as
+        when replicas make local steps and exchange their parameters after some of them. A simulated
+        step notes this number with each exchange within the context."""
         return nullcontext()
 
     def recorded(self, name: str, do: Do) -> Do:

@@ -91,8 +91,9 @@ EQUAL = UnitCost(1.0, 1.0, 1.0, 0, 0, 0)
 class MeasuredStages(NamedTuple):
     """The pipeline stages of a model, and the measurements by which it was cut.
 
-    facts      the fields of the start event about the cut
-    measured   the cut and the costs of units (layers or fused groups), by key; empty for one stage
+    facts     fields that describe the cut, for the start event, the first entry of the run's log
+    measured  a dict: name -> the cut, or the costs of the units (layers or fused groups); empty for
+              one stage
     """
 
     division: Division

@@ -1,5 +1,6 @@
-"""Strategy: the interface of an object that trains a model on several ranks; ExecutorStrategy: its
-implementation for ranks that compute, built from exchangeable parts.
+"""Strategy: the interface of an object that trains a model on several ranks, in one of the ways to
+be parallel (replicas, a pipeline, a parameter server, ...); ExecutorStrategy: its implementation
+for ranks that compute, built from exchangeable parts.
 
 Rules:
 
@@ -180,11 +181,12 @@ class Strategy(Protocol):
         results, summed over all ranks; `step` is the number of the current training step."""
 
     def describe(self) -> dict[str, Any]:
-        """Returns fields for the start event of a run that describe how the ranks train."""
+        """Returns fields that describe how the ranks train, such as the number of parameter
+        servers, for the start event, the first entry of the run's log."""
 
     def finish(self) -> dict[str, Any]:
-        """Makes all copies of the model equal after the last epoch, and returns fields for the last
-        event of the run.
+        """Makes all copies of the model equal after the last epoch. Returns fields with facts about
+        the training, such as how stale gradients were, for the last entry of the run's log.
 
         Every rank calls it; further epochs may follow.
         """
@@ -412,7 +414,7 @@ def executor_of(
     (passes, messages, sums of gradients, the update).
 
     sync         sums gradients over ranks
-    ends         the functions for the operations at the end of a step (AGREE, APPLY), by kind
+    ends         a dict: kind of operation at the end of a step (AGREE, APPLY) -> its function
     batch_stats  sums BatchNorm statistics over ranks
     channels     carry tensors between stages; None: messages along pp
     op_hooks     (kind, hook) pairs: hook(do, op) is called in place of do(op), and calls it

@@ -36,7 +36,7 @@ class Candidate(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the layout by name, with the values that a Config has."""
+        """A dict: name of an option -> its value in a Config with this layout."""
         return {**self._asdict(), "layout": self.layout or None}
 
     @property

@@ -96,8 +96,8 @@ def _levels(
 
 
 def _before(kept: Mapping[tuple[Kind, int, int], int], op: Op) -> int:
-    """Returns the bytes of activations that the rank keeps when the pass of `op` begins; `kept` has
-    the bytes by kind of pass, micro-batch and stage."""
+    """Returns the bytes of activations that the rank keeps when the pass of `op` begins. `kept` is
+    a dict: (kind of pass, micro-batch, stage) -> these bytes."""
     where = op.micro, op.stage
     # in a list, all of the backward pass of a stage that gets data is its B
     return kept[op.kind, *where] if (op.kind, *where) in kept else kept[Kind.W, *where]

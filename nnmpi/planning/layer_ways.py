@@ -174,8 +174,9 @@ def _largest_part(bounds: Bounds) -> float:
 
 
 def as_layout(ways: Mapping[str, str]) -> str:
-    """Converts the ways to divide layers, by path, to a value of --layout. Layers whose paths
-    differ only in numbers become one pattern if all are divided in the same way."""
+    """Converts a choice of ways to divide layers, a dict such as {"h.0.mlp.c_fc": "column"}, to a
+    value of --layout. Layers whose paths differ only in numbers become one pattern if all are
+    divided in the same way."""
     by_pattern = dict[str, str]()
     for path, how in ways.items():
         pattern = NUMBER.sub("*", path)

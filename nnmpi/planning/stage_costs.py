@@ -46,9 +46,10 @@ def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost
 
 
 def pipeline_fields(a: Arrangement, batches: int) -> dict[str, Any]:
-    """Returns what the start event of a run (the first entry of its log) says about a pipeline,
-    from the measured costs of the model's units: the predicted bubble in an epoch of `batches`
-    batches, and the peak bytes of activations on each rank."""
+    """Returns two fields about a pipeline for the start event, the first entry of the run's log:
+    the predicted bubble (share of idle time) in an epoch of `batches` batches, and the peak bytes
+    of activations on each rank. They are computed from the measured costs of the model's units.
+    Without a pipeline it returns an empty dict."""
     if len(place_of(a.config)) == 1:  # with --memory, units of one stage are stages of a division
         return {}
     simulated = _simulated(a, batches)

@@ -288,8 +288,9 @@ class Checkpoints:
     # ---- the end of a run
 
     def suspend(self, session: Session) -> Event:
-        """Writes the last checkpoint of a run that is suspended, with steps left to make; returns
-        fields about it for the last event."""
+        """Writes the last checkpoint of a run that is suspended, with steps left to make. Returns
+        fields for the last event of the run's log: the steps made and wanted, the number of skipped
+        steps, and the path of the checkpoint."""
         if self._writer is None:
             return {}
         run, path = self._run, self._last(session, complete=False)
@@ -297,9 +298,10 @@ class Checkpoints:
         return {**counts, "skipped_steps": run.skipped, "checkpoint": path}
 
     def finish(self) -> Event:
-        """Waits until the checkpoint that is being written is complete; returns the fields about
-        checkpoints for the last event of the run. They do not include the checkpoint that `end`
-        writes afterwards."""
+        """Waits until the checkpoint that is being written is complete. Returns the field
+        `checkpoints` for the last event of the run's log: how many were written, for how many
+        seconds training has waited for them, and the directory. The checkpoint that `end` writes
+        afterwards is not counted."""
         if self._writer is None:
             return {}
         self._report(self._writer.finish())

@@ -37,8 +37,12 @@ def check_finite(session: Session, quantity: str, value: float, step: int) -> No
 
 
 def result(trainer: Training, written: Event, is_suspended: bool) -> Event:
-    """Returns the last event of a run, which has its results; every rank calls it. `written` are
-    the fields about checkpoints; `is_suspended` is True if the run is to be resumed later."""
+    """Returns the last event of a run, the dict that `fit` returns and the log gets: metrics,
+    seconds, the hash of the parameters, and what each rank has sent. Every rank calls it.
+
+    written        fields about checkpoints, as `Checkpoints.finish` returns them
+    is_suspended   True if the run has stopped early and is to be resumed
+    """
     run, session, strategy = trainer.run, trainer.session, trainer.session.strategy
 
     digest = {} if is_suspended else {"parameters_sha256": strategy.full_state.sha256()}

@@ -49,8 +49,9 @@ class ReportedEvents:
         self.to_repeat = frozenset[EventPosition]()
 
     def claim(self, step: int, kind: str) -> bool:
-        """Records that an event of this kind and step is reported; returns True if it was not
-        reported before, so that the caller is to report it."""
+        """Records that an event of this step and kind (such as "step" or "epoch") is reported;
+        returns True if the caller is to report it, False if it was reported before a rank was lost,
+        and the step is repeated."""
         position, last = event_position(step, kind), self.events
         self.events = max(position, last)
         return position > last

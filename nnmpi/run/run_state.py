@@ -36,11 +36,12 @@ class StepPhase(Enum):
 
 
 class RunPlan(NamedTuple):
-    """The plan that --plan has made for a run.
+    """The layout that --plan has chosen for a run.
 
-    options  the options that the plan has chosen
-    started  fields for the start event of a run
-    outcome  a function of the measured seconds of a step, or None: fields for the last event
+    options  the options that the plan has chosen, as a dict
+    started  fields about the plan, for the start event (the first entry of the run's log)
+    outcome  a function of the measured seconds of a step (None: not measured); it returns fields
+             that compare them with the prediction, for the last event
     """
 
     options: Mapping[str, Any]
@@ -155,8 +156,9 @@ class RunState:
         self.save_requested = False  # to write a checkpoint; set by the clock of rank 0
 
     def report_event(self, kind: str, event: Event) -> None:
-        """Reports an event of the current step (`kind` such as "step" or "epoch"), unless it was
-        reported before a rank was lost and the step is a repetition."""
+        """Writes an event (a dict of JSON values) of the current step to the log and the terminal,
+        unless it was reported before a rank was lost and the step is a repetition. `kind` is its
+        type, such as "step" or "epoch"."""
         if self.reported.claim(self.state.step, kind):
             self.report.event(event)
 

@@ -22,13 +22,14 @@ from nnmpi.run.setup.setup import Setup
 
 
 def devices(a: Arrangement) -> Event:
-    """Returns, as a field of an event, the GPU of each rank by its index on the node; an empty dict
-    on the CPU."""
+    """Returns {"devices": ...}, the number of each rank's GPU on its node, as a field of the start
+    event and of the output of --dry-run; an empty dict on the CPU."""
     return {"devices": list(a.cluster.devices)} if a.cluster.has_devices else {}
 
 
 def start_event(session: Session, run: RunState) -> Event:
-    """Returns the first event of a run: model, data, layout and options."""
+    """Returns the first event of a run, a dict that the log and the terminal get: model, data,
+    numbers of samples and steps, options, and how the ranks divide the work."""
     setup, config, d = session.setup, session.config, session.setup.dataset
     a = session.arrangement
     left = run.total_steps - run.state.step + run.state.batch
@@ -65,7 +66,8 @@ def start_event(session: Session, run: RunState) -> Event:
 
 
 def resumed_event(session: Session, run: RunState) -> Event:
-    """Returns the first event of a run that continues from a checkpoint; it describes the
+    """Returns the first event of a run that continues from a checkpoint, a dict that the log and
+    the terminal get: the fields of `start_event`, and the step, the path and notes of the
     checkpoint."""
     assert run.resumed is not None
     resumed = run.resumed
@@ -75,16 +77,18 @@ def resumed_event(session: Session, run: RunState) -> Event:
 
 
 def complete_event(resumed: ResumePoint, digest: str) -> Event:
-    """Returns the only event of a run that had no steps left when it was resumed; `digest` is the
-    hash of its parameters."""
+    """Returns the only event of a run that had no steps left when it was resumed from a checkpoint,
+    a dict that the log and the terminal get: the steps made, the checkpoint, and `digest`, the hash
+    of its parameters."""
     steps = resumed.snapshot.state.step
     facts = {"checkpoint": resumed.path, "notes": resumed.passed_over}
     return {"event": "complete", "steps": steps, **facts, "parameters_sha256": digest}
 
 
 def _padding(setup: Setup) -> Event:
-    """Returns, with --bucket-by-length, fields of an event: the share of padding in the batches of
-    the first epoch, and what it would be in random order. Otherwise an empty dict."""
+    """Returns two fields for the start event of a run with --bucket-by-length: `padding`, the share
+    of padding in the batches of the first epoch, and `padding_unsorted`, what it would be in random
+    order. Without the option, an empty dict."""
     loader = setup.train
     if loader.lengths is None:
         return {}

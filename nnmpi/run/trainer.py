@@ -152,8 +152,9 @@ class Trainer:
         self, outputs: ExitStack, report: Report | None, epochs: int | None, lost: list[Event]
     ) -> Event:
         """Trains from the start of the run (of `epochs` epochs; None: as the options say), or from
-        the point to which a Supervisor has set the run after the loss of a rank. `lost` has events
-        about lost ranks, to be reported."""
+        the point to which a Supervisor has set the run after the loss of a rank; returns the last
+        event of the run, its results. `lost` has an event for each loss of a rank that is still to
+        be reported: which ranks were lost, and how many steps are repeated."""
         if not self.run.is_running:
             start.check_ready(self.run, self.session, epochs)
             self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")

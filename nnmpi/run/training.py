@@ -59,8 +59,8 @@ class Tracer(Protocol):
         """Returns a context within which all steps of a run are recorded."""
 
     def outcome(self, mesh: Mesh) -> Event:
-        """Returns fields for the last event of the run, a summary of the trace; every rank calls
-        it."""
+        """Returns a summary of the trace (its file, and how each rank has spent its time), as
+        fields for the last event of the run's log; every rank calls it."""
 
 
 class Untraced:

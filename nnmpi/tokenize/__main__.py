@@ -90,7 +90,9 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
 
 
 def as_text(e: Event) -> str:
-    """Returns the event that `tokenized` returns, a description of the file, as a line of text."""
+    """Returns a line of text about a file of tokens that was written, from the dict that
+    `tokenized` returns: its path, the number of tokens, the vocabulary, the type and the
+    seconds."""
     return (
         f"{shown(e['file'])} ({e['bytes']:,} bytes): {e['tokens']:,} {e['of']} "
         f"of a vocabulary of {e['vocabulary']:,}, as {e['dtype']} in {shown(e['out'])}, in "
@@ -102,8 +104,9 @@ def as_text(e: Event) -> str:
 
 
 def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event:
-    """Writes the tokens of a text to the file `out`, atomically, and returns an event that
-    describes the file. `tokenizer` is the path of a tokenizer; None: tokens are characters.
+    """Writes the tokens of a text to the file `out`, atomically. Returns a dict that describes the
+    file, for printing: numbers of tokens and bytes, vocabulary, dtype. `tokenizer` is the path of a
+    tokenizer; None: tokens are characters.
 
     Every rank calls it. A rank holds one piece of the text in memory, and its tokens in an unnamed
     temporary file (a spool) in the folder of `out`.

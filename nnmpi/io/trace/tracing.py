@@ -1,4 +1,5 @@
-"""The trainer's interface to --trace: records the run, and puts all events on the clock of rank 0.
+"""The trainer's interface to --trace: records what each rank does (operations, messages and waits,
+with times), and converts the times to the clock of rank 0.
 
 The difference of clocks is estimated from messages to a rank and back:
 

@@ -247,8 +247,8 @@ class Arrangement:
 
     @property
     def tied(self) -> dict[str, tuple[int, ...]]:
-        """The coordinates along pp of the ranks that share each tied parameter (one that several
-        stages use), by path."""
+        """A dict: path of a tied parameter (one that several stages use) -> the coordinates along
+        pp of the ranks that share it."""
         return tied(self)
 
     def model_on(self, rank: int) -> RankModel:
@@ -373,15 +373,15 @@ def node_leaders(a: Arrangement, group: tuple[int, ...]) -> Mapping[int, int]:
 
 @cached
 def tied(a: Arrangement) -> dict[str, tuple[int, ...]]:
-    """Returns the coordinates along pp of the ranks that share each tied parameter (one that
-    several stages use), by path."""
+    """Returns a dict: path of a tied parameter (one that several stages use) -> the coordinates
+    along pp of the ranks that share it."""
     return a.division.tied(a.graph)
 
 
 @cached
 def ranks_of_variables(a: Arrangement) -> Mapping[int, tuple[int, ...]]:
-    """Returns, by number of each variable (parameter or buffer), the coordinates along pp of the
-    ranks that have it."""
+    """Returns a dict: number of a variable (parameter or buffer) in the graph -> the coordinates
+    along pp of the ranks that have it."""
     return a.division.ranks()
 
 

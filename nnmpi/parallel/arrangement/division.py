@@ -46,12 +46,13 @@ class Division(NamedTuple):
         return tuple(stage.rank for stage in self.stages)
 
     def of_rank(self, rank: int) -> dict[int, StagePart]:
-        """Returns the stages of the rank with this coordinate along pp, by stage number."""
+        """Returns a dict: number of a stage -> the StagePart, for the stages of the rank with this
+        coordinate along pp."""
         return {s: stage for s, stage in enumerate(self.stages) if stage.rank == rank}
 
     def ranks(self) -> dict[int, tuple[int, ...]]:
-        """Returns, by number of each parameter or buffer in the graph, the coordinates along pp of
-        the ranks that have it."""
+        """Returns a dict: number of a parameter or buffer in the graph -> the coordinates along pp
+        of the ranks that have it."""
         ranks_of: dict[int, set[int]] = {}
         for stage in self.stages:
             for v in stage.variables:
@@ -59,8 +60,8 @@ class Division(NamedTuple):
         return {v: tuple(sorted(ranks)) for v, ranks in ranks_of.items()}
 
     def tied(self, graph: Graph) -> dict[str, tuple[int, ...]]:
-        """Returns the tied parameters (trained ones that stages on several ranks use) by path, each
-        with the coordinates along pp of these ranks."""
+        """Returns a dict: path of a tied parameter (a trained one that stages on several ranks use)
+        -> the coordinates along pp of these ranks."""
         ranks_of = sorted(self.ranks().items())
         shared = ((graph.variables[v], ranks) for v, ranks in ranks_of if len(ranks) > 1)
         return {variable.path: ranks for variable, ranks in shared if variable.is_trained}

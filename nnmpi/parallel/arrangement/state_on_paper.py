@@ -60,7 +60,8 @@ def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator
     """Yields descriptions (without data) of the arrays that a rank keeps from one step to the next,
     with the same names, ranges and dtypes as in training.
 
-    axes: by path of a parameter or buffer, the order of its axes in memory, where it is not C order
+    axes   a dict: path of a parameter or buffer -> the order of its axes in memory, where it is not
+           C order
     """
     held, of_trained = a.model_on(rank), defaultdict[int, list[StateArray]](list)
     slices = a.owned_ranges(rank) if a.store.buckets else a.store.owned(a, rank)
@@ -82,14 +83,14 @@ def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator
 
 def untrained_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
     """Yields descriptions (without data) of a rank's part of each buffer and frozen parameter.
-    `axes` has the order of axes in memory, by path, where it is not C order."""
+    `axes` is a dict: path -> the order of the array's axes in memory, where it is not C order."""
     return (_part(a, rank, held, axes) for held in a.model_on(rank).others)
 
 
 def held_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
     """Yields descriptions (without data) of a rank's part of each parameter and buffer: the arrays
-    that it needs before training starts. `axes` has the order of axes in memory, by path, where it
-    is not C order."""
+    that it needs before training starts. `axes` is a dict: path -> the order of the array's axes in
+    memory, where it is not C order."""
     held = a.model_on(rank)
     for variable in sorted((*held.trained, *held.others), key=attrgetter("variable")):
         x = _part(a, rank, variable, axes)

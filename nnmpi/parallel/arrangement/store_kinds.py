@@ -1,9 +1,9 @@
 """STORE_KINDS: the ways to keep parameters, gradients and optimizer state (replicated, ZeRO, in
 shared memory, ...), each with the function that makes the store and its properties.
 
-Add-ons add kinds for their options, and a strategy may have a kind of its own
-(`StrategyKind.store`). Memory and traffic are not listed here: they are computed by a simulated
-step.
+Add-ons add kinds for their options, and a strategy (the object that runs training steps in one of
+the ways to be parallel) may have a kind of its own (`StrategyKind.store`). Memory and traffic are
+not listed here: they are computed by a simulated step.
 """
 
 from functools import partial

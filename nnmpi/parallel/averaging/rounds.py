@@ -165,8 +165,9 @@ class Rounds:
 
 
 def make(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
-    """Returns the strategy of data-parallel replicas that make steps alone and are averaged (local
-    SGD, gossip). Each rank along dp has a replica, or a part of one. Every rank calls it."""
+    """Returns the strategy (the object that runs a rank's training steps) for data-parallel
+    replicas that make steps alone and are averaged: local SGD or gossip. Each rank along dp has a
+    replica, or a part of one. Every rank calls it."""
     parts, optimizer, rounds, executor = _made(layout, spec)
     run = rounds.steps, executor.evaluate
     return ExecutorStrategy(parts, *run, optimizer, layout, spec, rounds.last)

@@ -1,8 +1,9 @@
 """Slow ranks, for experiments: they sleep in each step, in proportion to the time they have
 computed.
 
-`slowed` wraps the objects of a strategy that sum gradients and batch statistics; a run without slow
-ranks reads no clock.
+`slowed` wraps two objects of a rank, those that sum its gradients and its BatchNorm statistics over
+ranks, so that they measure the time of computing and sleep. A run without slow ranks reads no
+clock.
 """
 
 import time

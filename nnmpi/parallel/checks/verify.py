@@ -75,7 +75,8 @@ class Comparison(NamedTuple):
     """The result of comparing a step of the run with that of a single rank, combined over all
     ranks.
 
-    largest      by subject, such as "gradients": the largest difference on any rank
+    largest      a dict: what was compared, such as "gradients" -> the largest difference on any
+                 rank
     equal        True if copies of parameters on several ranks have the same bits
     one_skipped  True if on some rank only one of the two steps was skipped, as not finite
     diverged     True if neither loss is finite: there is nothing to compare
@@ -106,9 +107,9 @@ class Comparison(NamedTuple):
 
 
 class VerifiedStrategy:
-    """The strategy of --verify: runs the strategy on all ranks and training on a single rank side
-    by side, and compares both after each step.
-    """
+    """The strategy (the object that runs training steps) of --verify: trains with the run's own
+    strategy on all ranks, and the same model on each rank alone, and compares both after each
+    step."""
 
     position = None
 
@@ -186,9 +187,9 @@ class VerifiedStrategy:
             single.requires_grad = ours.requires_grad
 
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
-        """Returns, by subject (loss, gradients, parameters, buffers), the largest difference
-        between the results of a step on this rank: `done` in the run on several ranks, `expected`
-        on a single rank."""
+        """Returns a dict: what is compared ("loss", "gradients", "parameters", "buffers") -> the
+        largest difference on this rank between two results of the same step: `done` in the run on
+        several ranks, `expected` on a single rank."""
         ours, theirs = (np.array(x.loss, types_of(self._dtype).sums) for x in (done, expected))
         whole_gradients = (
             to_host(summed_gradient(q)) for q in self._models[1].parameters() if q.has_grad
@@ -317,9 +318,9 @@ def _flat(differences: dict[str, Difference]) -> dict[str, float]:
 
 
 def verified(strategy: Strategy, single: Strategy, spec: TrainSpec) -> Strategy:
-    """Returns a strategy that runs `strategy` and compares each step with `single`, the training of
-    a second model on one rank.
-    """
+    """Returns a strategy (an object that runs training steps) that makes the steps of `strategy`,
+    and compares each with a step of `single`, which trains a second copy of the model on one
+    rank."""
     assert spec.twin is not None
     update = ReferenceUpdate(spec, spec.parameters)
     return VerifiedStrategy(strategy, single, (spec, spec.twin), update)

@@ -131,7 +131,7 @@ def _as_masters(x: StateArray, dtypes: Mapping[str, str], terms: Terms) -> State
     """Returns the description x of an array to be gathered, with the dtype of the arrays whose sum
     it is; 16-bit parameters become float32, the type of their masters.
 
-    dtypes   by name, the dtypes of the arrays that ranks have
+    dtypes   a dict: name of an array that some rank has -> its dtype
     terms    (name): the names of the arrays whose sum is the array with this name
     """
     dtype = next((dtypes[name] for name in terms(x.name) if name in dtypes), x.dtype)

@@ -103,8 +103,8 @@ def backup(a: Arrangement, rank: int) -> tuple[Traffic, int]:
 
 
 def layout_fields(a: Arrangement) -> dict[str, int]:
-    """Returns the number of steps between backups, as a field of the event that describes how ranks
-    divide the work."""
+    """Returns the field that --backup adds to the start event of a run's log and to the output of
+    --dry-run: `backup`, the number of steps between two backups of a rank's state."""
     return {"backup": a.config.backup}
 
 

@@ -40,7 +40,8 @@ class BucketSums(GradientSync):
     The loss, the request (to stop or save) and which parameters have a gradient are scalars in
     front of the gradients. Most stores sum them together with bucket 0, which comes last.
 
-    at_end   by kind of operation, functions for further sums, such as those over tp (TERMS)
+    at_end   a dict: kind of operation -> the function that carries it out, for sums at the end of a
+             step, such as those over tp (TERMS) and over pipeline stages (TIES)
     """
 
     def __init__(
@@ -132,8 +133,8 @@ class ScatteredSums(BucketSums):
 
 def sum_over_stages(store: LocalStore, tied: Mapping[int, Wire]) -> None:
     """Sums, in ZeRO 2 and 3, the gradients of tied parameters over the pipeline stages that use
-    them. `tied` has, by bucket number, the communication among the ranks of these stages that have
-    the same shard."""
+    them. `tied` is a dict: number of a bucket -> the communication among the ranks of these stages
+    that have the same shard."""
     with waiting("sums"):
         for b, stages in tied.items():
             shard = store.shard_gradient(store.shards[b])

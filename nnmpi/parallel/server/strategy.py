@@ -1,5 +1,9 @@
-"""ServerStrategy: the common part of workers and parameter servers, such as the store and the
-collectives at the start and the end of training.
+"""ServerStrategy: the base class of the two strategies with parameter servers, one for workers
+(which compute gradients) and one for servers (which update parameters). A strategy is the object
+that runs the training steps of a rank.
+
+The base class makes the store of parameters and the optimizer, and has the collectives at the start
+and the end of training.
 """
 
 import math
@@ -37,10 +41,9 @@ def steps_ahead(config: Config) -> float:
 
 
 def layout_fields(a: Arrangement) -> dict[str, int | None]:
-    """Returns fields for events that describe a layout: the number of servers, and `steps_ahead`.
-
-    The latter is None if it is unlimited.
-    """
+    """Returns the fields that parameter servers add to the start event of a run's log and to the
+    output of --dry-run: `servers`, their number, and `steps_ahead`, how many steps a worker may be
+    ahead of the slowest one (None: any number)."""
     ahead = steps_ahead(a.config)
     return {"servers": a.servers, "steps_ahead": None if ahead == math.inf else int(ahead)}
 
@@ -88,8 +91,13 @@ def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
 
 
 class ServerStrategy:
-    """The common part of workers and servers: a store, an optimizer, and the start and end of
-    training.
+    """The base class of the strategies (objects that run training steps) of workers and of
+    parameter servers: it makes the store of parameters and the optimizer, and has the collectives
+    at the start and the end of training.
+
+    position   how far this rank is in its data, if workers may be at different steps; None
+               otherwise
+    last       None: the last step cannot be undone if a rank is lost
     """
 
     position: WorkerPosition | None = None

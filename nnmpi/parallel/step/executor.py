@@ -141,12 +141,13 @@ class StepPlan(NamedTuple):
     forward and backward passes that follow from the operations.
 
     calls           (function, operation) for each operation, in order
-    first_backward  by stage, the micro-batch whose backward pass comes first
+    first_backward  a dict: stage -> the micro-batch whose backward pass comes first
     scatters        True if the gradients of each backward pass are scattered among ranks (ZeRO 2
                     and 3)
     recomputed      (stage, micro-batch) of each forward pass that is repeated
     halved          (stage, micro-batch) of each backward pass that runs in two halves
-    in_flight       by stage, the most micro-batches between forward and backward pass at a time
+    in_flight       a dict: stage -> the most micro-batches whose forward pass is done and whose
+                    backward pass is not, at any time
     """
 
     calls: list[tuple[Do, Op]]  # each operation, and the function that carries it out
@@ -208,10 +209,10 @@ class Executor:
 
     ports     the stages of this rank, with their input and output sides
     sync      carries out operations on gradient buckets, such as sums over ranks
-    ends      the functions for the operations at the end of a step (AGREE, APPLY), by kind
+    ends      a dict: kind of operation at the end of a step (AGREE, APPLY) -> its function
     request   returns this rank's request to stop or save
     lists     the lists of operations of a step and of an evaluation
-    recorder  gets an event for each operation
+    recorder  is told of each operation when it ends, for a trace
     op_hooks  (kind, hook) pairs: hook(do, op) is called in place of do(op), and calls it
     passes    runs the forward passes of stages; None: by autograd
     """

@@ -18,8 +18,8 @@ would take longer than a small step."""
 
 class ReplayedStages:
     """Runs the pipeline stages of a rank: by replaying recorded passes where possible, otherwise by
-    modules and autograd. For each stage, an event in the log says whether its passes are replayed,
-    and why not; a further event follows if this changes.
+    modules and autograd. For each stage, the run's log gets an entry that says whether its passes
+    are replayed, and why not; and another entry if this changes.
 
     reason   why no stage may be replayed; None if they may be
     """

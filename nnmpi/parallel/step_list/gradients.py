@@ -70,13 +70,10 @@ def with_scatters(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iter
 
 
 def gradient_slots(chain: Chain) -> dict[int, int]:
-    """Returns, by bucket, its slot: the memory in which backward passes write its gradients until
-    they are scattered. A bucket always has the same slot, since recorded passes write to fixed
-    addresses.
-
-    Buckets that are open at the same time have different slots. There is one slot more than that
-    needs, so that one sum can overlap with a pass.
-    """
+    """Returns a dict: bucket -> its slot, the memory in which backward passes write its gradients
+    until they are scattered. A bucket always has the same slot, since recorded passes write to
+    fixed addresses. Buckets that are open at the same time have different slots. There is one slot
+    more than that needs, so that one sum can overlap with a pass."""
     passes = [Op(Kind.B, u, 0, stage=s) for s, us in chain.of_stage.items() for u in reversed(us)]
     opened, summed = _spans(passes, chain)
     beside, open_buckets, most = defaultdict[int, set[int]](set), set[int](), 0

@@ -42,8 +42,8 @@ class StageUnits(NamedTuple):
 def stage_units(
     a: Arrangement, rank: int, parameters: Sequence[Parameter]
 ) -> dict[int, StageUnits]:
-    """Returns, by stage of a rank, its units (the parts, usually layers, between which a pass can
-    stop). `parameters` are the trained parameters of the rank."""
+    """Returns a dict: stage of a rank -> its units (the parts, usually layers, between which a pass
+    can stop). `parameters` are the trained parameters of the rank."""
     if a.strategy.name not in LISTED:
         stages = a.division.of_rank(a.mesh.coordinates(rank)["pp"])
         return {s: StageUnits(range(k, k + 1), [frozenset()]) for k, s in enumerate(stages)}

@@ -32,13 +32,10 @@ def value_slots(a: Arrangement, chain: Chain) -> dict[int, int]:
 
 
 def shared_slots(chain: Chain) -> dict[int, int]:
-    """Returns, by bucket of parameters, the slot (memory) that it shares in turn with other buckets
-    (ZeRO 3). A bucket is always gathered into the same slot, since backward passes keep views of
-    it.
-
-    Buckets that one unit (a part of the model, usually a layer) reads have different slots. So do,
-    if there are enough slots, the buckets of neighbouring units.
-    """
+    """Returns a dict: bucket of parameters -> the slot (memory) that it shares in turn with other
+    buckets (ZeRO 3). A bucket is always gathered into the same slot, since backward passes keep
+    views of it. Buckets that one unit (a part of the model, usually a layer) reads have different
+    slots. So do, if there are enough slots, the buckets of neighbouring units."""
     slots, lengths = dict[int, int](), dict.fromkeys(range(SLOTS), 0)
     read = [{*unit.buckets, *unit.repeated} for unit in chain.units]
     for b in range(len(chain.buckets)):

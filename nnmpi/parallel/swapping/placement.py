@@ -136,8 +136,9 @@ def placements_of(a: Arrangement) -> Placements | None:
 
 
 def residence_fields(a: Arrangement, batches: int = 0) -> dict[str, Any]:
-    """Returns the field `residences` of the start event: where the activations of each unit (part
-    of the model, usually a layer) are placed. Returns an empty dict if a step fits into memory.
+    """Returns the field `residences` for the start event, the first entry of a run's log: where the
+    activations of each unit (part of the model, usually a layer) are between forward and backward
+    pass: in memory, on disk, or recomputed. Returns an empty dict if a step fits into memory.
     `batches` is not used."""
     if (known := placements_of(a)) is None:
         return {}

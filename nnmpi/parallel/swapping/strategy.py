@@ -1,5 +1,5 @@
-"""The strategy for ranks that have too little memory for a step: activations are swapped to disk or
-recomputed.
+"""The strategy (the object that runs a rank's training steps) for ranks that have too little memory
+for a step (--memory): activations are swapped to disk or recomputed.
 
 Each rank has the whole model, with each unit (usually a layer) as a stage, and runs the passes of
 the stages one after the other.

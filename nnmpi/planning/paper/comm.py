@@ -297,8 +297,8 @@ def rank_state(a: Arrangement, rank: int) -> RankState:
 
 
 def layout_on_paper(a: Arrangement, state: RankState) -> Layout:
-    """Returns the Layout (communicators by axis) of a simulated rank, with a PaperComm for each
-    axis."""
+    """Returns the Layout (the communicators along each axis of the mesh) of a simulated rank: they
+    are PaperComms, which log exchanges and send nothing."""
     mesh, rank = a.mesh, state.rank
 
     def group(name: str, *axes: str) -> Any:

@@ -71,8 +71,8 @@ class StepLog(Recorder):
             self.by_op[kind, self._op.at].append(exchange)
 
     def exchanges(self) -> dict[str, list[Exchange]]:
-        """Returns the logged exchanges by axis; `times` of each is how often it occurred in the
-        step."""
+        """Returns a dict: axis of the mesh -> the logged exchanges along it; `times` of each is how
+        often it occurred in the step."""
         by_axis: dict[str, list[Exchange]] = {}
         for (axis, exchange), times in self.entries.items():
             by_axis.setdefault(axis, []).append(exchange._replace(times=times))

@@ -98,7 +98,11 @@ def _part(
 ) -> ModelPart:
     """Returns the ModelPart of a simulated rank: a PaperStage for each of its stages, the
     boundaries over which they would exchange activations, and the parameters that the rank shares
-    with other ranks. `parameters` are by number in the graph, `comms` by axis."""
+    with other ranks.
+
+    parameters   a dict: number of a parameter in the graph -> the parameter
+    comms        a dict: axis of the mesh -> the simulated Comm along it
+    """
     graph, elsewhere = a.graph, Parameter.lazy((0,), None)
     at = a.mesh.coordinates(min(rank, a.mesh.size - 1))  # servers have the parameters of a worker
     stages = dict[int, Any]()
@@ -113,9 +117,10 @@ def _part(
 
 
 class PaperStep(NamedTuple):
-    """The result of a simulated step of one rank: its exchanges by axis, and the memory of its
-    trained parameters (`held`).
+    """The result of a simulated step of one rank.
 
+    exchanges     a dict: axis of the mesh -> the rank's collectives and messages along it
+    held          the memory of its trained parameters, gradients and optimizer state
     bytes_copied  bytes that it reads and writes to pack and unpack messages, in a step on average;
                   passes and the update are not counted
     by_op         a dict: (kind of operation, bucket) -> the exchanges that such an operation

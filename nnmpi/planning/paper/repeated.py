@@ -169,8 +169,9 @@ def joined_sections(
 
 
 def _joined(passes: Iterator[Events]) -> Events:
-    """Joins the events of consecutive sections of a stage, each recorded alone, into the events of
-    one pass through the stage."""
+    """Returns the record of one pass through a whole stage, joined from the records of its
+    consecutive sections (such as transformer blocks): their exchanges are added up, and their
+    exchanges of BatchNorm statistics follow each other."""
     exchanges, calls = Counter[Any](), list[Any]()
     for events in passes:
         exchanges.update(events.exchanges)

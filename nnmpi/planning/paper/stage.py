@@ -98,19 +98,25 @@ class RecordedExchange(NamedTuple):
 
 
 class Events(NamedTuple):
-    """The record of one pass through a stage: by exchange (collective or message), how often it was
-    made; and the calls by which BatchNorm exchanged statistics, in order."""
+    """The record of one pass through a stage.
+
+    exchanges   a dict: collective or message -> how often it was made in the pass
+    calls       (method, arguments) of each call by which BatchNorm exchanged statistics, in order
+    """
 
     exchanges: Mapping[RecordedExchange, int] = {}
     calls: Sequence[Event] = ()
 
 
 class PassEvents(NamedTuple):
-    """The record of all passes of a stage: their exchanges, the bytes that they need, and the
-    shapes of the outputs.
+    """The records of all passes of a pipeline stage over one micro-batch, made by running its
+    layers on arrays without data.
 
-    forward, backward   events of the passes F and B
-    inputs, weights     events of the two halves of B: gradients of inputs, gradients of parameters
+    outputs             the shapes of the stage's outputs
+    nbytes              the bytes of activations that the passes keep and need
+    forward, backward   the exchanges in the passes F and B
+    inputs, weights     the exchanges in the two halves of B: gradients of inputs, gradients of
+                        parameters
     """
 
     outputs: Sequence["TensorShape"]
@@ -132,7 +138,8 @@ class PassRecorder:
         self._calls.append((do, arguments))
 
     def drain(self) -> Events:
-        """Returns the events that were recorded since the last call, and clears them."""
+        """Returns the exchanges and the calls of BatchNorm that were recorded since the last call
+        of `drain`, which are those of one pass, and clears them."""
         events = Events(self.exchanges, self._calls)
         self.exchanges, self._calls = Counter(), []
         return events
@@ -226,7 +233,14 @@ class PaperRoot(JoinedOutputs):
 
 
 class _RestOfPass(NamedTuple):
-    """A recorded backward pass that is still to be repeated: all of it, or W, its second half."""
+    """A simulated backward pass of a stage that is still to be made: all of it, or only W, the
+    gradients of parameters.
+
+    stage    the stage
+    events   the record of the pass, whose exchanges are repeated
+    stats    the object through which BatchNorm exchanges statistics in it
+    end      a function that is called at the end of the pass
+    """
 
     stage: "PaperStage"
     events: Events
@@ -252,11 +266,11 @@ def _pass() -> Pass:
 
 
 class PaperStage(Module):
-    """A pipeline stage of a simulated rank: repeats the exchanges of recorded passes, and computes
-    nothing. It has the parameters of its rank.
+    """A pipeline stage of a simulated rank: in each pass it repeats the exchanges that were
+    recorded in such a pass, and computes nothing. It has the parameters of its rank.
 
-    recorded     a function of n: the events of passes over n samples
-    comms        the Comms of this rank, by axis
+    recorded     a function of n: returns the records of the passes over n samples
+    comms        a dict: axis of the mesh -> the simulated Comm of this rank along it
     """
 
     _recorded: Callable[[int], PassEvents]

@@ -66,8 +66,9 @@ def print_dry_run(c: Config, comm: Comm) -> int:
 
 
 def dry_run(setup: Setup, comm: Comm) -> Event:
-    """Returns the event of --dry-run: the bytes that ranks would hold and send. They are the
-    ranks of `comm` or, if `config.ranks` is given, that many, which need not exist. Every rank
+    """Returns what --dry-run prints, as a dict of JSON values: model, data and layout, and for each
+    group of ranks that do equal work the bytes that a rank would hold and send in a step. The ranks
+    are those of `comm` or, if `config.ranks` is given, so many, which need not exist. Every rank
     calls it."""
     config, dataset = setup.config, setup.dataset
     paper = config.ranks and Cluster.on_paper(config.ranks, device=setup.on.name)
@@ -137,7 +138,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> Any:
-    """Returns the output of `simulate layout`, as text or as an event."""
+    """Returns the output of `simulate layout`: as text, or with --json as a dict of JSON values."""
     if given.vocabulary is not None and hasattr(given, "data"):
         raise ValueError(BOTH)
     config, cluster, machine = _requested(given)
@@ -162,9 +163,13 @@ def run(given: argparse.Namespace) -> Any:
 def _arranged(
     uncut: UncutModel, cluster: Cluster, machine: Machine | None
 ) -> tuple[Arrangement, Event]:
-    """Returns the arrangement of a layout (which rank has which part of the model), and fields for
-    its event. With a machine, the model is divided into stages and the all-reduce is chosen as a
-    plan would do it, and the event has the predicted seconds of a step."""
+    """Returns the arrangement of a layout (which rank has which part of the model), and further
+    fields for the JSON output of `simulate layout`.
+
+    Without a machine there are none. With one, the model is divided into stages and the all-reduce
+    is chosen as a plan would do it, and the fields have the predicted seconds of a step, term by
+    term.
+    """
     if machine is None:
         return on_paper(uncut, cluster), {}
     arranger, costs = cost_models(uncut, cluster, machine)

@@ -35,8 +35,10 @@ from nnmpi.sim.drawing.timeline import GAPS, Span
 
 
 def explained(models: PlanModels, layout: str, trace: Path | None) -> Event:
-    """Returns the event of --explain: the time of a step of a layout, term by term. Raises
-    ValueError if the layout is impossible."""
+    """Returns what `nnmpi.plan --explain` prints, as a dict of JSON values: the predicted seconds
+    of a step with the layout `layout` (command-line options as text), term by term and part by
+    part. With the path of a trace, it also has the measured seconds of each part. Raises ValueError
+    if the layout is impossible."""
     a = arranged(models, layout)
     step, parts = parts_of_step(a, models.costs)
     return {
@@ -252,8 +254,9 @@ def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:
 
 
 def as_text(e: Event) -> str:
-    """Returns the event of --explain as a table of parts and, if there is a trace, a second table
-    that compares with it."""
+    """Returns the result of `explained`, the predicted time of a step with one layout, as a table
+    with a row for each part of the step; and, if it has the times of a trace, a second table that
+    compares them."""
     rows = [["part", "term", "times", "ms"]]
     for part in e["parts"]:
         rows.append([part["what"], part["term"], f"{part['times']:,}", _ms(part["seconds"])])

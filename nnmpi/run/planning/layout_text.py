@@ -1,5 +1,6 @@
-"""Formats the events of a layout as text, for --dry-run and `simulate layout`: what each kind of
-rank holds and sends."""
+"""Formats the descriptions of layouts that `layout_events.py` makes (dicts of JSON values) as text,
+for --dry-run and `simulate layout`: for each group of ranks that do equal work, what a rank holds
+and sends; and what moves if the layout changes."""
 
 from collections.abc import Iterator
 
@@ -16,8 +17,9 @@ MOST_HOLDERS = 8
 
 
 def arranged(e: Event) -> str:
-    """Returns a layout event as text: what ranks hold and send, which stages they have and, for a
-    change of layout, how many bytes each rank receives from which rank."""
+    """Returns the text of --dry-run and `simulate layout`, given the description of a layout that
+    `layout_event` makes: what ranks hold and send, which stages they have and, for a change of
+    layout, how many bytes each rank receives from which rank."""
     return "\n\n".join(filter(None, _parts(e)))
 
 

@@ -361,8 +361,9 @@ def _no_outcome(measured: float | None) -> Event:
 
 
 def _outcome(predicted: float, measured: float | None) -> Event:
-    """Returns the field `plan` of the last event of a run: the predicted seconds of a step and,
-    unless `measured` is None, the measured seconds and the relative error."""
+    """Returns the field `plan` for the last event of a run's log, which compares the plan with the
+    run: the predicted seconds of a step and, unless `measured` is None, the measured seconds and
+    the relative error."""
     known = {"predicted_seconds": predicted}
     if measured is not None:
         known |= {"measured_seconds": measured, "error": predicted / measured - 1}

@@ -21,8 +21,13 @@ TERMS = StepTime._fields
 
 
 def as_event(layouts: FoundLayouts, needs: Iterable[NetworkNeed], file: str | None = None) -> Event:
-    """Returns the plan as an event (a JSON object) with the best layouts first; `file` is the path
-    of the best layout's file, if it was written."""
+    """Returns what `nnmpi.plan` prints with --json, a dict: the fastest layouts that the search has
+    found, the best first, the fastest one of each single way to be parallel, and the command that
+    trains with the best one.
+
+    needs   how fast the network between nodes must be, for the field `network`
+    file    the path of the best layout's file, if it was written, for the printed command
+    """
     best, request = layouts.search.best[0], layouts.request
     return {
         "event": "plan",
@@ -42,7 +47,9 @@ def as_event(layouts: FoundLayouts, needs: Iterable[NetworkNeed], file: str | No
 
 
 def _row(layouts: FoundLayouts, planned: PricedLayout, best: PricedLayout) -> Event:
-    """Returns the event of one layout, with the reason why it is not the best one."""
+    """Returns the entry of one layout in the output of `nnmpi.plan --json`: its options, the
+    predicted seconds of a step, the bytes that a rank needs and sends, and the reason why it is not
+    the best one, `best`."""
     return {
         "layout": planned.options,
         "flags": planned.flags,

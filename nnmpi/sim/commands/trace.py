@@ -46,8 +46,15 @@ def run(options: argparse.Namespace) -> str:
 
 
 class TraceFile(NamedTuple):
-    """The content of a trace file: for each step the events of all ranks as spans, in microseconds.
-    The category of an event is the kind of its span."""
+    """The content of a trace file, written by --trace.
+
+    path         the path of the file
+    steps        a dict: step -> what all ranks did in it, as spans (kind, rank, start, end) in
+                 microseconds; the kind is the category in the file, such as F or wait
+    background   the same for communication that went on beside the steps
+    ranks        the number of ranks
+    simulated    spans of a simulated step of a pipeline, in seconds
+    """
 
     path: Path
     steps: dict[int, list[Span]]
@@ -141,8 +148,8 @@ def _flat(events: Sequence[Span], start: float) -> Iterator[Span]:
 
 
 def _cut(event: Span, begin: float, end: float, start: float) -> Iterator[Span]:
-    """Yields the part of an event from `begin` to `end`, in milliseconds after `start`, unless it
-    is empty."""
+    """Yields the part of a span (what a rank did in an interval) from `begin` to `end`, unless it
+    is empty. Its times are converted from microseconds to milliseconds after `start`."""
     if begin < end:
         kind = DRAWN_AS.get(event.kind, event.kind)
         yield event._replace(kind=kind, start=(begin - start) / 1e3, end=(end - start) / 1e3)
