@@ -931,8 +931,8 @@ def _features() -> dict[str, Any]:
 
 
 def of_fields(name: str, fields: Container[str]) -> Iterator[Any]:
-    """Imports and yields the objects (functions, for instance) in a table of add-ons whose keys are
-    in `fields`, the fields of an event."""
+    """Imports and yields the objects (functions, for instance) in the table `name` of add-ons whose
+    keys are among `fields`, the keys of an entry of the run's log."""
     return (loaded(where) for key, where in table(name).items() if key in fields)
 
 

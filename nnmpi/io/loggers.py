@@ -132,10 +132,11 @@ class Logger:
 
 
 def numbers(event: Event, prefix: str) -> dict[str, float]:
-    """Returns the numbers in an event by name, with `prefix`: epoch/loss, or epoch/epoch for the
-    epoch.
+    """Returns the numbers in an event of a run's log, a dict, for a logger such as TensorBoard: key
+    with `prefix` in front -> value, such as "epoch/loss" for the key "loss".
 
-    An event of a step omits its step and epoch, since loggers write its numbers under that step.
+    For an event of a step, its step and epoch are left out, since loggers write its numbers under
+    that step.
     """
     skipped = ("step", "steps", "epoch") if "step" in event else ()
     items = ((k, v) for k, v in event.items() if k not in skipped and not isinstance(v, bool))

@@ -27,10 +27,21 @@ from nnmpi.parallel.mesh import AXES, BATCH, MODEL, REPLICAS, Mesh
 
 
 class Layout(NamedTuple):
-    """The communicators (Comms) of a rank, by the groups of ranks that work together, and the mesh
-    of all ranks. Every rank builds one and passes it to everything that communicates. The fields
-    are listed at the top of the module: `all` is the Comm of the whole job, axis["dp"] that of the
-    ranks that differ along dp only, and so on."""
+    """The mesh of ranks, and the communicators (Comms) of this rank, one for each group of ranks
+    that works together. Every rank builds one and passes it to everything that communicates.
+
+    mesh           the grid of the ranks that compute, with an axis for each kind of parallelism
+    servers        the number of parameter servers, the last ranks of the job; 0 without them
+    all            the Comm of the whole job
+    axis           a dict: axis of the mesh -> the Comm of the ranks that differ along it only
+    batch          the Comm of the ranks that share a batch: along dp
+    replicas       that of the ranks that sum their gradients in each step: along dp and cp, or
+                   along cp if replicas along dp make steps alone and are averaged
+    model          that of the ranks that hold one copy of the model together
+    server_group   on a parameter server, that of all servers
+    narrow_sums    True if sums of 16-bit floats are rounded to 16 bits after each addition, and not
+                   added up in float32
+    """
 
     mesh: Mesh  # of the ranks that compute
     servers: int

@@ -88,7 +88,8 @@ class Mesh:
         return {axis: by_axis[axis] for axis in self.axes}
 
     def rank(self, at: Mapping[str, int]) -> int:
-        """Returns the rank at coordinates `at`, given by axis."""
+        """Returns the number of the rank at the coordinates `at`, a dict: axis -> coordinate, with
+        all axes."""
         return int(self._grid[tuple(at[axis] for axis in self.axes)])
 
     def coordinates_of_all(self) -> dict[str, np.ndarray]:

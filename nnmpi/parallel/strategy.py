@@ -71,7 +71,8 @@ class WorkerPosition(NamedTuple):
 
 
 class TrainSpec(NamedTuple):
-    """The arguments from which the strategy of a rank is built.
+    """The arguments from which the strategy of a rank (the object that runs its training steps) is
+    built.
 
     task            the model, the loss and metrics, and the backend (CPU or GPU)
     part            the part of the model on this rank
@@ -79,7 +80,8 @@ class TrainSpec(NamedTuple):
     arrangement     which rank has which part of the model, and what each does
     make_optimizer  makes the optimizer from (path, parameter) pairs
     control         functions that read settings of the run, such as the learning rate
-    recorder        gets the events of the steps
+    recorder        is told of each operation and each wait in the steps, for a trace or a
+                    simulation
     twin            for --verify: the same with another copy of the model
     next_steps      the position of each worker in its data, if each has its own pace
     """
@@ -119,11 +121,13 @@ class Undo(Protocol):
     """The interface of a record of this rank's last step (or of its last round of local steps), by
     which the step can be completed or undone if another rank is lost.
 
-    version          the number of steps that parameters and optimizer state contain, now or
-                     after `restore`
+    version          the number of steps that parameters and optimizer state contain, now or after
+                     `restore`
     pending_version  the number of steps after `finish`; None if there is nothing to finish
-    decision         (number of steps, the sums over all ranks that decide on the update of the last
-                     step, such as its loss and gradient norm); None if this rank does not know them
+    decision         (number of steps, a list of numbers summed over all ranks in the last step:
+                     loss, requests, ranks with a value that is not finite, squared norm of the
+                     gradient), from which each rank sees whether the step is updated or skipped;
+                     None if this rank does not know them
     """
 
     @property
@@ -153,11 +157,15 @@ class Undo(Protocol):
 
 
 class Strategy(Protocol):
-    """The interface of an object that trains a model on several ranks: makes steps, evaluates, and
-    frees resources. Every rank has one, and all call its methods in the same order.
+    """The interface of an object that trains a model on several ranks, in one of the ways to be
+    parallel: it makes steps, evaluates, and frees resources. Every rank has one, and all call its
+    methods in the same order.
 
+    layout       the communicators of this rank, and the mesh of ranks
+    optimizer    updates the parameters of this rank
     full_state   the whole arrays of the model, gathered from the ranks
-    last         undoes or finishes the last step if a rank is lost; None if it cannot
+    last         undoes or finishes the last step if a rank is lost; None if no rank may be lost, or
+                 the step cannot be undone
     traffic      counts the bytes that this rank sends in a step
     """
 
@@ -211,9 +219,12 @@ Evaluate: TypeAlias = Callable[[Generator[StepBatch, None, None], int, Outputs],
 
 
 class Evaluation(NamedTuple):
-    """How ranks evaluate a model: the division of a test batch among ranks and into micro-batches
-    (`cut`), the communicator over which the results are summed, and whether this rank's results
-    count in the sum, or those of another rank that has the same ones."""
+    """How ranks evaluate a model.
+
+    cut      divides a test batch into the micro-batches that this rank computes
+    comm     the communicator over which the results (the loss and metrics) are summed
+    counts   False if another rank of `comm` has the same results, so that this rank's are left out
+    """
 
     cut: BatchCut
     comm: Comm
@@ -228,17 +239,20 @@ class Evaluation(NamedTuple):
 
 
 class StrategyParts(NamedTuple):
-    """The objects from which an ExecutorStrategy is built; strategies differ only in these.
+    """The objects from which an ExecutorStrategy (an object that runs a rank's training steps) is
+    built; the ways to be parallel that it covers differ only in these.
 
     store        has the parameters and gradients of this rank
     cut          the division of a training batch into the micro-batches that this rank computes
     evaluation   how test batches are divided, and the results summed
     check        (loader): raises an error if a part of a batch has one sample and a layer needs
                  more
-    describe     fields for the start event of the run
+    describe     fields with facts about the layout, for the start event (first entry) of the run's
+                 log
     sync         sums gradients; used only if all ranks make each step together
     batch_stats  sums BatchNorm statistics; used only if all ranks make each step together
-    outcome      returns fields for the last event; every rank calls it after the last step
+    outcome      returns fields with facts about the training, for the last entry of the log; every
+                 rank calls it after the last step
     comms        communicators that are freed with the strategy
     progress     returns a context around the steps of an epoch, such as a thread that moves
                  messages
@@ -257,8 +271,8 @@ class StrategyParts(NamedTuple):
 
 
 class ExecutorStrategy:
-    """A strategy in which each rank runs an executor, which carries out a list of operations, on
-    its part of each batch.
+    """A strategy (an object that runs a rank's training steps) in which each rank runs an executor,
+    which carries out a list of operations, on its part of each batch.
 
     steps, evaluate   functions that make the steps of an epoch, and the passes of an evaluation
     last              the record by which the last step can be undone
@@ -321,7 +335,8 @@ class ExecutorStrategy:
 
 
 def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
-    """Returns the strategy of ranks that make every step together, built from its parts."""
+    """Returns the strategy (the object that runs a rank's training steps) of ranks that make every
+    step together, built from its parts: store, sums of gradients and so on."""
     optimizer = spec.optimizer(parts.store.parameters)
     parts.store.keep_state(optimizer)
     update = update_of(parts.store, optimizer, layout, spec)

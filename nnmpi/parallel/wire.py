@@ -109,8 +109,8 @@ Start: TypeAlias = Callable[[Staging, slice], Work]
 
 
 class Piece(NamedTuple):
-    """A piece of an array in device memory: its copy in host memory, and the collective or message
-    that is in progress for it."""
+    """A piece of an array in device memory, for which a collective or message is in progress:
+    `staging` has its copy in host memory, and `work` is the operation on this copy."""
 
     staging: Staging
     work: Work

@@ -18,7 +18,8 @@ faster."""
 
 
 class Candidate(NamedTuple):
-    """A layout that the search considers: its options, named as in Config.
+    """A layout that the search considers. The fields are the options of a run, named as in Config:
+    the number of ranks along dp, cp, pp and tp, the ZeRO stage and so on.
 
     layout  how to divide layers along tp, as a value of --layout; "" for the ways that --tp chooses
     """

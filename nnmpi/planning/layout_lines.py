@@ -45,8 +45,14 @@ MOST_RANKS = 8  # ranks along tp and cp that are drawn
 
 
 class DrawnLayer(NamedTuple):
-    """A row in a drawing of a layout: a layer and how it is divided. `parts` has, for each rank
-    along tp, which part of its parameters the rank holds: (start, stop) from 0 to 1."""
+    """A row in a drawing of a layout: a layer, and how ranks divide it.
+
+    name    the name of the layer; "h.0-1.fc" for equal layers of several blocks
+    kind    its class, such as "Linear", or the name of an op
+    how     the way in which it is divided, such as "column"; "" if it is whole
+    parts   for each rank along tp, the part of the layer's parameters that it holds: (start, stop)
+            from 0 to 1
+    """
 
     name: str
     kind: str

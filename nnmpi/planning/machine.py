@@ -39,8 +39,9 @@ class Curve(NamedTuple):
 
 
 class UnitTimes(NamedTuple):
-    """The seconds of a unit of a model (a part, usually a layer): of its forward pass, of the
-    gradient of its input, and of the gradients of its parameters."""
+    """The seconds that a unit of a model (a part, usually a layer) takes on this machine for one
+    micro-batch: `forward`, its forward pass, `input_gradient`, the gradient of its input, and
+    `weight_gradient`, the gradients of its parameters."""
 
     forward: float
     input_gradient: float

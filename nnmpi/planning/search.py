@@ -45,12 +45,15 @@ time."""
 
 
 class PricedLayout(NamedTuple):
-    """A layout for which the search has computed the seconds of a step, the peak bytes of the rank
-    that needs most memory, and the traffic of the rank that sends most.
+    """A layout for which the search has predicted time, memory and traffic.
 
-    sent, period   the bytes and messages that this rank sends in `period` steps
+    layout         the layout: dp, pp, ZeRO and so on
+    time           the seconds of a step, term by term
+    nbytes         the peak bytes of the rank that needs most memory
+    sent, period   the bytes and messages that the rank that sends most sends in `period` steps
     allreduce      the fastest all-reduce for the layout
-    cut            in the best cut, the index of the first layer of each stage but the first
+    cut            the index of the first layer of each stage but the first, as text, such as "3,7",
+                   for the best cut; None: there is one stage
     """
 
     layout: Candidate
@@ -74,9 +77,14 @@ class PricedLayout(NamedTuple):
 
 
 class SearchCounts(NamedTuple):
-    """How many layouts a search has priced (computed the time of), pruned (excluded by a lower
-    bound of their time), refused (because the model cannot be divided so), found too large for the
-    memory, and left when its time was up."""
+    """How many layouts a search has examined, by what became of them.
+
+    looked      their time and memory were computed
+    pruned      left out, since a lower bound of their time is more than the time of the best ones
+    refused     impossible, because the model cannot be divided so
+    too_large   they need more memory than a rank has
+    unpriced    left when the search's time was up
+    """
 
     looked: int
     pruned: int

@@ -262,7 +262,8 @@ class Session:
 
     @property
     def scale(self) -> dict[str, float]:
-        """The current loss scale as a field for events; an empty dict without loss scaling."""
+        """The current loss scale as a dict for the log, {"loss_scale": 65536.0}; an empty dict
+        without loss scaling."""
         scaler = self.task.scaler
         return {} if scaler is None else {"loss_scale": scaler.current.scale}
 

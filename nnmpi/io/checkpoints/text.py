@@ -1,5 +1,6 @@
-"""Makes the texts that are printed for events of a run about checkpoints: one was written, the run
-was resumed from one, or it was suspended and left one."""
+"""Makes the texts that the terminal shows about checkpoints, from entries of the run's log (events,
+dicts such as {"event": "checkpoint", "step": 10}): a checkpoint was written, the run was resumed
+from one, or it was suspended and left one."""
 
 from nnmpi import addons
 from nnmpi.io.output.messages import Event, start_text
@@ -7,14 +8,16 @@ from nnmpi.options.amounts import amount, plural
 
 
 def resumed(e: Event) -> str:
-    """Returns the text to print at the start of a resumed run, for the event "resumed"."""
+    """Returns the text to print at the start of a resumed run. `e` is its first event: the fields
+    of a start event, and the step, the path and notes of the checkpoint."""
     how = f"resumed at step {e['step']:,} from {e['checkpoint']}"
     return "\n".join([how, *e["notes"], start_text(e)])
 
 
 def written(e: Event) -> str:
-    """Returns the text to print for the event "checkpoint": a checkpoint was written, or could not
-    be written."""
+    """Returns the line to print after a checkpoint was written, or could not be written. `e` has
+    its `step`, `bytes`, `seconds` and the seconds that training has `waited`; or its `path` and the
+    `problem`."""
     if "problem" in e:
         return f"checkpoint of step {e['step']:,} not written to {e['path']}: {e['problem']}"
     return (
@@ -24,8 +27,8 @@ def written(e: Event) -> str:
 
 
 def suspended(e: Event) -> str:
-    """Returns the text to print for the event "suspended": the run has ended early, with a
-    checkpoint from which it can be resumed."""
+    """Returns the text to print when a run has ended early, with a checkpoint from which it can be
+    resumed. `e` is its last event: the steps made and wanted, and the path of the checkpoint."""
     lines = [
         f"suspended after {e['steps']:,} of {plural(e['total_steps'], 'step')}: --resume continues "
         f"from {e['checkpoint']}",
@@ -35,8 +38,8 @@ def suspended(e: Event) -> str:
 
 
 def complete(e: Event) -> str:
-    """Returns the text to print for the event "complete": the run that was to be resumed had no
-    steps left."""
+    """Returns the text to print if the run that was to be resumed had no steps left. `e` has its
+    number of `steps`, the path of its checkpoint, and notes."""
     run = f"complete: the run of {e['checkpoint']} has ended after {plural(e['steps'], 'step')}"
     return "\n".join([*e["notes"], run])
 

@@ -19,9 +19,10 @@ File: TypeAlias = str | os.PathLike[str]
 
 
 def events_of(file: File) -> list[Event]:
-    """Returns all events of a log, without an incomplete last line.
+    """Returns all entries of a log file (--log), a dict for each line, such as {"event": "epoch",
+    "epoch": 1, "loss": 0.5, ...}; raises ValueError if the file is not a log.
 
-    A run that was killed or is still running leaves such a line.
+    An incomplete last line, as a run leaves that was killed or is still running, is left out.
     """
     path = shown(file)
     text = content(file, f"log {path}", LONGEST_LOG, REMEDY)

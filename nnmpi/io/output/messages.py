@@ -85,19 +85,20 @@ def ranks_used(e: Event) -> Iterator[str]:
 
 
 def phrases(table: str, e: Event) -> Iterator[str]:
-    """Yields phrases that add-ons have for fields of an event.
+    """Yields phrases of add-ons for the text of `e`, the start event of a run or the description of
+    a layout.
 
-    `table` is the name of a table of add-ons, "phrases" or "sync_phrases", which has a function for
-    each field that an add-on adds to events.
+    `table` is the name of a table of add-ons, "phrases" or "sync_phrases". It has a function for
+    each field that an add-on adds to `e`; the function makes the phrases.
     """
     for of_field in addons.of_fields(table, e):
         yield from of_field(e)
 
 
 def _step(e: Event) -> str:
-    """Returns the text of an event about a step, about progress, or about an evaluation within an
-    epoch.
-    """
+    """Returns the line that is printed for an event of type "step" (--log-every), "progress" or
+    "evaluation" (within an epoch): the step, and those of loss, norm, learning rate, metrics and
+    speed that the event has."""
     parts = [f"step {e['step']:,} of {e['steps']:,}"]
     for key, label, form in (
         ("loss", "loss", ".4f"),

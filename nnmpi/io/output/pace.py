@@ -175,16 +175,14 @@ class Pace:
 
     @property
     def rates(self) -> Event:
-        """Samples (and tokens, if counted) per second of the run so far, as fields of an event; 0
-        if no step was measured.
-        """
+        """The speed of the run so far as a dict for the log: `samples_per_second`, and
+        `tokens_per_second` if tokens are counted; 0 if no step was measured."""
         return self._rates("", NO_TIME.before_epoch)
 
     @property
     def epoch_rates(self) -> Event:
-        """Samples (and tokens, if counted) per second of the epoch so far, as fields of an
-        event.
-        """
+        """The speed of the epoch so far as a dict for the log: `samples_per_second`, and
+        `tokens_per_second` if tokens are counted."""
         return self._rates("", self._so_far.before_epoch)
 
     def _rates(self, prefix: str, since: tuple[float, int, float]) -> Event:
@@ -226,10 +224,8 @@ class Pace:
 
 
 def tested(dataset: Dataset, loss: Criterion, test: Sums) -> Event:
-    """Returns the loss and the metrics of an evaluation, summed in `test`, as fields of an event.
-
-    The accuracy has a field of its own; other metrics are under the key "metrics".
-    """
+    """Returns the results of an evaluation, summed in `test`, as a dict for the log: `test_loss`,
+    `accuracy` if it was computed, and other metrics under the key "metrics"."""
     means = {name: np.asarray(value).tolist() for name, value in test.means.items()}
     accuracy = {ACCURACY: means.pop(ACCURACY)} if isinstance(means.get(ACCURACY), float) else {}
     return {

@@ -161,10 +161,11 @@ class Report:
             print_error(f"{lost}; the run continues without its log, and will end with an error")
 
     def progress(self, step: int, total: int, loss: float, rates: Event) -> None:
-        """Shows that step number `step` of `total` steps was made, with its loss: in a progress
-        bar, or by an event after 10 seconds without output.
+        """Shows that step number `step` of `total` steps was made, with its loss: in a progress bar
+        or, without one, by a line of the log and the terminal if nothing was reported for 10
+        seconds.
 
-        rates: samples per second, and tokens per second if counted, as fields of the event
+        rates   samples per second, and tokens per second if counted, for that line
         """
         if self._shows_bar:
             with suppress(OSError):  # the terminal is gone

@@ -1,8 +1,8 @@
 """Formats text about activations that are moved to disk or recomputed, because a step does not fit
 into the limit --memory.
 
-The events of a run's log have these facts for each unit: a part of the model that is never divided,
-usually one layer.
+The start event (first entry) of a run's log says, in its field `residences`, where the activations
+of each unit are: a part of the model that is never divided, usually one layer.
 """
 
 from collections import Counter

@@ -181,9 +181,15 @@ class Arrangement:
     """The part of the model and the work of each rank of a job. `arrange` computes it; simulations,
     drawings and training read it.
 
+    config       the options of the run
+    cluster      the nodes on which the ranks are, and their devices
+    graph        the recorded structure of the whole model
+    sharding     how layers and activations are divided along tp and cp
     division     the pipeline stages of the model
+    mesh         the grid of the ranks that compute, with an axis for each kind of parallelism
     servers      the number of parameter servers
-    rank_models  the RankModel of each (pp, tp)
+    strategy     the kind of training: data-parallel replicas, a pipeline, a parameter server, ...
+    rank_models  a dict: coordinates (pp, tp) -> the parameters that a rank there has (a RankModel)
     store        the kind of store for parameters and gradients
     algorithm    the all-reduce of gradients
     progress     how each rank progresses messages during a backward pass: "poll" or "thread"

@@ -14,11 +14,14 @@ from nnmpi.schedules.placement import Place
 
 
 class StagePart(NamedTuple):
-    """A pipeline stage: its rank along pp, its nodes of the graph, its number of layers, and
-    `takes`, the edges (activations) that enter it.
+    """A pipeline stage of a model.
 
-    `variables` are the numbers, in the graph, of parameters and buffers that its nodes use, and of
-    unused ones that are stored with it.
+    rank        the coordinate along pp of the ranks that have the stage
+    nodes       the numbers of its nodes (calls of layers and ops) in the graph of the model
+    layers      how many layers it has
+    takes       the numbers of the edges (activations) of the graph that enter it
+    variables   the numbers, in the graph, of parameters and buffers that its nodes use, and of
+                unused ones that are stored with it
     """
 
     rank: int  # along pp

@@ -59,8 +59,8 @@ def algorithm(
     """Returns the name of the all-reduce that sums gradients, as --allreduce asks for; raises
     ValueError if it is impossible here.
 
-    lengths: by (pp, tp), the number of elements of the flat gradient buffer
-    tied: by path of each parameter that several stages use, the ranks along pp of these stages
+    lengths   a dict: coordinates (pp, tp) -> the number of elements of the flat gradient buffer
+    tied      a dict: path of a parameter that several stages use -> the ranks along pp that have it
 
     `auto` follows a rule, so that the same layout gives the same bits:
 
@@ -175,8 +175,8 @@ def _lack(
     config: Config, cluster: Cluster, mesh: Mesh, lengths: Mapping[tuple[int, int], int]
 ) -> str:
     """Returns an error text if a node has too little shared memory for all groups of replicas on
-    it, which sum gradients there and may keep their parameters there; else "". `lengths` has the
-    number of elements of the flat buffer by (pp, tp)."""
+    it, which sum gradients there and may keep their parameters there; else "". `lengths` is a dict:
+    coordinates (pp, tp) -> the number of elements of the flat buffer on these ranks."""
     dtype = np.dtype(config.dtype)
 
     @cache

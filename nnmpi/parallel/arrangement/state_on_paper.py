@@ -111,8 +111,8 @@ def place_of(a: Arrangement, v: int, rank: int) -> Place:
 
 def _part(a: Arrangement, rank: int, held: HeldVariable, axes: Axes) -> StateArray:
     """Returns a description (without data) of a rank's part `held` of a parameter or buffer, with
-    the dtype of its values (not of float32 masters). `axes` has the order of axes in memory, by
-    path."""
+    the dtype of its values (not of float32 masters). `axes` is a dict: path -> the order of the
+    array's axes in memory, where it is not C order."""
     variable, place = a.graph.variables[held.variable], place_of(a, held.variable, rank)
     dtype, order = np.dtype(variable.dtype), axes.get(place.path, range(len(place.shape)))
     if is_float(dtype):
@@ -123,8 +123,9 @@ def _part(a: Arrangement, rank: int, held: HeldVariable, axes: Axes) -> StateArr
 def _clipped(
     a: Arrangement, rank: int, slices: Iterable[FlatSlice], axes: Axes
 ) -> Iterator[tuple[int, StateArray]]:
-    """Yields (number, description without data) for the part of each trained parameter that lies in
-    the given slices of a rank's flat buffer. `axes` has the order of axes in memory, by path."""
+    """Yields (number of the parameter, description without data) for the part of each trained
+    parameter that lies in the given slices of a rank's flat buffer. `axes` is a dict: path -> the
+    order of the array's axes in memory, where it is not C order."""
     held, ordered = a.model_on(rank), sorted(s for s in slices if s[0] < s[1])
     ends = [stop for _, stop in ordered]
     for variable, (start, _) in zip(held.trained, held.spans, strict=True):

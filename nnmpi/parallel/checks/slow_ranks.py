@@ -78,8 +78,9 @@ class SlowSync(GradientSync):
 
 
 class TimedStats(NamedTuple):
-    """BatchStats (from which BatchNorm gets batch statistics) for experiments with slow ranks: the
-    time of their exchanges does not count as computing."""
+    """The two functions from which BatchNorm gets statistics of a whole batch (see BatchStats),
+    wrapped for experiments with slow ranks: the time of their exchanges does not count as
+    computing. `moments` combines means and variances over ranks, `sum` adds up an array."""
 
     moments: Callable[[Moments, Callable[[Moments], None]], Moments]
     sum: Callable[[Array], Array]

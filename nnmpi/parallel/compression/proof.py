@@ -162,10 +162,13 @@ def _sum(
 
 
 class _Call(NamedTuple):
-    """A transfer that a simulated rank has started.
+    """A transfer that a simulated rank has started, for a check that the transfers of all ranks fit
+    together.
 
-    `about` is the algorithm of an all-reduce, the lengths of parts of an all-gather, or (peer's
-    rank, tag) of a message.
+    kind    the name of the method that has started it, such as "isend" or "start_all_gather"
+    array   the array that is sent, received or summed
+    about   the algorithm of an all-reduce, the lengths of parts of an all-gather, or (the other
+            rank, tag) of a message
     """
 
     kind: str

@@ -32,7 +32,8 @@ KV_TAG, GRADIENT_TAG = 0, 1
 
 
 class Ring(NamedTuple):
-    """The ranks along cp that share sequences: their Comm, and which positions each of them has."""
+    """The ranks along cp, which share sequences, for attention that sends keys and values around a
+    ring: `comm` is their Comm, and `cut` says which positions of a sequence each of them has."""
 
     comm: Comm
     cut: SequenceCut

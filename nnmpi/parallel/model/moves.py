@@ -149,6 +149,8 @@ receiving."""
 class MovedTensor(NamedTuple):
     """A whole tensor of which ranks have parts that are copied to other ranks.
 
+    path          its path in the model's state dict, or the name of a state array
+    shape         the shape of the whole tensor
     axes          the order of the axes in memory
     dtype         the type of the elements in messages
     may_differ    True if the copies of a part on several ranks may have different values, as those
@@ -236,11 +238,12 @@ class MovedBytes(NamedTuple):
 
 
 class MovePlan(NamedTuple):
-    """A plan of all copies of tensor elements between ranks, in the order of the tensors; it is
-    equal on all ranks.
+    """A plan of all copies of tensor elements between ranks, when they change to another layout; it
+    is equal on all ranks, and in the order of the tensors.
 
-    tensors   the tensors by path
-    needs     (rank, range) for each range that a rank needs
+    tensors   a dict: path -> the whole tensor of which ranks have parts
+    needs     (rank, range) for each range of elements that a rank needs
+    moves     the copies: which rank sends which elements for which of these ranges
     """
 
     tensors: Mapping[str, MovedTensor]
@@ -262,7 +265,8 @@ class MovePlan(NamedTuple):
             yield MovePlan(self.tensors, (*rows,), moves.get(k, ()))
 
     def between(self) -> dict[tuple[Holder, int], list[TensorMove]]:
-        """Returns the moves by (holder, receiving rank), where a holder is a rank or a file."""
+        """Returns a dict: (holder, receiving rank) -> the copies of tensor elements between these
+        two, where a holder is a rank or a file."""
         by_ends = defaultdict[tuple[Holder, int], list[TensorMove]](list)
         for move in self.moves:
             by_ends[move.holder, move.rank].append(move)

@@ -33,10 +33,10 @@ class ModelPart(NamedTuple):
     the whole model.
 
     model       the whole tree of modules, in which only this rank's stages have values
-    stages      the stages of this rank as modules, by number
+    stages      a dict: number of a stage of this rank -> the stage as a module
     held        (path): True for a parameter or buffer that this rank has
     tied        parameters that stages of several ranks use, each with the ranks along pp
-    facts       the fields of the start event that describe the cut
+    facts       fields that describe how the model was cut, for the first entry of the run's log
     boundaries  for each pair of consecutive stages: the tensors that pass between them
     place       the rank along pp of each stage
     positions   the positions of sequences that this rank has; None: all

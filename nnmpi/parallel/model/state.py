@@ -98,8 +98,9 @@ def optimizer_state(optimizer: Optimizer) -> Iterator[StateArray]:
 
 
 def whole_tensors(model: Module) -> dict[str, StateArray]:
-    """Returns a description (without data) of each whole tensor in a model's state dict, by path.
-    The dtype is only a placeholder: the real one is known on ranks that have the tensor."""
+    """Returns a dict: path of a parameter or buffer in a model's state dict -> a description
+    (without data) of the whole tensor. The dtype is only a placeholder: the real one is known on
+    ranks that have the tensor."""
     return {
         place.path: StateArray(
             place, memory_axes(t), 0, 0, "float32", not isinstance(t, Parameter)

@@ -156,9 +156,8 @@ class BatchesInFlight(Sequence[Batch]):
 
 
 class StageReport(NamedTuple):
-    """The report of the last stage on a micro-batch: its loss, and whether some stage wants to
-    stop.
-    """
+    """The report of the last pipeline stage on a micro-batch, which travels back to all other
+    stages: its loss, and `stop`, True if some stage wants to end the run."""
 
     loss: float
     stop: bool  # whether some stage wants to end the run

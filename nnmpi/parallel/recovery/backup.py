@@ -111,8 +111,14 @@ class PackedArrays:
 
 @dataclass
 class VersionMemory:
-    """Memory for one backup of the training state as it was after some step: this rank's own
-    arrays, and the arrays that it keeps for other ranks, by rank."""
+    """Memory for one backup of the training state, as it was after some step.
+
+    own       copies of this rank's own arrays
+    kept      a dict: another rank -> copies of its arrays, which this rank keeps for it
+    version   the number of steps after which the state had these values; -1: there is no backup yet
+    renewal   how often the backup of this version was repeated, since the state had changed
+    about     counters and other values, to be restored with the arrays
+    """
 
     own: PackedArrays
     kept: Mapping[int, PackedArrays]
@@ -122,8 +128,8 @@ class VersionMemory:
 
     @classmethod
     def of(cls, owned: Sequence[StateArray], kept: Mapping[int, Sequence[StateArray]]) -> Self:
-        """Returns memory for one backup, with room for this rank's arrays `owned`, and for the
-        arrays `kept` of other ranks, by rank."""
+        """Returns memory for one backup, with room for this rank's arrays `owned`, and for arrays
+        of other ranks: `kept` is a dict, rank -> its arrays that this rank keeps."""
         return cls(PackedArrays(owned), {r: PackedArrays(arrays) for r, arrays in kept.items()})
 
     @property

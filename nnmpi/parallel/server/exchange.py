@@ -35,8 +35,15 @@ class Purpose(IntEnum):
 
 
 class WorkerRequest(NamedTuple):
-    """The request that a worker sends to each parameter server: its purpose (such as PUSH, which a
-    gradient follows), and the number of samples, the loss and the squared norm of its gradient."""
+    """The numbers that a worker sends to each parameter server as a request.
+
+    purpose   a Purpose, such as PUSH: a gradient follows
+    samples   the number of samples of which the gradient was computed
+    divisor   the number by which their loss is divided for the mean
+    loss      the sum of their losses
+    stop      not 0 if the worker knows that some rank wants to end the run
+    squares   the sum of squares of the worker's whole gradient
+    """
 
     purpose: float
     samples: float = 0
@@ -47,8 +54,13 @@ class WorkerRequest(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Counts of pushes (gradients sent to the servers), samples, losses and skipped updates, summed
-    over all workers in an epoch.
+    """The contributions of all workers to an epoch so far, as a parameter server counts them.
+
+    pushes    gradients that workers have sent
+    samples   samples of which these gradients were computed
+    divisor   the number by which `loss` is divided for the mean
+    loss      the sum of the samples' losses
+    skipped   updates left out because a value was not finite
     """
 
     pushes: float = 0
@@ -59,9 +71,13 @@ class Totals(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The reply that a parameter server sends to a worker, before the parameters: whether the
-    worker is to compute another gradient in this epoch, whether the run is to end, and the totals
-    of the epoch so far."""
+    """The reply of a parameter server to a worker's request; the current parameters follow.
+
+    go       True if the worker is to compute another gradient in this epoch; the first server
+             decides
+    stop     True if some rank wants to end the run
+    totals   what all workers have contributed to the epoch so far: samples, losses and so on
+    """
 
     go: bool  # True: compute another gradient in this epoch; the first server decides
     stop: bool  # True if some rank wants to end the run

@@ -127,9 +127,9 @@ class ClockTable:
 
 
 class ParameterServer(ServerStrategy):
-    """The training strategy of a parameter server: answers workers' requests until all have ended
-    the epoch.
-    """
+    """The strategy (the object that does a rank's work in training) of a parameter server: it
+    updates its slice of the parameters, and answers workers' requests until all have ended the
+    epoch."""
 
     def __init__(self, layout: Layout, spec: TrainSpec) -> None:
         super().__init__(layout, spec)

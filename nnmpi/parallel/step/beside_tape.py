@@ -163,8 +163,13 @@ class Compared:
 
 
 class _Gradient(NamedTuple):
-    """The gradient of a parameter at some point of a backward pass: `array` is a copy of it, or
-    None if nothing was added to it yet."""
+    """A copy of the gradient of a parameter at some point of a backward pass, to restore it or to
+    compare it with a later one.
+
+    p          the parameter
+    has_grad   whether it had a gradient
+    array      a copy of the gradient's memory; None if nothing was added to it yet
+    """
 
     p: Parameter
     has_grad: bool

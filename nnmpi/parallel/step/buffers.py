@@ -33,8 +33,12 @@ class Pool:
 
 
 class Buffer(NamedTuple):
-    """Memory that belongs to a Pool, and the array in it: a view with the axes in the model's
-    order."""
+    """Memory that belongs to a Pool, in use for one array.
+
+    pool     the pool to which `give_back` returns the memory
+    memory   the memory, 1-D; it may be longer than the array
+    array    the array in it: a view whose axes are in the model's order
+    """
 
     pool: Pool
     memory: Array

@@ -80,8 +80,11 @@ NO_SYNC = GradientSync()
 
 
 class StepState(NamedTuple):
-    """The position of training before a step: numbers of steps, epochs, and batches in the epoch.
-    Steps depend on no other counter.
+    """The position of training before a step; steps depend on no other counter.
+
+    step    how many steps were made so far
+    epoch   the number of the epoch, from 0
+    batch   how many batches of the epoch were used
 
     A checkpoint contains it in addition to parameters and optimizer state.
     """
@@ -98,9 +101,10 @@ class StepState(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """The result of a step on `samples` samples, the same on all ranks.
+    """The result of a step, the same on all ranks.
 
     state             the position of training after the step
+    samples           the number of samples of the step's batch, on all ranks together
     divisor           the number by which the loss is divided to get its mean
     loss              the sum of the samples' losses
     request           the sum of the ranks' requests to stop or save

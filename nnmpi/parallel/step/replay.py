@@ -133,8 +133,12 @@ class Memory:
 
 
 class Slot(NamedTuple):
-    """The memory of one micro-batch in flight, and the replays (recorded passes that are bound to
-    addresses) that use this memory."""
+    """The memory that the recorded passes of one micro-batch in flight use.
+
+    arena     the arrays that the backward pass needs, as one buffer of bytes
+    scratch   temporary arrays; all slots share this buffer
+    replays   a dict: planned pass -> its replay, which is bound to addresses in this memory
+    """
 
     arena: np.ndarray
     scratch: np.ndarray

@@ -71,8 +71,8 @@ class StepTraffic:
 
 
 def sent_along(layout: Layout, comms: Iterable[Comm]) -> AxisTraffic:
-    """Returns the bytes and messages that a rank has sent so far over the communicators `comms`,
-    summed by axis of the mesh."""
+    """Returns a dict: axis of the mesh -> the bytes and messages that this rank has sent so far
+    along it, over those of the communicators `comms` that belong to the axis."""
     along = {**layout.axis, "dp": layout.replicas, "model": layout.model}
     names = {axis: comm.name for axis, comm in along.items() if comm.size > 1}
     sent = dict.fromkeys(TRAFFIC_AXES, Traffic())

@@ -73,14 +73,15 @@ class Outcome(NamedTuple):
 
 
 class Norms(NamedTuple):
-    """How the squared norms of parameters, which some optimizers need, are summed over ranks.
-
-    A parameter that several ranks have is counted several times, and its update as often:
-    optimizers use only the quotient of the two norms.
+    """How the squared norms of parameters and of their changes, which optimizers such as LAMB need,
+    are summed over ranks that have parts of a parameter.
 
     variables   for each parameter of the optimizer, its number in the graph of the whole model
     number      how many parameters and buffers the graph has
     are_cut     True if the ranks along dp each update a shard of a parameter (ZeRO)
+
+    A parameter that several ranks have is counted several times, and its change as often:
+    optimizers use only the quotient of the two norms.
     """
 
     variables: Sequence[int]

@@ -132,7 +132,7 @@ def _parts(
     a: Arrangement, part: StagePart, bucket_of: Mapping[int, int]
 ) -> Iterable[Collection[int]]:
     """Returns, for each unit (part, usually a layer) of a stage, the numbers of its parameters and
-    buffers in the graph. `bucket_of` has the bucket of each trained parameter, by number."""
+    buffers in the graph. `bucket_of` is a dict: number of a trained parameter -> its bucket."""
     if a.strategy.of_stages:
         return [part.variables]
     if a.store.scatters or gathers_for_use(a):

@@ -45,9 +45,19 @@ COLLECTIVES = frozenset((Kind.GATHER, Kind.SUM, Kind.TIES, Kind.TERMS, Kind.AGRE
 
 
 class Op(NamedTuple):
-    """One operation in the list that a rank carries out in a step. `at` is the number of the unit
-    (part of the model, usually a layer), stage boundary or bucket on which it works, and `slot` the
-    memory that it uses. As text it is kind, `at`, `.micro` and `@slot`, such as SUM3.0@1."""
+    """One operation in the list that a rank carries out in a step; a number is NONE (-1) if the
+    kind of operation has none.
+
+    kind    what is done, such as F (forward pass of a unit) or SUM (of the gradients in a bucket)
+    at      the number of the unit (part of the model, usually a layer), of the stage boundary or of
+            the bucket on which it works
+    micro   the micro-batch
+    slot    the memory that it uses, of several that buckets share in turn
+    peer    of a message between stages: the coordinate along pp of the rank at the other end
+    stage   of a pass or a message: the stage of this rank
+
+    As text it is kind, `at`, `.micro` and `@slot`, such as SUM3.0@1.
+    """
 
     kind: Kind
     at: int = NONE

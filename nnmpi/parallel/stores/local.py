@@ -32,11 +32,16 @@ class StoreSpec(NamedTuple):
     """The arguments with which any kind of store (the memory of a rank's parameters and gradients)
     is made.
 
+    arrangement             which rank has which part of the model
     rank                    this rank's number in the whole job
-    dp                      the ranks that have the same parameters
+    parameters              the trained parameters of this rank, in the order of memory
+    dtype                   their type
+    on                      the backend (CPU or GPU) whose memory is used
+    dp                      the Comm of the ranks that have the same parameters
     scalars_in_buffer       how many scalars, such as the loss, precede the gradients in the buffer
-    sum_scalars_separately  True if these scalars are summed by an operation of their own
+    buckets                 the slices of the memory that are summed or gathered at a time
     scaler                  the loss scale, in mixed precision; None otherwise
+    sum_scalars_separately  True if these scalars are summed by an operation of their own
     """
 
     arrangement: Arrangement

@@ -67,8 +67,8 @@ def stage_by_stage(micro: int, recomputed: Sequence[bool]) -> list[schedules.Op]
 
 
 class SwappingStrategy(ExecutorStrategy):
-    """The strategy of a rank that swaps activations to disk; `swapper` has a thread that writes and
-    reads."""
+    """The strategy (the object that runs a rank's training steps) of a rank that swaps activations
+    to disk; `swapper` has a thread that writes and reads."""
 
     swapper: Swapper
 
@@ -77,8 +77,8 @@ class SwappingStrategy(ExecutorStrategy):
 
 
 def make(layout: Layout, spec: TrainSpec) -> SwappingStrategy:
-    """Builds and returns the strategy of a rank that swaps activations to disk; every rank calls
-    it."""
+    """Builds and returns the strategy (the object that runs the training steps) of a rank that
+    swaps activations to disk; every rank calls it."""
     plan, dp = _plan(spec), layout.axis["dp"]
     swapper = all_or_none(layout.all, lambda: Swapper(plan, _takes(spec)))
     parts = replicas(layout, spec)

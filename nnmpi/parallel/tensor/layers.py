@@ -42,11 +42,14 @@ from nnmpi.parallel.tensor.specs import LayerSpec, Replicated, Spec
 
 
 class Sharded(Module):
-    """The base class of layers of which each rank has a part: rank r has channels (or rows, or
-    experts) bounds[r] to bounds[r + 1] - 1.
+    """The base class of layers of which each rank along tp has a part: rank r has channels (or
+    rows, or experts) bounds[r] to bounds[r + 1] - 1.
 
-    spec   how ranks hold the activations that are not cut along channels: whole on every rank, or
-           cut along positions or samples
+    comm     the ranks that have the parts of the layer
+    bounds   the first channel of each rank, and the number of all channels
+    spec     how ranks hold the activations that are not cut along channels: whole on every rank, or
+             cut along positions or samples
+    weight   this rank's part of the weight
     """
 
     comm: Comm

@@ -108,8 +108,18 @@ def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "me
 
 
 class _Softmax(NamedTuple):
-    """The softmax over classes that are divided among ranks: this rank's exponentials, and a table
-    of the maxima and sums that ranks have exchanged, for each rank and sample."""
+    """The softmax of n samples over classes that are divided among ranks: this rank's exponentials,
+    and the numbers that ranks have exchanged for the sum over all classes.
+
+    labels         the labels of the samples
+    smoothing      the label smoothing; None: there is none
+    exponentials   (classes of this rank, N): exp(z - maximum over this rank's classes)
+    chosen         for each sample, the flat index of its label in `exponentials`, if `held`
+    held           for each sample, 1 if its label is one of this rank's classes, else 0
+    rank           this rank's row of the table
+    table          (ranks, 4 or 5, N): of each rank the maximum, the sum of exponentials, the logit
+                   of the label, the best class, and with smoothing the weighted sum of logits
+    """
 
     labels: Labels
     smoothing: Smoothing | None

@@ -136,16 +136,16 @@ class Sharding(NamedTuple):
     """How the layers, activations (edges of the graph), parameters and buffers of a model are
     divided among ranks.
 
+    ranks              the number of ranks along tp
     layers             the layers with parameters or that are divided, in the order in which they
                        run
-    edges              the cuts of activations, by number of the edge; others are whole on every
-                       rank
-    variables          the cuts of parameters and buffers
+    edges              a dict: number of an edge -> how its activation is cut; others are whole on
+                       every rank
+    variables          the same for the numbers of parameters and buffers
     output             the bounds of the channels of the output; None if it is whole
     partial_gradients  parameters that are whole on every rank, while each rank computes only a part
                        of the sum that is their gradient
-    positions          the cuts of sequences, by the axis of the mesh (such as cp) among whose ranks
-                       they are divided
+    positions          a dict: axis of the mesh (such as cp) -> how sequences are cut along it
     owned              the parts of modules that single ranks along tp have and compute alone
     """
 
@@ -160,14 +160,14 @@ class Sharding(NamedTuple):
 
     @property
     def ways(self) -> dict[str, str]:
-        """For each layer, by path, the name of the way in which it is divided (such as "column"),
+        """A dict: path of a layer -> the name of the way in which it is divided (such as "column"),
         as --layout takes it."""
         joins = self.owned.calls
         return {layer.path: layer.how for layer in self.layers if layer.node not in joins}
 
     def own_positions(self, at: Mapping[str, int]) -> np.ndarray | None:
-        """Returns the positions of sequences that a rank has, given its coordinates `at` by axis of
-        the mesh; None if it has all positions."""
+        """Returns the positions of sequences that a rank has; None if it has all positions. `at` is
+        a dict: axis of the mesh -> the rank's coordinate along it."""
         return next((cut.of(at[axis]) for axis, cut in self.positions.items()), None)
 
 

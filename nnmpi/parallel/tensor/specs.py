@@ -60,11 +60,12 @@ def sample_bounds(x: Any, comm: Comm) -> ops.Bounds:
 
 
 class BySamples(Module):
-    """The base class of layers that are computed by samples: each rank has the whole weights, and
-    computes some samples of a micro-batch.
+    """The base class of layers that are divided by samples: each rank along tp has the whole
+    weights, and computes some samples of a micro-batch.
 
+    comm           the ranks that share a micro-batch
     takes          for each input, True if the layer gets all samples; False: this rank's samples
-    gather_output  whether the output is all-gathered
+    gather_output  True if the output is all-gathered, so that each rank gets all samples
     """
 
     comm: Comm

@@ -71,7 +71,8 @@ class Description(NamedTuple):
     near        link between ranks of a node: `alpha`, seconds of a message; `bandwidth`, bytes a
                 second; the `share` of it that is reached
     far         the same for each of the `nics` links of a node to others
-    sums        published all-reduces on a node: by number of ranks, seconds as a function of bytes
+    sums        published all-reduces on a node, a dict: number of ranks -> the seconds as a
+                function of bytes
     """
 
     title: str
@@ -228,8 +229,8 @@ def _is(value: Any, above: float = 0.0, most: float = inf) -> bool:
 
 
 def _are_curves(value: Any) -> bool:
-    """True if a value is a dict that has, by number of ranks, a list of pairs (bytes, seconds) with
-    ascending bytes."""
+    """True if a value is a dict such as {"8": [[bytes, seconds], ...]}: number of ranks, as text ->
+    pairs with ascending bytes."""
     sizes = [[x for x, y in rows if _is(x) and _is(y)] for rows in value.values()]
     is_whole = [len(n) for n in sizes] == [*map(len, value.values())]
     return (

@@ -53,8 +53,14 @@ CONTROL = StepControl(
 
 
 class PaperRank(NamedTuple):
-    """A simulated rank: `run` executes a step as in training, but arrays have no data, and messages
-    are only logged."""
+    """A simulated rank, whose steps are executed as in training, but whose arrays have no data, and
+    whose messages are only logged.
+
+    state       the log of its exchanges, and the memory that its communicators would need
+    store       the memory of its parameters
+    optimizer   its optimizer
+    run         (batch, position of training, number of batches in the epoch): executes a step
+    """
 
     state: RankState
     store: LocalStore

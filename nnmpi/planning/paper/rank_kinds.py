@@ -46,14 +46,19 @@ class Backup(NamedTuple):
 
 
 class RankKind(NamedTuple):
-    """A kind of ranks: they have the same stages, and hold and send the same amounts. The amounts
+    """A group of ranks that have the same stages, and hold and send the same amounts. The amounts
     are those of the first of them.
 
+    ranks            the numbers of the ranks
+    stages           the pipeline stages that each of them has
+    memory           the bytes of parameters, gradients, optimizer state and so on
+    activations      the most bytes of activations at a time
+    traffic          the bytes and messages that a rank sends in a step, along each axis of the mesh
     parameters_sent  the part of its traffic along dp that is parameters
     unreplicated     bytes of state that no other rank has
     backup           the cost of backups of those bytes
 
-    Other ranks of the kind may have slightly different amounts, which differ in the fourth digit;
+    Other ranks of the group may have slightly different amounts, which differ in the fourth digit;
     with more than FEW ranks also by one element per chunk of a collective, and with more than MANY
     ranks by some messages of a collective.
     """

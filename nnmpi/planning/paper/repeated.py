@@ -27,9 +27,13 @@ from nnmpi.schedules.op import Kind
 
 
 class Section(NamedTuple):
-    """A part of a stage, such as one transformer block. Sections with equal signatures make the
-    same passes, so that one recording serves all; `variables` are the numbers of the parameters
-    that a section uses, in order."""
+    """A part of a stage, such as one transformer block, whose passes are recorded together.
+
+    number      the index of the section among those of the whole model; that of the stage, if a
+                whole stage is recorded as one section
+    signature   equal for sections that make the same passes, so that one recording serves all
+    variables   the numbers of the parameters that it uses, in order
+    """
 
     number: int
     signature: Hashable

@@ -35,10 +35,14 @@ all."""
 
 
 class ShardedModel(NamedTuple):
-    """A model with one rank's parts of the layers, and a recorder of the exchanges that these
-    layers make.
+    """A model with one rank's parts of the layers, on arrays without data, and a recorder of the
+    exchanges that these layers make.
 
+    model      the model
+    layout     the simulated communicators of the rank
+    recorder   records the exchanges of a pass
     variables  a dict: parameter object -> its number in the graph
+    on         the backend of the arrays without data
     segments   a cache, a dict: (nodes, parameters) of a stage -> a module with the layers of the
                stage
     """

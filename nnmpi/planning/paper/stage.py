@@ -36,8 +36,13 @@ Event: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class TensorShape(NamedTuple):
-    """The shape of a tensor, from which one without data can be made; `order` is the order of its
-    axes in memory."""
+    """The description of a tensor, from which one without data can be made.
+
+    shape           its shape
+    dtype           the type of its elements
+    order           the order of its axes in memory
+    requires_grad   whether it gets a gradient
+    """
 
     shape: tuple[int, ...]
     dtype: Any

@@ -50,7 +50,7 @@ class TraceFile(NamedTuple):
 
     path         the path of the file
     steps        a dict: step -> what all ranks did in it, as spans (kind, rank, start, end) in
-                 microseconds; the kind is the category in the file, such as F or wait
+                 microseconds; the kind is the category in the file, such as F or B
     background   the same for communication that went on beside the steps
     ranks        the number of ranks
     simulated    spans of a simulated step of a pipeline, in seconds

@@ -36,11 +36,12 @@ from nnmpi.parallel.tensor.ways import Way
 
 
 class SpatialLayer(nn.Module):
-    """The base class of layers of which each rank computes some rows of each image: rank r has rows
-    bounds[r] to bounds[r + 1] - 1 of the input.
+    """The base class of layers of which each rank along tp computes some rows of each image: rank r
+    has rows bounds[r] to bounds[r + 1] - 1 of the input.
 
+    comm           the ranks that share an image
     bounds         the first row of the input of each rank, and the number of all rows
-    gather_output  whether the output is all-gathered
+    gather_output  True if the output is all-gathered, so that each rank gets all rows
     """
 
     comm: Comm
