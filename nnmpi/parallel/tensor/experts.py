@@ -74,9 +74,9 @@ def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **opti
     all_reduce(y, comm, tuple(range(y.ndim)))
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[list[Array | None], Any]:
-        """Computes what several vjps need, from the gradient g of the output: the gradients of x
-        and gates, summed over ranks, and intermediate results for the gradients of the weights.
-        needs[i] is True if argument i (x, gates, weights) needs a gradient."""
+        """Returns (the gradients of x and of gates, summed over ranks; what the gradients of the
+        weights are computed from), given the gradient g of the output. needs[i] is True if argument
+        i (x, gates, weights) needs a gradient; that of x or gates is None if not needed."""
         shared, gradients = plain(g, needs), list[Array | None]((None, None))
         terms = {i: vjps[i](shared, None) for i in range(2) if needs[i]}
         if terms:
@@ -179,9 +179,10 @@ class Routing(NamedTuple):
 
 class TokenExchange(NamedTuple):
     """The exchange of tokens between ranks with different experts: which tokens this rank sends,
-    and how many it receives.
+    and how many it receives. A gate is the weight of an expert's output for a token; if it is 0,
+    that expert does not get the token.
 
-    sends     for each rank, the indices of the tokens that have at least one gate there
+    sends     for each rank, the indices of this rank's tokens that go to one of the experts there
     receives  the number of tokens that come from each rank
     slots     None where arrays have values. Where they have none (when a cost is predicted): the
               number of tokens for which each expert computes; then messages without tokens count
@@ -266,9 +267,9 @@ def experts_by_exchange(
     assert plain is not None
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[tuple[Array, Array] | None, Any]:
-        """Computes what several vjps need, from the gradient g of the output: the gradients of x
-        and gates, and intermediate results for the gradients of the weights. needs[i] is True if
-        argument i (x, gates, weights) needs a gradient."""
+        """Returns (the gradients of x and of gates, or None if neither is needed; what the
+        gradients of the weights are computed from), given the gradient g of the output. needs[i] is
+        True if argument i (x, gates, weights) needs a gradient."""
         flat = g.reshape(-1, C)
         shared = plain(exchange.dispatch([flat[i] for i in exchange.sends], C)[None], needs)
         if True not in needs[:2]:

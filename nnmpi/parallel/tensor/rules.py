@@ -26,18 +26,19 @@ from nnmpi.parallel.tensor.ways import (
 
 
 class LayerRule(NamedTuple):
-    """The rule for one class of layers: in which ways ranks may divide such a layer.
+    """The rule for one class of layers: in which ways the ranks along tp may divide such a layer.
 
-    ways  for tensor parallelism (tp): each Way says which axes of the input, the output and the
-          parameters are cut; the preferred one comes first
+    ways  each Way says which axes of the input, the output and the parameters are cut; the
+          preferred one comes first
     """
 
     ways: tuple[Way, ...] = ()
 
 
 def _normalizes_positions(settings: Options) -> bool:
-    """Returns True if a layer with these settings normalises over the last axis alone, and so
-    treats each position of (N, T, C) separately."""
+    """Returns True if a LayerNorm or RMSNorm with these settings normalises over the last axis
+    alone, and so treats each position of (N, T, C) separately: then ranks may have some positions
+    each."""
     return len(settings["normalized_shape"]) == 1
 
 
@@ -62,9 +63,13 @@ def _group_of_norm(settings: Options, sample: tuple[int, ...]) -> int:
 
 
 def _of_positions(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """Returns the bounds of the output's channels, given those of the input's (`bounds`): the same,
-    if a sample has an axis of positions, as in (N, T, C). Returns None if a sample is a vector of
-    features, as in (N, C): then the layer cannot be divided in this way."""
+    """Returns where ranks along tp cut the output of a GroupNorm or InstanceNorm2d, as the rule of
+    these layers asks (`Way.behind`): rank r has channels bounds[r] to bounds[r + 1] - 1. If the
+    input has positions, (N, C, ...), these are the `bounds` of the input's channels.
+
+    Returns None for an input (N, C), whose `sample` has the shape (C,). Then the layer is not
+    divided, since the rule is meant for statistics over several positions.
+    """
     return bounds if len(sample) > 1 else None
 
 
@@ -73,8 +78,10 @@ def _joins_all_axes(settings: Options) -> bool:
 
 
 def _flattened(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """Returns the bounds at which the output of Flatten is cut, given those of the channels of its
-    input (`bounds`): each channel becomes prod(sample[1:]) consecutive features."""
+    """Returns where ranks along tp cut the output of a Flatten: rank r has features bounds[r] to
+    bounds[r + 1] - 1. The argument `bounds` says the same of the input's channels, and `sample` is
+    the shape (C, ...) of an input sample, each of whose channels becomes prod(sample[1:])
+    consecutive features."""
     return tuple(b * prod(sample[1:]) for b in bounds)
 
 

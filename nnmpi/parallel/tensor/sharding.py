@@ -134,12 +134,13 @@ NOTHING_OWNED = OwnedParts()
 
 class Sharding(NamedTuple):
     """How the layers, activations (edges of the graph), parameters and buffers of a model are
-    divided among ranks.
+    divided among ranks. A cut is an axis and bounds: rank r has the part from bounds[r] to bounds[r
+    + 1] - 1.
 
     ranks              the number of ranks along tp
     layers             the layers with parameters or that are divided, in the order in which they
                        run
-    edges              a dict: number of an edge -> how its activation is cut; others are whole on
+    edges              a dict: number of an edge -> the cut of its activation; others are whole on
                        every rank
     variables          the same for the numbers of parameters and buffers
     output             the bounds of the channels of the output; None if it is whole
@@ -166,8 +167,8 @@ class Sharding(NamedTuple):
         return {layer.path: layer.how for layer in self.layers if layer.node not in joins}
 
     def own_positions(self, at: Mapping[str, int]) -> np.ndarray | None:
-        """Returns the positions of sequences that a rank has; None if it has all positions. `at` is
-        a dict: axis of the mesh -> the rank's coordinate along it."""
+        """Returns the positions of sequences that a rank has, in increasing order; None if it has
+        all positions. `at` is a dict: axis of the mesh -> the rank's coordinate along it."""
         return next((cut.of(at[axis]) for axis, cut in self.positions.items()), None)
 
 

@@ -44,11 +44,11 @@ from nnmpi.parallel.tensor import ops
 
 
 def sample_bounds(x: Any, comm: Comm) -> ops.Bounds:
-    """Returns bounds that say which samples of a micro-batch each rank has: rank r has bounds[r] to
-    bounds[r + 1] - 1. x has the samples of this rank.
+    """Returns bounds that say which samples of a micro-batch each rank along tp has: rank r has
+    bounds[r] to bounds[r + 1] - 1. x has the samples of this rank, one in each row.
 
-    In a training step the number of samples is known; elsewhere ranks exchange their numbers of
-    samples.
+    In a training step all ranks know the number of samples, and divide it evenly; elsewhere ranks
+    exchange their numbers of samples.
     """
     current = current_pass.get()
     if current is not None and current.samples is not None:
@@ -88,9 +88,9 @@ class BySamples(Module):
 
 @contextmanager
 def on_own_samples(comm: Comm, at: ops.Bounds) -> Iterator[None]:
-    """Returns a context in which layers get only this rank's samples of a micro-batch (`at` divides
-    it among ranks) but compute as in the whole one: Dropout draws the same random numbers, and
-    BatchNorm has the statistics of all samples."""
+    """Returns a context in which layers get only this rank's samples of a micro-batch but compute
+    as if they got all: Dropout draws the same random numbers, and BatchNorm has the statistics of
+    all samples. Rank r has the samples at[r] to at[r + 1] - 1."""
     current = current_pass.get() or Pass(0)
     samples = np.arange(at[-1]) if current.samples is None else current.samples
     stats = (
@@ -132,15 +132,20 @@ class NestedStats:
 
 
 class Replicated(NamedTuple):
-    """The spec of an activation that every rank has whole: the `sum` of partial results is an
-    all-reduce, and `whole` has nothing to gather."""
+    """A spec says how the ranks of `comm`, those along tp, hold a layer's input or output whose
+    channels are not cut. With this spec every rank has all of it: `sum`, which adds up one array of
+    each rank, is an all-reduce, and `whole` has nothing to gather."""
 
     comm: Comm
 
     def of(self, x: Any, is_part: bool = False) -> "Spec":
-        """Returns the spec of the activations in one call of a layer with input x: here `self`,
-        since nothing depends on x. A spec that cuts samples returns the spec for as many samples as
-        x has. `is_part` is True if x has only this rank's samples."""
+        """Returns the spec for one call of a layer, given its input x: how ranks hold the input or
+        output of this call whose channels are not cut. Here that is `self`, whatever x is. Only
+        SampleSharded reads x: where ranks cut a micro-batch depends on its number of samples.
+
+        `is_part` is True if x has only this rank's samples, False if all samples of the
+        micro-batch.
+        """
         return self
 
     def sum(self, terms: Array, order: Sequence[int] | None = None) -> Array:
@@ -158,9 +163,9 @@ class Replicated(NamedTuple):
 
 
 class AxisSharded(NamedTuple):
-    """Describes an activation that is cut along an axis (0: samples, 1: positions): rank r has the
-    indices from bounds[r] to bounds[r + 1] - 1. `sum` is a reduce-scatter, and `whole` an
-    all-gather."""
+    """The spec of a layer's input or output that the ranks of `comm` cut along an axis (0: samples,
+    1: positions): rank r has the indices from bounds[r] to bounds[r + 1] - 1. `sum` is a
+    reduce-scatter, and `whole` an all-gather."""
 
     comm: Comm
     bounds: ops.Bounds
@@ -180,8 +185,9 @@ Spec: TypeAlias = Replicated | AxisSharded
 
 
 class SampleSharded(NamedTuple):
-    """Describes activations that are cut along the samples of a micro-batch. `of` returns the
-    AxisSharded for one call of a layer, when the number of samples is known."""
+    """Stands for the spec of a layer's input or output that ranks cut along the samples of a
+    micro-batch, while the number of samples is not known. In each call of the layer, `of` returns
+    the AxisSharded for the samples of that call; Replicated explains the arguments."""
 
     comm: Comm
 

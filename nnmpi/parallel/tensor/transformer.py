@@ -13,9 +13,9 @@ def _head(settings: Options, sample: tuple[int, ...]) -> int:
 
 
 def _of_queries(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds:
-    """Returns the bounds at which ranks cut the output channels of attention, given those of its
-    input channels (`bounds`): the output has only as many channels as the queries, without keys and
-    values."""
+    """Returns where ranks along tp cut the output of an attention layer: rank r has channels
+    bounds[r] to bounds[r + 1] - 1. The argument `bounds` says the same of the input, whose channels
+    are queries, keys and values; the output has only as many channels as the queries."""
     G = settings["groups"]
     return tuple(b // (G + 2) * G for b in bounds)
 

@@ -158,8 +158,8 @@ def _of_positions(edge: Edge, ranks: int) -> AxisCut | None:
 
 
 def _of_samples(edge: Edge, ranks: int) -> AxisCut | None:
-    """Returns the cut along samples of an activation with one row for each sample; None for other
-    activations."""
+    """Returns SAMPLE_CUT, the cut along samples, for an activation with one row for each sample;
+    None for other activations."""
     return SAMPLE_CUT if edge.of_samples and edge.axes[0].size == 1 else None
 
 
@@ -238,8 +238,10 @@ def always(settings: Options) -> bool:
 
 
 def same(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """Returns `bounds`: the output is cut at the same channels as the input. This is the default of
-    `Way.behind`, which returns the bounds of the output, given those of the input."""
+    """Returns `bounds`: the output is cut at the same channels as the input, where rank r has
+    channels bounds[r] to bounds[r + 1] - 1. This is the default of `Way.behind`, which returns the
+    bounds of the output, given the layer's settings, the shape of an input sample and the bounds of
+    the input."""
     return bounds
 
 

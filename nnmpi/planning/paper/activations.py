@@ -115,7 +115,7 @@ def _replays(a: Arrangement) -> bool:
 
 def _more(kind: Kind, of_pass: PassBytes) -> int:
     """Returns how many bytes a pass of kind `kind` needs at its peak, in addition to those that are
-    in memory when it begins."""
+    in memory when it begins; `of_pass` has the figures of the passes of its stage."""
     if kind is Kind.RECOMPUTE:  # its input is kept already
         return of_pass.more[Kind.F] - of_pass.enters
     return of_pass.more.get(kind, 0)
@@ -166,9 +166,9 @@ def message_buffers(a: Arrangement, rank: int, batch: int) -> int:
 def kept_by_units(
     a: Arrangement, units: Sequence[Unit], samples: int, rank: int
 ) -> list[tuple[int, int]]:
-    """Returns, for each unit of the model (a part, usually a layer), the bytes of activations that
-    it keeps for its backward pass, and the bytes of its input among them; the model's own input
-    counts as 0."""
+    """Returns (kept, of input) for each unit of the model (a part, usually a layer): the bytes of
+    activations that the unit keeps for its backward pass over `samples` samples, and the bytes of
+    its input among them; the model's own input counts as 0."""
     on_one_rank = divide(a.graph, units, range(1, len(units)), [0] * len(units))
     in_units = replace(a, division=on_one_rank)
     kept, out_read = list[tuple[int, int]](), 0

@@ -58,7 +58,9 @@ class CalledMemory(ExitStack):
         self._edges.append(len(self._calls))
 
     def bytes(self, arrays: PassArrays) -> PassBytes:
-        """Returns the bytes of memory that the passes between the calls of `mark` need."""
+        """Returns the bytes of memory that the logged passes need; the calls of `mark` have
+        separated the passes. `arrays` says which arrays are inputs or outputs, or exist before and
+        after the passes."""
         edges, uses = self._edges, [*self._held, *((a, 0) for a in arrays.inputs)]
         blocks = lifetimes(self._calls, uses, np.ndarray)
         enters, outs = _of(blocks, arrays.inputs), _of(blocks, arrays.outputs)
@@ -107,7 +109,9 @@ class TracedMemory(ExitStack):
         tracemalloc.reset_peak()
 
     def bytes(self, arrays: PassArrays) -> PassBytes:
-        """Returns the bytes of memory that the passes between the calls of `mark` need."""
+        """Returns the bytes of memory that the traced passes need; the calls of `mark` have
+        separated the passes. `arrays` says which arrays are inputs or outputs, or exist before and
+        after the passes."""
         taken, out = (_nbytes_of(some) for some in (arrays.inputs, arrays.outputs))
         (start, _), *marks = self._marks
         kept, left = marks[0][0] - start, marks[-2:][0][0] - start

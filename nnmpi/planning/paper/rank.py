@@ -80,7 +80,8 @@ class PaperLoss:
 
 
 def built(a: Arrangement, rank: int) -> PaperRank:
-    """Builds a simulated rank (see PaperRank), for any strategy."""
+    """Returns a simulated rank (see PaperRank) for number `rank` of an arrangement with any
+    strategy: its store, optimizer and executor, made as in a run but with arrays without data."""
     state, held = rank_state(a, rank), a.model_on(rank)
     layout = layout_on_paper(a, state)
     parameters = {variable.variable: _parameter(a, variable) for variable in held.trained}
@@ -164,7 +165,8 @@ def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
 
 
 def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
-    """Simulates a step of a rank by its executor, and returns the exchanges and the memory."""
+    """Simulates a step of a rank over `batch` samples by its executor, on arrays without data;
+    returns the exchanges of the step, and the memory that its parameters take."""
     paper_rank = built(a, rank)
     if rank >= a.mesh.size:  # servers compute no stage
         return PaperStep({}, _held(a, paper_rank))
@@ -292,8 +294,9 @@ def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Traffi
 
 
 def sent_in_period(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> tuple[Traffic, int]:
-    """Returns the bytes and messages that a rank sends for these exchanges in a number of steps,
-    and that number, which is such that each exchange occurs a whole number of times."""
+    """Returns (the bytes and messages that a rank sends for these exchanges in some number of
+    steps, that number). The number is such that each exchange occurs a whole number of times, since
+    some occur only once in several steps."""
     logged = [*exchanges]
     period = max((each.every for each in logged), default=1)  # others happen in each of its steps
     in_period = (sent(a, each, rank).times(period // each.every) for each in logged)

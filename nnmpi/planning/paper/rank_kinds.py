@@ -147,8 +147,8 @@ def _groups(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
 
 
 def _backups(a: Arrangement) -> Any:
-    """Returns a function that gives the traffic and the memory of a rank's backups; None without
-    backups."""
+    """Returns a function of a rank that returns the two fields of its Backup: the traffic of one
+    backup, and the bytes of memory for backups. Returns None if the run makes no backups."""
     backups = addons.chosen("backups", a.config)
     return backups and backups(a)
 

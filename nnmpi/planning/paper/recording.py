@@ -48,13 +48,14 @@ class NullOpRecorder:
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
     ) -> None:
-        """Called for each autograd op; ignores it."""
+        """Ignores an autograd op, which has returned y."""
 
     def enter(self, context: str) -> None:
-        """Ignores the begin of a no_grad block and the like."""
+        """Ignores the begin of a block such as `with no_grad()`."""
 
     def note_older(self, t: Any) -> None:
-        """Ignores the use of a tensor that shares memory with a tensor written in place."""
+        """Ignores that the tensor t, whose memory was written to through another tensor, is
+        used."""
 
     def run_again(self, function: Callable[[], Any]) -> Any:
         """Runs `function`, which is recomputed in the backward pass (checkpointing), without
@@ -137,8 +138,9 @@ def _has_halves(a: Arrangement) -> bool:
 def _cached_passes(
     a: Arrangement, rank: int, samples: int, halves: bool, part: Section
 ) -> PassEvents:
-    """Returns the recorded passes (forward, backward, ...) of a pipeline stage, or of the section
-    of it that `part` describes: their exchanges and their bytes of activations.
+    """Returns the recorded passes (forward, backward, ...) of the pipeline stage, or section of a
+    stage, that `part` describes, for `rank` and `samples` samples: their exchanges and the bytes of
+    their activations.
 
     They are recorded once, and cached for all arrangements that divide these layers in the same
     way. With `halves`, the backward pass is also recorded in its two halves, I (gradients of
@@ -210,9 +212,10 @@ class _Recording:
         self._module = cut.model if is_whole else cut.segment(a.graph, a.division.stages[stage])
 
     def passes(self, halves: bool) -> PassEvents:
-        """Runs the forward and backward passes of the stage without data, with `halves` also I and
-        W (the halves of a backward pass); returns the collectives and messages of each pass, and
-        the bytes of memory that they need."""
+        """Runs the forward and backward pass of the stage, which sends nothing; with `halves` the
+        backward pass also in its halves, I (gradients of inputs) and W (of weights). Returns the
+        record: the collectives and messages of each pass, and the bytes of memory that the passes
+        need."""
         events, needs_gradient = self._run(in_halves=False)
         taken = events.nbytes
         if Kind.B not in taken.more:
@@ -227,8 +230,8 @@ class _Recording:
 
     def _run(self, in_halves: bool) -> tuple[PassEvents, bool]:
         """Runs a forward and a backward pass; the latter in halves (gradients of inputs, then of
-        parameters) if `in_halves`. Returns their exchanges and bytes, and whether an input requires
-        a gradient."""
+        parameters) if `in_halves`. Returns (the record of the passes: their exchanges and bytes;
+        whether an input requires a gradient)."""
         recorder, lasting = self._cut.recorder, self._lasting()
         with CalledMemory() if self._cut.on is META else TracedMemory() as memory:
             recorder.drain()
@@ -268,8 +271,8 @@ class _Recording:
         return [*arrays, *(array for array in buffers if array is not None)]
 
     def _forward(self) -> tuple[Any, list[Tensor]]:
-        """Runs the forward pass of the stage; returns the tensor from which the backward pass
-        starts, and the inputs."""
+        """Runs the forward pass of the stage; returns (the tensor from which the backward pass
+        starts, the tensors that the stage got as input)."""
         a, cut = self._a, self._cut
         for p in cut.variables:  # record the usual case: gradients are added to earlier ones
             p.has_grad = a.config.micro_batches > 1
@@ -332,8 +335,9 @@ class _Recording:
 
 
 def _taken_gradients(seeds: list[Any], inputs: Sequence[Tensor]) -> list[Any]:
-    """Returns the arrays of the gradients of outputs (`seeds`) and of inputs, and removes them from
-    the tensors, as happens at the end of a pass."""
+    """Returns the arrays of gradients that a pass leaves behind: those of the outputs, `seeds`, and
+    those of the inputs. Removes them from `seeds` and from the input tensors, as in a run, where a
+    stage hands gradients on when the pass ends."""
     gradients = [*seeds, *(x.grad_array for x in inputs if x.grad_array is not None)]
     seeds.clear()
     for x in inputs:

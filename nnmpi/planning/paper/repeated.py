@@ -27,12 +27,15 @@ from nnmpi.schedules.op import Kind
 
 
 class Section(NamedTuple):
-    """A part of a stage, such as one transformer block, whose passes are recorded together.
+    """A part of the model whose passes are recorded together (run once on arrays without data, to
+    log their exchanges and bytes): a section of a stage, such as one transformer block, or a whole
+    stage.
 
     number      the index of the section among those of the whole model; that of the stage, if a
                 whole stage is recorded as one section
-    signature   equal for sections that make the same passes, so that one recording serves all
-    variables   the numbers of the parameters that it uses, in order
+    signature   describes the layers, tensors and parameters: sections with equal signatures make
+                the same passes, so that one recording serves all
+    variables   the numbers of the parameters and buffers that it uses, in order
     """
 
     number: int
@@ -42,8 +45,9 @@ class Section(NamedTuple):
 
 @cached
 def in_sections(a: Arrangement) -> Arrangement:
-    """Returns the same arrangement with finer stages: each section (a part of a stage, such as one
-    block) becomes a stage of its own, so that its passes can be recorded alone."""
+    """Returns an arrangement like `a` whose stages are shorter: each section of a stage (a part
+    such as one transformer block) is a stage of its own, so that its passes can be recorded
+    alone."""
     graph, cache, how = a.graph, a.graph.cache, a.config.recompute
     key = "sections", how
     if key not in cache:
@@ -64,15 +68,17 @@ def in_sections(a: Arrangement) -> Arrangement:
 
 @cached
 def all_sections(a: Arrangement, stage: int) -> list[Section]:
-    """Returns the sections of a stage in order: parts such as its embedding and each block."""
+    """Returns the sections of stage number `stage`, in order: parts such as its embedding and each
+    block."""
     cut, nodes = in_sections(a), a.division.stages[stage].nodes
     parts = enumerate(cut.division.stages)
     return [_cached_section(cut, i) for i, part in parts if part.nodes.start in nodes]
 
 
 def sections(a: Arrangement, stage: int) -> list[Section]:
-    """Returns the sections of a stage (parts such as one block); an empty list if too few of them
-    are equal for recording by section to save time."""
+    """Returns the sections of stage number `stage` (parts such as one block), to be recorded one by
+    one. Returns an empty list if that would save no time, because too few of them are equal: then
+    the stage is recorded as a whole."""
     sections_of_stage = all_sections(a, stage)
     distinct = len({section.signature for section in sections_of_stage})
     return (
@@ -83,8 +89,10 @@ def sections(a: Arrangement, stage: int) -> list[Section]:
 
 
 def whole(a: Arrangement, stage: int) -> Section:
-    """Returns a stage as one Section, to be recorded as a whole. Its signature is equal for stages
-    that consist of equal parts (such as blocks) and share parameters in the same way."""
+    """Returns stage number `stage` as one Section: a part of the model whose passes are recorded
+    together (run once on arrays without data, to log their exchanges and bytes). Stages with equal
+    signatures share one recording: those that consist of equal parts, such as blocks, in the same
+    order, and that use parameters several times in the same places."""
     parts = all_sections(a, stage)
     variables = [*dict.fromkeys(v for part in parts for v in part.variables)]
     places = {v: i for i, v in enumerate(variables)}
@@ -93,8 +101,9 @@ def whole(a: Arrangement, stage: int) -> Section:
 
 
 def _cached_section(a: Arrangement, number: int) -> Section:
-    """Returns the section with this number, a part of the model such as one block. The cache is
-    shared by all arrangements that divide its layers in the same way."""
+    """Returns stage `number` of an arrangement in which each section (a part of the model such as
+    one block) is a stage, as a Section. Sections are made once for all arrangements that divide the
+    layers among ranks in the same way."""
     part, cache, sharding = a.division.stages[number], a.graph.cache, a.sharding
     cuts = sharding.layers, sharding.edges, sharding.variables, sequences_of(sharding)
     cache[*map(id, cuts)] = cuts  # kept alive, else another object could get the same id
@@ -106,9 +115,9 @@ def _cached_section(a: Arrangement, number: int) -> Section:
 
 
 def _section(a: Arrangement, number: int) -> Section:
-    """Makes the section with this number, a part of the model such as one block. Its signature
-    describes nodes, tensors and parameters, numbered in the order of their use, so that it is equal
-    for equal sections."""
+    """Makes the Section for stage `number` of an arrangement in which each section (a part of the
+    model such as one block) is a stage. Its signature describes nodes, tensors and parameters, and
+    numbers them in the order of their use, so that equal sections have equal signatures."""
     graph, part, is_last = a.graph, a.division.stages[number], number == len(a.stages) - 1
     gives = graph.outputs if is_last else a.division.stages[number + 1].takes
     rings = sequences_of(a.sharding).rings
@@ -155,8 +164,8 @@ def _variable(a: Arrangement, v: int) -> tuple[Any, ...]:
 def joined_sections(
     parts: Sequence[Section], record: Callable[[Section], PassEvents], has_gradient: bool
 ) -> PassEvents:
-    """Returns the recorded passes of a stage, put together from those of its sections (parts such
-    as one block); `record` returns the passes of one section.
+    """Returns the record of the passes of a stage, put together from those of its sections (parts
+    such as one block), `parts`. The function `record` returns the record of one section.
 
     has_gradient   whether the input of the first section requires a gradient
     """

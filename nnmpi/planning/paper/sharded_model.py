@@ -116,11 +116,11 @@ def recorded_rank(a: Arrangement, rank: int, stage: int, samples: int) -> int:
 
 @cached
 def places_recorded(a: Arrangement, stage: int, samples: int) -> Sequence[int]:
-    """Returns, for each place along tp, the first place whose parts of a stage's layers have the
-    same lengths, so that one recording serves both.
+    """Returns, for each index along tp, the first index whose ranks have parts of equal lengths of
+    the stage's layers, so that one recording serves both.
 
-    Place 0 is recorded separately: without data all tokens and classes are 0, and place 0 owns
-    those.
+    Index 0 is recorded separately: without data all tokens and classes are 0, and the ranks with
+    index 0 own those.
     """
     sharding, stage_nodes = a.sharding, a.division.stages[stage].nodes
     places = range(a.mesh.axes["tp"])

@@ -70,7 +70,8 @@ class PassBytes(NamedTuple):
     left     kept between the two halves of the backward pass
     more     a dict: kind of pass -> how far its peak is above the bytes that are kept when it
              begins
-    calls    the number of function calls of forward and backward pass; 0 if they cannot be replayed
+    calls    how many array functions the forward and backward pass call; 0 if a run cannot record
+             these calls, to make them again without autograd
     """
 
     enters: int
@@ -218,8 +219,8 @@ class PaperRoot(JoinedOutputs):
         self.requires_grad = True
 
     def begun(self, seed: Any) -> "_RestOfPass":  # type: ignore[override]
-        """Returns an object that repeats the whole recorded backward pass when its `in_parts` is
-        iterated. `seed`, the gradient of the outputs, is not used."""
+        """Returns the whole recorded backward pass as an object; iterating over its `in_parts`
+        repeats the pass. `seed`, the gradient of the outputs, is not used."""
         return _RestOfPass(self._stage, self._events.backward, self._stats, self._give_back)
 
     def backward(  # type: ignore[override]

@@ -30,8 +30,8 @@ def twin(a: Arrangement, rank: int, batch: int) -> int:
 
 @cached
 def _twins(a: Arrangement, batch: int) -> dict[Hashable, int]:
-    """Returns a cache of an arrangement, empty at first. It maps the facts on which a rank's step
-    depends to the first rank that has these facts."""
+    """Returns a dict, empty at first and the same in later calls with these arguments: the facts on
+    which a rank's step depends -> the first rank that has these facts."""
     return {}
 
 
@@ -88,8 +88,8 @@ def _on_nodes(a: Arrangement, rank: int, group: tuple[int, ...]) -> Hashable:
 
 
 def moved(a: Arrangement, exchange: Exchange, source: int, rank: int) -> Exchange:
-    """Converts an exchange of rank `source` to the same exchange of `rank`, whose step is equal:
-    replaces the group and the stage."""
+    """Converts an exchange of rank `source` to the exchange that `rank` makes at the same place of
+    its step, which is equal: replaces the group of ranks and the stage."""
     is_message = exchange.operation is Collective.MESSAGE
     group = _moved_group(a, exchange.group, source, rank, is_message)
     stages = dict(zip(a.model_on(source).stages, a.model_on(rank).stages, strict=True))
@@ -100,9 +100,10 @@ def moved(a: Arrangement, exchange: Exchange, source: int, rank: int) -> Exchang
 def _moved_group(
     a: Arrangement, group: tuple[int, ...], source: int, rank: int, is_message: bool
 ) -> tuple[int, ...]:
-    """Returns the group of ranks that an exchange of `rank` has, given the `group` that the same
-    exchange of `source` has: coordinates are replaced by those of `rank` along axes on which the
-    group does not extend. The two ranks of a message along pp (`is_message`) are shifted."""
+    """Returns the group of ranks in an exchange of `rank`, given the `group` in the same exchange
+    of `source`. Along axes on which the members of the group have equal coordinates, these are
+    replaced by those of `rank`. The two ranks of a message along pp (`is_message`) are shifted by
+    the difference between the coordinates of `rank` and `source`."""
     old, new = a.mesh.coordinates(source), a.mesh.coordinates(rank)
     members = [a.mesh.coordinates(r) for r in group]
     for axis in (*MODEL, "dp"):
