@@ -31,12 +31,12 @@ class Recorder:
     """Returns the time in seconds."""
 
     def begin(self, step: int) -> None:
-        """Called at the beginning of step number `step`, to which the events that follow belong.
-        Does nothing here."""
+        """Begins step number `step`: events that are added from now on belong to it. Does nothing
+        here."""
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
-        """Adds an event called `name` that began at the time `began` and ends now; -1 means that it
-        belongs to no micro-batch or stage."""
+        """Records an event called `name` that began at the time `began` and ends now; -1 means that
+        it belongs to no micro-batch or stage. Does nothing here."""
 
     def evaluation(self) -> AbstractContextManager[None]:
         """Returns a context for an evaluation, whose events belong to no training step."""

@@ -204,8 +204,8 @@ class Strategy(Protocol):
         every rank calls it."""
 
     def leave(self) -> None:
-        """Stops threads that belong to this rank alone; called after another rank was lost, when
-        `close` is impossible."""
+        """Stops threads that belong to this rank alone, without a message to other ranks: after the
+        loss of a rank, when `close` is impossible."""
 
 
 MakeSteps: TypeAlias = Callable[

@@ -53,17 +53,16 @@ KIND = StrategyKind(
 
 
 class Averaging(Protocol):
-    """The interface by which a replica exchanges parameters with other replicas, within a round of
-    steps and at its end.
-    """
+    """The interface by which a replica exchanges parameters with other replicas, within a round
+    (the steps between two moments at which all replicas are equal) and at its end."""
 
     def begin(self) -> None:
-        """Begins a round of steps; called before its first step."""
+        """Begins a round of steps, before its first step: sets the parameters to the values with
+        which this replica goes on, and stores what the exchanges need of them."""
 
     def after_step(self, number: int) -> None:
-        """Called after each step of a round; `number`, from 1 to H, is that of the step in its
-        period of H steps.
-        """
+        """Makes the exchanges that are due after a step of a round; `number`, from 1 to H, is that
+        of the step in its period of H steps, the value of --every."""
 
     def poll(self) -> None:
         """Makes progress with exchanges between replicas, without waiting for them; called often

@@ -191,9 +191,8 @@ class TreeSync(GradientSync):
         self._until_leaf()
 
     def note(self, loss: Any, request: float) -> None:
-        """Called when the gradient of a slice of the batch is complete, with the loss of the slice
-        and the request (to stop or save); makes the rank's additions and messages in the tree up to
-        its next slice."""
+        """Takes the loss of a slice of the batch, whose gradient is complete, and the request (to
+        stop or save); makes the rank's additions and messages in the tree up to its next slice."""
         store = self._store
         fill_unused(store.parameters)
         store.set_loss(loss, request)

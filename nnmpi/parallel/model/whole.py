@@ -195,8 +195,8 @@ def load_state(optimizer: Optimizer, model: Module, state: Mapping[str, Any], co
 def first_difference(
     part: ModelPart, comm: Comm, buffers: bool | None = None
 ) -> tuple[str, int] | None:
-    """Returns (path of the first tensor that differs from its copy on another rank, that rank), or
-    None.
+    """Returns (path, rank): the path of the first tensor that differs from its copy on another
+    rank, and that rank; None if there is none.
 
     This rank's part is compared with the lowest rank that has the same part. `buffers` selects
     buffers (True), parameters (False) or both (None). Every rank calls it; all have the same names

@@ -45,8 +45,8 @@ class Buffer(NamedTuple):
     array: Array
 
     def give_back(self) -> None:
-        """Gives the memory back to its pool, which may hand it out again; called when nobody uses
-        it any more."""
+        """Gives the memory back to its pool, which may hand it out again at once: nobody may use
+        the array after that."""
         self.pool.free.append(self.memory)
 
 

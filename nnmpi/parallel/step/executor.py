@@ -56,7 +56,7 @@ from nnmpi.parallel.step_list.op import ADDS, FORWARD, PASSES, Kind, Op
 
 class GradientSync:
     """The base class of objects that carry out a step's operations on buckets of gradients, such as
-    their sums over ranks; this class carries out none.
+    their sums over ranks; this class carries out none, and its methods do nothing.
 
     ops   a dict: kind of operation -> the function that carries out an operation of this kind
     """
@@ -64,16 +64,17 @@ class GradientSync:
     ops: Mapping[Kind, Do] = {}
 
     def begin(self, step: int) -> None:
-        """Called at the start of step number `step`, when no parameter has a gradient yet:
-        prepares for the operations of the step. A subclass discards, for example, the sums of the
-        last step."""
+        """Prepares for the operations of step number `step`, at whose start no parameter has a
+        gradient. A subclass discards what is left of the last step, such as its sums."""
 
     def note(self, loss: Any, request: float) -> None:
-        """Called with this rank's loss of the step and its request (to stop the run, or to save a
-        checkpoint), which are then summed over ranks together with the gradients."""
+        """Stores this rank's loss and its request (to stop the run, or to save a checkpoint), so
+        that later operations of the step sum them over ranks together with the gradients. The
+        operation NOTE calls it, when the rank has no more losses to add."""
 
     def poll(self) -> None:
-        """Makes progress with messages; called often during a step. Does nothing here."""
+        """Makes progress with the messages of the sums, without waiting. The executor calls it
+        often in a step."""
 
 
 NO_SYNC = GradientSync()
@@ -372,9 +373,9 @@ class Executor:
         return op.at == self._stages[op.stage].units[-1 if op.kind in FORWARD else 0]
 
     def _go_on(self, path: str) -> bool:
-        """Called when a running pass of a stage reads the parameter `path`, which is not in memory
-        yet (ZeRO 3): carries out operations of the list up to the next unit of the pass, among them
-        the gather of its parameters. Returns False if no pass is running.
+        """Carries out operations of the list up to the next unit of the running pass, among them
+        the gather of that unit's parameters: a pass that reads the parameter `path`, which is not
+        in memory yet (ZeRO 3), asks for this. Returns False if no pass is running.
 
         Between the units (usually layers) of a pass, the list has no other pass. Backward passes
         that compute parameter gradients cannot do this, since the gradients of a unit have to be

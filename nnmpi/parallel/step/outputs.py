@@ -17,11 +17,12 @@ class Outputs(Protocol):
     over all ranks."""
 
     def add(self, scores: Tensor, batch: Batch) -> None:
-        """Adds the scores of a batch, the output of the model."""
+        """Adds `scores`, the output of the model for the samples of `batch`, to what this rank has
+        accumulated."""
 
     def clear(self) -> None:
-        """Sets the accumulated outputs to zero; called on ranks that have computed the same as
-        another rank, so that sums over ranks count them once."""
+        """Sets the accumulated outputs to zero. Ranks that have computed the same as another rank
+        call it before `add_up`, so that the sum over ranks counts each output once."""
 
     def add_up(self, comm: Comm, all_reduce: SumRow) -> None:
         """Sums the accumulated outputs over all ranks of `comm`, by the function `all_reduce`;

@@ -279,8 +279,8 @@ ENDED = object()
 
 
 class StagePass(Protocol):
-    """The interface of an object that runs the backward pass of a micro-batch in a pipeline stage,
-    and is made by its forward pass.
+    """The interface of an object that runs the backward pass of a micro-batch in a pipeline stage:
+    by `backward`, or by `first_half` and later `second_half`. The forward pass makes it.
 
     root   the tensor at which the backward pass starts: the loss, or the joined outputs
     """

@@ -57,7 +57,8 @@ class PlannedPass:
                 time
     units       the parameters of each unit (a part of the stage, usually a layer, between which a
                 pass can stop)
-    absent      the parameters that may not be in memory while each unit runs (see `StageUnits`)
+    absent      the parameters that may not be in memory while each unit runs, since with ZeRO 3
+                parameters take turns there (see `StageUnits`)
     """
 
     def __init__(
@@ -285,12 +286,13 @@ def _slices(
     of_units: Sequence[Collection[Parameter]],
     absent: Sequence[Collection[Parameter]],
 ) -> Slices:
-    """Divides the calls of a recorded pass among the units of the stage (usually its layers).
+    """Divides the calls of a recorded pass among the units of the stage (its parts, usually
+    layers).
 
-    A unit ends in the forward pass before a parameter of a later unit is used, and in the backward
-    pass where all gradients of its parameters are final. If buckets share memory for parameters
-    (ZeRO 3), a unit ends instead before the first use of a parameter in its `absent`, which may not
-    be in memory.
+    In the forward pass, a unit ends before a parameter of a later unit is used; in the backward
+    pass, where all gradients of its parameters are final: of_units[u] are the parameters of unit u.
+    With ZeRO 3 parameters take turns in memory, and absent[u] are those that may not be there while
+    unit u runs: then unit u ends before the first use of one of these.
     """
     begin = passes.second if passes.halves else passes.backward
     forward, second = range(passes.backward), range(begin, len(passes.calls))
@@ -310,9 +312,14 @@ def _slices(
 def _before(
     passes: PassList, calls: range, others: Sequence[Collection[Parameter]]
 ) -> Sequence[int]:
-    """Returns the index of the recorded call at which each unit (part of the stage, usually a
-    layer) except the first begins: the first call that uses one of the parameters that `others`
-    lists for the previous unit. If that list is empty, the following units have no calls."""
+    """Returns, for each unit of a stage (a part, usually a layer) except the first, the index in
+    `passes.calls` of the recorded call at which it begins. `calls` is the range of indices of the
+    pass that is divided: a forward pass, or all or half of a backward pass.
+
+    others[k] has parameters that unit k, counted in the order of this pass, never uses: the first
+    use of one of them ends unit k and begins unit k + 1. If no call uses any of them, unit k has
+    all the remaining calls, and the later units have none.
+    """
     begins, left = list[int](), [*others[:-1]]
     for k in calls:
         call = passes.calls[k]
@@ -325,9 +332,11 @@ def _before(
 def _behind(
     passes: PassList, calls: range, of_units: Sequence[Collection[Parameter]]
 ) -> Sequence[int]:
-    """Returns, for a backward pass, the index of the recorded call at which each unit (part of the
-    stage, usually a layer) except the first begins: the call that follows when all gradients of the
-    previous unit's parameters are final."""
+    """Returns, for each unit of a stage (a part, usually a layer) except the first that a backward
+    pass runs, the index in `passes.calls` of the recorded call at which it begins: the first call
+    after all gradients of the previous unit's parameters are final. `calls` is the range of indices
+    of the backward pass; of_units[u] are the parameters of unit u, in the order of the forward
+    pass."""
     final = {passes.calls[k].args[0]: k + 1 for k in calls if passes.calls[k].function is ready}
     ends = ([final.get(p, 0) for p in inside] for inside in of_units[:0:-1])
     return [*accumulate((max([calls.start, *of_unit]) for of_unit in ends), max)]

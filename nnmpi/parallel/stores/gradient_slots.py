@@ -36,8 +36,8 @@ class WholeGradients:
         self._memories = store.views(self.flat)
 
     def begin(self) -> None:
-        """Called at the start of a step; does nothing, since new gradients overwrite those of the
-        last step."""
+        """Does nothing at the start of a step, since new gradients overwrite those of the last
+        step."""
 
     def grad_memory(self, i: int) -> Array:
         """Returns the array to which backward passes on this rank write or add the gradient of
@@ -61,8 +61,8 @@ class WholeGradients:
         return comm.start(self.flat[start:stop], algorithm)
 
     def open(self, b: int) -> None:
-        """Called before a backward pass writes gradients of bucket b; does nothing, since each
-        bucket has its own memory."""
+        """Does nothing before a backward pass writes gradients of bucket b, since each bucket has
+        its own memory."""
 
     def fixed_gradient(self, i: int) -> Array:
         """Returns the array to which backward passes on this rank write the gradient of parameter
@@ -70,8 +70,7 @@ class WholeGradients:
         return self._memories[i]
 
     def finish(self, b: int) -> None:
-        """Called when the sum of bucket b is complete; does nothing, since the sum is written in
-        place."""
+        """Does nothing when the sum of bucket b is complete, since the sum is written in place."""
 
     def whole(self, i: int) -> Array:
         """Returns the whole gradient of parameter i, summed over ranks, which is gathered from the
@@ -153,8 +152,8 @@ class GradientSlots:
         return self._wire.start_reduce_scatter(self._rows[b], self._buckets.algorithm)
 
     def finish(self, b: int) -> None:
-        """Called when the reduce-scatter of bucket b is complete: adds this rank's shard of it to
-        the sum over earlier micro-batches."""
+        """Adds this rank's shard of bucket b, whose reduce-scatter is complete, to the sum over
+        earlier micro-batches."""
         new, shard = self._rows[b][self._chunks[b]], self._shards[b]
         if b in self._has_sum:
             shard += new

@@ -205,8 +205,8 @@ class LocalStore(FlatStore):
         self.factor = 1.0 if self.scaler is None else 1.0 / self.scaler.current.scale
 
     def open(self, b: int) -> None:
-        """Called before a backward pass writes gradients of bucket b. Does nothing here: each
-        bucket has its own memory."""
+        """Prepares the memory for the gradients of bucket b, which a backward pass will write. Does
+        nothing here, since each bucket has its own memory; stores whose buckets share memory do."""
 
     def start(self, b: int) -> Transfer | None:
         """Starts to sum the gradients of bucket b over its ranks, in place; returns None if there
@@ -217,8 +217,8 @@ class LocalStore(FlatStore):
         return comm.start(self.flat_grad[start:stop], self.buckets.algorithm)
 
     def finish(self, b: int) -> None:
-        """Called when the sum of bucket b is complete. Does nothing here; stores whose buckets
-        share memory move the sum elsewhere."""
+        """Moves the sum of bucket b, which is complete, to where it is kept. Does nothing here,
+        since the sum is written in place; stores whose buckets share memory do."""
 
     def gather(self, b: int) -> None:
         """Starts to gather the values of bucket b after an update, in ZeRO, where each rank updates

@@ -96,8 +96,8 @@ class WeightSlots:
         self._there[self._slots[b]] = b
 
     def updated(self) -> None:
-        """Called after an update: declares the gathered parameters of all buckets invalid, because
-        the shards have new values."""
+        """Declares the gathered parameters of all buckets invalid, because an update has given the
+        shards new values."""
         self.wait()
         self._there.clear()
 

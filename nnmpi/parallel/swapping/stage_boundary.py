@@ -65,7 +65,7 @@ class StageBoundary(Source, Sink):
         self._gradient: Array | None = None
 
     def begin(self, load: StepBatch) -> None:
-        """Called when a step begins: drops the arrays of an earlier step that was aborted."""
+        """Drops, at the start of a step, the arrays of an earlier step that was aborted."""
         self._empty()
 
     # ---- for the previous stage

@@ -43,8 +43,8 @@ Divide: TypeAlias = Callable[[Config, Graph], Division]
 class UncutModel(NamedTuple):
     """A run's model before it is divided among ranks, with all that determines how it is divided.
 
-    price  returns the seconds of a way to cut a layer along tp; given if the fastest ways are
-           wanted
+    price  a function that returns the seconds that a way to divide a layer along tp would take;
+           given only if the fastest ways are searched
     """
 
     config: Config
@@ -88,8 +88,9 @@ _shard_once = cached(shard)
 
 
 def _cut_layers(uncut: UncutModel, sharding: Sharding) -> Sharding:
-    """Returns the sharding with the division of layers along tp added. Logits stay whole unless the
-    loss can be computed from parts of them."""
+    """Returns the Sharding (the description of how a model is divided) with the division of layers
+    along tp added. Logits stay whole on each rank unless the loss can be computed from parts of
+    them."""
     config, takes_parts = uncut.config, type(uncut.loss) is CrossEntropyLoss
     options = uncut.graph, config.tp, not takes_parts, config.cuts_positions
     constraints = _constraints(config, uncut.price)
@@ -106,10 +107,12 @@ def _rebuilt(model: Module, graph: Graph, sharding: Sharding, layout: Layout) ->
 
 
 class AxisSetUp(NamedTuple):
-    """The two functions by which a model is divided among the ranks along an axis such as tp.
+    """The two functions by which a model is divided among the ranks along an axis such as tp. A
+    Sharding describes how: which part of each layer and sequence a rank has.
 
-    plans      adds the division to a sharding, or raises ValueError
-    rewrites   replaces layers by this rank's parts of them; every rank calls it
+    plans      returns the given Sharding with the division along this axis added; or raises
+               ValueError
+    rewrites   replaces layers of a model by this rank's parts of them; every rank calls it
     """
 
     plans: Callable[[UncutModel, Sharding], Sharding]
@@ -142,8 +145,8 @@ def sharding_of(uncut: UncutModel) -> Sharding:
 def cut_model(
     config: Config, model: Module, graph: Graph, setup: Setup, layout: Layout
 ) -> Sharding:
-    """Replaces the layers of a model by this rank's parts of them, and returns the sharding, which
-    says how the model is divided. Every rank calls it."""
+    """Replaces the layers of a model by this rank's parts of them, and returns the Sharding, which
+    describes how the model is divided. Every rank calls it, with the same `graph` of the model."""
     filled = replace(config, dp=layout.mesh.axes["dp"])
     uncut = UncutModel(filled, graph, setup.loss, setup.dataset, setup.metrics)
     sharding = all_or_none(layout.all, lambda: sharding_of(uncut))
@@ -165,9 +168,15 @@ def cut_model(
 
 
 def uncut_of(config: Config, vocabulary: int | None = None) -> tuple[Module, UncutModel]:
-    """Returns the model that a config names, before it is divided among ranks, with its data set,
-    which has no samples here. With a vocabulary, the data set consists of windows of tokens of that
-    vocabulary."""
+    """Returns (model, UncutModel) for the model that a config names, to plan a run without reading
+    its data: the Module, whose initial values are not drawn yet; and all that determines how ranks
+    will divide it, such as its graph.
+
+    No values of samples are needed for that. So the data set in the UncutModel is not read if its
+    size is known: it has as many samples as the real one, of the same shape, which share one row of
+    zeros. With a `vocabulary`, a number of tokens, it has windows of tokens of that vocabulary
+    instead.
+    """
     if vocabulary is not None and vocabulary < 1:
         raise ValueError(f"--vocabulary {vocabulary} must be 1 or more: give the number of tokens")
     options = data_options(config)
@@ -187,8 +196,9 @@ def uncut(
     metrics: Mapping[str, Metric] = NO_METRICS,
     build: Callable[[], Module] | None = None,
 ) -> UncutModel:
-    """Returns a run's model before it is divided among ranks, with all that the division depends
-    on; raises ValueError unless model, data and loss fit."""
+    """Returns the UncutModel for a model: all that determines how ranks will divide it, such as its
+    graph, which this function records. Raises ValueError unless model, data and loss fit. `build`
+    makes another instance of the model."""
     strategies.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)
     graph = objectives.model_graph(config, model, dataset, loss, build)

@@ -74,7 +74,7 @@ def standardiser_of(config: Config, dataset: Dataset, comm: Comm) -> Standardise
 
 def guessed(path: str, config: Config, dataset: Dataset) -> str:
     """Returns a warning if the samples may be standardised otherwise than when the model in the
-    file was trained; "" if the file or the options say how."""
+    file `path` was trained; "" if the file or the options say how."""
     if config.standardise != "auto" or loading.read_metadata(path).keys() & SAYS_HOW:
         return ""
     if all(map(is_index, arrays(dataset.train.x))):

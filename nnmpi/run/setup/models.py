@@ -21,7 +21,7 @@ class SizedModel(NamedTuple):
     from these sizes, or from those of the data.
 
     form   an example of its name on the command line; the text before the colon selects the kind
-    build  makes the model that `config.model` names, for a data set
+    build  a function (config, data set) that makes the model which `config.model` names
     """
 
     form: str
@@ -30,10 +30,8 @@ class SizedModel(NamedTuple):
 
 class ModelFacts:
     """Facts about a model that its tensors do not contain, such as the sizes from which it can be
-    made again; this base class has none.
-
-    Rows of the add-on table `model_facts` have subclasses for classes of models.
-    """
+    made again. This base class knows none; rows of the add-on table `model_facts` have subclasses
+    for classes of models."""
 
     def __init__(self, model: Module) -> None:
         self.model: Any = model
@@ -52,8 +50,8 @@ class ModelFacts:
 
 
 def facts_of(model: Module) -> ModelFacts:
-    """Returns the ModelFacts of a model (facts that its tensors do not contain), from the table's
-    row for its class or for a base class."""
+    """Returns the ModelFacts of a model (facts that its tensors do not contain): of the class that
+    the add-on table `model_facts` names for the model's class or a base class, if there is one."""
     classes = (f"{c.__module__}:{c.__qualname__}" for c in type(model).__mro__)
     known = filter(None, (addons.row("model_facts", name) for name in classes))
     facts: ModelFacts = next(known, ModelFacts)(model)

@@ -18,7 +18,9 @@ MakeOptimizer: TypeAlias = Callable[[Named], Optimizer]
 
 
 def optimizer_of(config: Config, function: MakeOptimizer | None, comm: Comm) -> MakeOptimizer:
-    """Returns a function that makes this rank's optimizer from a list of (path, parameter)."""
+    """Returns a function that makes this rank's optimizer from a list of (path, parameter): by the
+    config, or by the user's `function` if there is one. Then every rank has to call it, since the
+    optimizers of all ranks of `comm` are compared."""
     if function is None:
         return partial(of_config, config)
     return partial(_agreed, _checked("optimizer", function), comm)
@@ -27,8 +29,9 @@ def optimizer_of(config: Config, function: MakeOptimizer | None, comm: Comm) -> 
 def schedule_of(
     config: Config, function: schedule.LRSchedule | None, steps: int
 ) -> schedule.LRSchedule:
-    """Returns the learning rate schedule: a function from a step to a factor by which the learning
-    rates are multiplied."""
+    """Returns the learning rate schedule: a function from the number of a step to a factor by which
+    the learning rates are multiplied. The user's `function` is used if there is one, otherwise the
+    schedule that the config names, for a run of `steps` steps."""
     if function is None:
         return schedule.parse(config.lr_schedule, steps)
     return partial(_factor, _checked("schedule", function))

@@ -44,7 +44,7 @@ class BufferChangeError(ValueError):
 
 class ModuleOutput(NamedTuple):
     """The output of one call of a user's module, or of a pipeline stage, when samples are passed
-    through the model."""
+    through the model: `name` says which module it is, and `arrays` are what the call returned."""
 
     name: str
     arrays: list[np.ndarray]

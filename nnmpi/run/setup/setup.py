@@ -96,7 +96,8 @@ class Setup(NamedTuple):
     guess: str
 
     def samples(self, n: int, fields: WantedFields = X_AND_Y) -> Inputs:
-        """Returns the inputs of the first n training samples, or of all if there are fewer."""
+        """Returns the inputs of the first n training samples, or of all if there are fewer;
+        `fields` says what this rank needs of a sample."""
         return self.train.gather(np.arange(min(n, len(self.dataset.train.y))), fields).x
 
 
@@ -159,7 +160,7 @@ def set_up(
 def _loaders(
     config: Config, dataset: Dataset, standardiser: Standardiser, criterion: Criterion
 ) -> tuple[Loader, Loader]:
-    """Returns two loaders of batches: for the training samples and for the test samples."""
+    """Returns two loaders of batches: (for the training samples, for the test samples)."""
     loader = partial(
         Loader,
         batch_size=config.batch_size,
@@ -204,7 +205,9 @@ def total_steps(config: Config, batches: int) -> int:
 
 
 def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dataset) -> Module:
-    """Makes the model, without initialising its weights."""
+    """Makes the model by `build`, the user's function, or if that is None the model that the config
+    names, without initialising its weights; raises ValueError unless it fits the data set and the
+    options."""
     label = f"model {shown(config.model)}"
     make = build or models.builder(config, dataset)  # outside `seeded`: an import may make modules
     if isinstance(make, Module):
@@ -236,7 +239,9 @@ def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dat
 
 
 def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded | None:
-    """Draws the weights of this rank's part from the seed, or loads them from --load.
+    """Draws the weights of this rank's part of the model from the seed, and returns None; or loads
+    them from the file of --load, and returns what was loaded. The parameters move into one flat
+    store on `on`.
 
     With 16-bit training the weights are float32 at first; 16-bit copies are made later.
     """
@@ -260,8 +265,8 @@ def arranged(
     sharding: Sharding,
     known: Mapping[str, Any],
 ) -> tuple[Arrangement, Mapping[str, Any]]:
-    """Returns the arrangement (which rank has which part of the model), and facts about the
-    pipeline's stages for events. It measures what it needs for that, unless the figures are in
+    """Returns (the Arrangement, which says which rank has which part of the model; facts about the
+    pipeline's stages, for events). It measures what it needs for that, unless the figures are in
     `known`.
 
     Every rank calls it.
