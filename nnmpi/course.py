@@ -143,7 +143,8 @@ def _grader() -> ModuleType:
 
 
 def _record(path: Path) -> tuple[str, str]:
-    """The assignment and the student in a course.json; raises ValueError for unusable files."""
+    """Returns (assignment, student) as a course.json names them; raises ValueError for unusable
+    files."""
     again = "make the folder by nnmpi course new"
     text = content(path, shown(str(path)), 10_000, again)
     with refusing_others(shown(str(path)), again):

@@ -65,8 +65,8 @@ def keeps_axes(keepdims: bool | None, keepdim: bool | None) -> bool:
 
 
 def type_and_device(args: tuple[Any, ...], dtype: Any, device: Any) -> tuple[Any, Any]:
-    """The dtype and the backend that `Tensor.to` was given, by position in any order or by name;
-    None for each that is missing."""
+    """Returns (dtype, backend) from the arguments of `Tensor.to`, which may be given by position in
+    any order or by name; None for each that is missing."""
     for value in args:
         if isinstance(value, Backend) or is_device(value):
             device = value

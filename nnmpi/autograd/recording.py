@@ -17,27 +17,31 @@ from nnmpi.arrays.kernels import Prepare
 
 
 class OpRecorder(Protocol):
-    """A function that is called with each op while a model is traced, to build a graph of the
-    model. Its methods are called for what happens between ops, such as the start of a `no_grad`
-    block."""
+    """An object that is told what happens while a model is traced, to build a graph of the model.
+    It is called with each op; its methods hear of what happens between ops, such as the start of a
+    `no_grad` block. An implementation may record this, ignore it, or raise an error if it cannot be
+    recorded."""
 
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
     ) -> None:
-        """Receives each traced op: the function `op`, its arguments, its options and its result
+        """Records an op that has run: the function `op`, its arguments, its options and its result
         y."""
 
     def enter(self, context: str) -> None:
-        """Receives notice that a block of this name begins, such as "no_grad", in which ops are not
-        reported, or compute in other types than outside of it."""
+        """Records that a block begins, or raises an error if the recorder cannot express it.
+        `context` is its name, such as "no_grad", where ops are not reported, or that of a block in
+        which ops compute in other types than outside of it."""
 
     def note_older(self, t: Any) -> None:
-        """Called when a tensor t is used after its memory was written to in place through another
-        tensor, such as a view of it."""
+        """Records that a tensor t is about to be used after its memory was written to in place
+        through another tensor, such as a view of it, or raises an error if the recorder cannot
+        express that. The op that was recorded for t gave its values before that write."""
 
     def run_again(self, function: Callable[[], Any]) -> Any:
-        """Calls a function and returns its result. Its activations are not kept: the backward pass
-        calls the function again (checkpointing)."""
+        """Calls `function`, whose activations are not kept (checkpointing), and returns its result.
+        The recorder may note that the ops which it reports meanwhile run again in the backward
+        pass."""
 
 
 recording: ContextVar[bool | OpRecorder] = ContextVar("nnmpi_recording", default=True)

@@ -21,14 +21,17 @@ from nnmpi.collectives.step import PlanError
 
 
 class Peers(NamedTuple):
-    """One exchange: a replica sends parameters to replica `to`, and receives from `source`."""
+    """One exchange of a replica with others, as two numbers of replicas: it sends its parameters to
+    replica `to`, and at the same time receives those of replica `source`."""
 
     to: int
     source: int
 
 
 class Gossip(NamedTuple):
-    """A graph of replicas on a grid: each sends to the replicas at `offsets` (rows, columns)."""
+    """A graph of replicas that mix their parameters. Replica r stands on a grid, in row r //
+    columns and column r % columns, and sends to one replica for each of `offsets`: (rows down,
+    columns to the right) from its own place, where the ends of rows and columns are joined."""
 
     rows: int
     columns: int
@@ -46,8 +49,9 @@ class Gossip(NamedTuple):
         return Fraction(1, 1 + len(self.offsets))
 
     def exchanges(self, r: int) -> list[Peers]:
-        """Returns the exchanges of replica r in one step of gossip, one for each offset; all
-        replicas carry out the exchange of the same offset at the same time."""
+        """Returns the exchanges of replica r in one step of gossip, in the order of `offsets`: for
+        each offset it sends to the replica there, and receives from the one in the opposite
+        direction. All replicas carry out the exchange of the same offset at the same time."""
         row, column = divmod(r, self.columns)
 
         def at(rows: int, columns: int) -> int:
@@ -78,7 +82,7 @@ class Gossip(NamedTuple):
 
 def on_grid(rows: int, columns: int, offsets: Iterable[tuple[int, int]]) -> Gossip:
     """Returns the gossip graph on a grid in which each replica sends to the replicas at these
-    offsets.
+    offsets: (rows down, columns to the right) from its own place, across joined ends.
 
     If several offsets lead to the same replica, one of them is kept.
     """

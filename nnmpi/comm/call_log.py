@@ -161,6 +161,7 @@ class CallLog:
         return members if call.number >= 0 else (members[call.root],)
 
     def waiting(self) -> tuple[LoggedCall, float] | None:
-        """The call that this rank waits in and for how many seconds, or None."""
+        """Returns (the call in which this rank waits, for how many seconds); None if it is not
+        waiting."""
         waits = self.waits
         return None if waits is None else (LoggedCall.of(waits[0]), time.monotonic() - waits[1])

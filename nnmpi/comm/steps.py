@@ -20,11 +20,11 @@ class DeviceCopies(Protocol):
 
     def ready(self) -> bool:
         """Returns True once the data of the device have been copied to the host array, so that the
-        operation may begin; called at each poll until then."""
+        operation may begin; each poll of the operation asks until then."""
 
     def complete(self) -> None:
-        """Called once, when the operation has written its result to the host array: starts the copy
-        of the result to the device."""
+        """Starts the copy of the result to the device. The operation calls it once, when it has
+        written its result to the host array."""
 
 
 Copies: TypeAlias = DeviceCopies | None

@@ -182,7 +182,8 @@ def in_words(description: str) -> str:
 
 
 def _described(description: str) -> tuple[str, dict[str, Any]]:
-    """The kind of a tokenizer, and the values that make it, from its JSON description."""
+    """Returns (kind, values) of a tokenizer, read from its JSON description: the name of the kind,
+    and the values that make the tokenizer."""
     try:
         fields = parsed(json.loads, description)
         types = TOKENIZERS[fields["kind"]].types

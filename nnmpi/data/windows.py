@@ -150,7 +150,7 @@ TOKENS = DatasetEntry(tokens, "tokens:FILE.npy")
 
 
 def stored(path: Path) -> tuple[np.ndarray, TokenInfo]:
-    """The tokens of a file, mapped into memory, and their description."""
+    """Returns (the tokens of a file, mapped into memory; their description)."""
     mapped = npy.open_memmap(path, "r")
     if mapped.dtype.kind != "u" or mapped.ndim != 1:
         raise RefusedError(

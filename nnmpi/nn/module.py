@@ -118,11 +118,12 @@ class Module(Hooked, Registries):
     @property
     def _number(self) -> int:
         """The number of modules constructed before this one if it is a layer that stands alone,
-        else 0.
+        without a model around it; else 0.
 
-        A key with this number gives layers that stand alone different weights; layers of a model
-        have different paths instead. It is 0 for a module with children, for a child, and after
-        `seed` was set.
+        Initial weights are random numbers that follow from a key: the seed, the path of the
+        parameter and, unless it is 0, this number. So layers that stand alone have different
+        weights, although their paths are equal; layers of a model have different paths. It is 0 for
+        a module with children, for a child, and after `seed` was set.
         """
         alone = self._parent is None and not self._modules
         return self._seed_state.number if alone else 0

@@ -149,13 +149,16 @@ def checked_combine(combine: Combine) -> Combine:
 def combined_buffers(
     module: object, combine: Mapping[str, Combine], current: Pass
 ) -> Iterator[None]:
-    """A context around a module's `forward` that changes buffers and sees only some samples of a
-    batch, as with several ranks or micro-batches. Afterwards the buffers have the values that
-    result from all samples of the batch: for each buffer named in `combine`, the mean ("mean") or
-    the sum of the changes ("sum").
+    """A context for the `forward` of a module that changes buffers (arrays that are saved with the
+    model but not trained), such as running statistics, and sees only some samples of a batch, as
+    with several ranks or micro-batches. Afterwards the buffers have the values that result from all
+    samples of the batch: for each buffer named in `combine`, the mean ("mean") or the sum of the
+    changes ("sum"). `current` is the Pass: its `batch_stats` combine the changes.
 
-    A second run on the same samples starts from the buffers of the first one, and changes nothing.
-    `forward` gets copies of the buffers, since autograd may keep them for the backward pass.
+    If `forward` runs again in the backward pass to save memory (activation checkpointing), it
+    starts from the values that the buffers had before the first run, and what it changes is
+    dropped. In both runs it gets copies of the buffers, since autograd may keep them for the
+    backward pass.
     """
     stats, n = current.batch_stats, 1 if current.samples is None else len(current.samples)
     arrays = {name: getattr(module, name) for name in combine if getattr(module, name) is not None}

@@ -118,7 +118,8 @@ class Settings:
         self._digest = 0
 
     def _current(self) -> tuple[list[bool], list[dict[str, Any]]]:
-        """Returns the current `requires_grad` of each parameter, and the options of each group."""
+        """Returns (the current `requires_grad` of each parameter, the current options of each
+        parameter group of the optimizer)."""
         trained = [p.requires_grad for p in self._parameters.values()]
         return trained, [plain(group) for group in self._optimizer.param_groups]
 

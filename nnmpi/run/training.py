@@ -178,23 +178,27 @@ class Supervisor(Protocol):
         reported again."""
 
     def opened_reports(self, trainer: "Training", is_new: bool) -> None:
-        """Is called when the run's reports (log, output) are open; `is_new` is True if this rank
-        has only now begun to write them."""
+        """Uses the run's reports (log, output), which are open now, for example to read from the
+        log what was reported before a rank was lost. `is_new` is True if this rank has only now
+        begun to write the reports."""
 
     def called(self, trainer: "Training", occasion: str) -> None:
-        """Is called after all callbacks were called on an occasion such as "on_step"; they may have
-        changed settings."""
+        """Records the settings that callbacks may have changed, if steps may have to be repeated
+        with the same changes. All callbacks have been called on an `occasion` such as "on_step"."""
 
     def restoring(self, trainer: "Training", snapshot: Snapshot) -> AbstractContextManager[None]:
-        """Returns a context in which the Trainer ends its session and makes another one from a
-        snapshot."""
+        """Returns a context in which the Trainer ends its session and makes another one from
+        `snapshot`. It may keep the snapshot until then, so that the run can continue from it if a
+        rank is lost meanwhile."""
 
     def opened(self, session: Session) -> None:
-        """Is called on every rank with a new session, before the session becomes an attribute of
-        the Trainer."""
+        """Prepares a new session, for example to keep copies of the training state; every rank
+        calls it, before the session becomes an attribute of the Trainer."""
 
     def begin_steps(self, session: Session) -> None:
-        """Is called on every rank before the next steps of an epoch are made."""
+        """Copies the training state of a session, if the run is to continue from it after the loss
+        of a rank: the next steps of an epoch will change it. Every rank calls it before these
+        steps."""
 
     def around(self, trainer: "Training", hooks: list[StepHook]) -> list[StepHook]:
         """Returns the functions to be called after each step: `hooks`, and others that the

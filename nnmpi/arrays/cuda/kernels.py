@@ -56,12 +56,17 @@ def _each(file: str, name: str) -> Callable[..., Any]:
 
 
 def _step(name: str, arrays: int, floats: int, flags: int = 0) -> Callable[..., Any]:
-    """Makes a function that launches a CUDA kernel of an optimizer step, such as Adam's.
+    """Makes a function that launches the CUDA kernel `name` of an optimizer step, such as "adam".
+    The function returns NotImplemented if the kernel does not fit its arguments, which are, in this
+    order:
 
-    The function takes `arrays` float32 arrays (parameters, gradients, optimizer state; gradients
-    may have 16 bits), then `values` (16-bit copies of the parameters, or None), `floats` constants,
-    `flags` integers, and the factor of the gradients: a number, or an array on the GPU with the
-    factor and with 0 if the step is to be skipped, as `decide_loop` writes it.
+    - as many arrays as `arrays` says: the parameters, their gradients (which may have 16 bits), and
+      optimizer state; the others are float32
+    - an array for 16-bit copies of the parameters, or None
+    - as many floating-point constants as `floats` says, such as the learning rate
+    - as many integer constants as `flags` says
+    - the factor of the gradients: a number, or an array on the GPU with two elements, which
+      `decide_loop` has written: the factor, and 1 if the step is made or 0 if skipped
     """
 
     def step(*args: Any) -> Any:

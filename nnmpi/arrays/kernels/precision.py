@@ -169,8 +169,8 @@ def as_type_of(value: Any, like: Any) -> Any:
 
 
 def in_one_type(a: Array, b: Array) -> tuple[Array, Array]:
-    """Casts the two factors of a matrix product to one dtype, if they differ and one has 16 bits:
-    to the dtype of the 16-bit one."""
+    """Returns the two factors of a matrix product in one dtype: if theirs differ and one has 16
+    bits, cast to the dtype of the 16-bit one."""
     if a.dtype == b.dtype or not (in_16_bits(a) or in_16_bits(b)):
         return a, b
     dtype = a.dtype if in_16_bits(a) else b.dtype
@@ -178,8 +178,8 @@ def in_one_type(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def promoted(a: Any, b: Any) -> tuple[Any, Any]:
-    """Converts two operands, arrays or Python numbers, so that an op on them has PyTorch's result
-    type.
+    """Returns two operands, arrays or Python numbers, converted so that an op on them has PyTorch's
+    result type.
 
     Of two floats, or two integers, a 0-d array does not promote another array. A number promotes
     only to another category: a float makes float32 of integers. If both types are 16-bit floats,

@@ -202,11 +202,13 @@ class Namespace:
         return a if dtype is None else a.astype(dtype, copy=False)
 
     def array(self, a: Any, dtype: Any = None) -> Any:
-        """Returns a copy; an array with data keeps its values."""
+        """Returns a copy of `a`, with the dtype `dtype` if one is given: without data if `a` is a
+        MetaArray, otherwise with the values of `a`."""
         return a.astype(dtype or a.dtype) if isinstance(a, MetaArray) else np.array(a, dtype)
 
     def ascontiguousarray(self, a: Any, dtype: Any = None) -> Any:
-        """Returns the array in C order; an array with data keeps its values."""
+        """Returns `a` in C order, as a copy if it is not: without data if `a` is a MetaArray,
+        otherwise with the values of `a`."""
         if not isinstance(a, MetaArray):
             return np.ascontiguousarray(a, dtype)
         return self.asarray(a if a.flags.c_contiguous else a.copy(), dtype)

@@ -105,7 +105,8 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
 
 
 def _rows(name: str, t: Tensor, dim: int, index: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Returns the tensor and the index with at least one axis each, and `dim` as a number from 0.
+    """Returns (the tensor t, the index, the axis): the first two with at least one axis each, the
+    last one `dim` as a number from 0.
 
     Raises an error, which names the function `name`, if the index or the axis is unusable.
     """

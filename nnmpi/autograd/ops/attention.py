@@ -83,7 +83,8 @@ def self_attention(
 
 
 def _parts(qkv: Array) -> tuple[Array, Array, Array]:
-    """The views q (N, K, G, T, D), k and v (N, K, T, D) of packed qkv (N, T, K, G + 2, D)."""
+    """Returns views (q, k, v) of packed qkv (N, T, K, G + 2, D): q is (N, K, G, T, D), and k and v
+    are (N, K, T, D)."""
     k, v = (qkv[:, :, :, i].transpose(0, 2, 1, 3) for i in (-2, -1))
     return qkv[:, :, :, :-2].transpose(0, 2, 3, 1, 4), k, v
 

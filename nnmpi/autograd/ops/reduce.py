@@ -65,8 +65,8 @@ def mean(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
 
 
 def _squares(a: Array, axis: Dims, ddof: float, keepdims: bool) -> tuple[Array, Array, float]:
-    """The deviations from the mean, the sum of their squares, and the divisor n - ddof (at least
-    0)."""
+    """Returns (the deviations from the mean over `axis`, the sums of their squares, the divisor n -
+    ddof or 0 if that is negative), from which a variance is computed."""
     d = a - a.mean(axis=axis, keepdims=True, dtype=types_of(a.dtype).sums)
     total = (d * d).sum(axis=axis, keepdims=keepdims)
     n = a.size // total.size if total.size else 0
@@ -110,8 +110,8 @@ def prod(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
 
 
 def _as_rows(a: Array, axis: Dims) -> tuple[Array, Any]:
-    """a as a matrix whose rows run over `axis`, and a function that turns such a matrix back into
-    a's shape."""
+    """Returns (a as a matrix whose rows run over `axis`, a function that turns such a matrix back
+    into the shape of a)."""
     reduced = _axes(axis, a)
     order = [k for k in range(a.ndim) if k not in reduced] + reduced
     moved = a.transpose(order)

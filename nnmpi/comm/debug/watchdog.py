@@ -110,9 +110,8 @@ class Watchdog:
         self._thread.start()
 
     def leave(self) -> None:
-        """Called when this rank has reached its end: returns when all other ranks have too, or a
-        rank has ended the job, and then stops the watchdog.
-        """
+        """Waits, when this rank has reached its end, until all other ranks have too or a rank has
+        ended the job; then stops the watchdog."""
         self._ended.set()
         self._thread.join()
 

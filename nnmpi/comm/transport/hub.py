@@ -267,9 +267,8 @@ class Hub:
         self._fail(DeadlockError("every rank waits: " + "; ".join(waits)))
 
     def _begin(self, caller: Caller, verb: str, requests: Sequence[Posted]) -> None:
-        """Called at the start of each operation: waits until the scheduler lets the rank `caller`
-        go on, and counts the operation. `verb` and `requests` tell the scheduler which operation it
-        is.
+        """Waits, at the start of each operation, until the scheduler lets the rank `caller` go on,
+        and counts the operation. `verb` and `requests` tell the scheduler which operation it is.
 
         Raises RankKilled if the rank is to be lost at this operation, or is lost already.
         """

@@ -26,12 +26,12 @@ class Scheduler(System, Protocol):
     pending: bool
 
     def begin(self, rank: int, hub: Any) -> None:
-        """Called by the thread of a rank when it starts: returns when the thread may begin. `hub`
+        """Waits until the thread of `rank`, which has just started and calls this, may begin. `hub`
         is the object through which the ranks exchange messages."""
 
     def turn(self, rank: int, verb: str, requests: Sequence[Any]) -> None:
-        """Called by a rank before each operation: returns when the scheduler lets it begin. `verb`
-        names the operation, which is on the given requests."""
+        """Waits until `rank`, which calls this before each operation, may begin the operation
+        called `verb` on the given requests."""
 
     def wait(self, rank: int, is_over: Callable[[], bool]) -> None:
         """Makes a waiting rank sleep until `is_over` returns True."""

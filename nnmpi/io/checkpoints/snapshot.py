@@ -40,14 +40,15 @@ class Changes(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The state of one rank between two steps, from which a run can continue: copies that later
-    steps do not change.
+    """A copy of what one rank has between two steps, with which a run can continue; later steps do
+    not change it. Options and counters are the same on all ranks; `arrays` has only this rank's
+    parts of the training state, so the whole state is in the snapshots of all ranks together.
 
     config     the options of the run
     ranks      the number of ranks
     measured   what was measured to place work on ranks, such as the costs of layers
     run        the first step of a call fit(epochs=N) and the step after its last, or None
-    state      the step, epoch and batch reached; like all counters, the same on all ranks
+    state      the step, epoch and batch reached
     skipped    the number of steps that were skipped because a value was not finite
     epoch      sums of loss and metrics over the steps of the epoch so far
     positions  the step that each worker has reached, if workers do not synchronize each step
@@ -84,7 +85,8 @@ class Snapshot(NamedTuple):
 
 
 def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
-    """Merges the snapshots of several ranks into one, for a rank that takes over their work."""
+    """Merges the snapshots of several ranks into one, whose `arrays` and `positions` are those of
+    all of them: for a rank that takes over their work."""
     return snapshots[0]._replace(
         positions=tuple(position for snapshot in snapshots for position in snapshot.positions),
         arrays=tuple(x for snapshot in snapshots for x in snapshot.arrays),

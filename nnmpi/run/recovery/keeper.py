@@ -33,8 +33,8 @@ class Keeper:
         self._epoch_start: Version | None = None
 
     def begin_steps(self, session: Session) -> None:
-        """Called by every rank before the steps of an epoch, which change the training state: makes
-        a copy or a backup of it, since callbacks may have changed it too."""
+        """Makes a copy or a backup of the training state before the steps of an epoch, which change
+        it: callbacks may have changed it since the last copy. Every rank calls it."""
         if self._backups is not None:  # a callback, or a user between runs, may have changed values
             self._backups.renew(session.run.state.step, facts_of(session), session.state())
         self.keep_epoch_start(session)

@@ -116,9 +116,9 @@ class Recovery:
         return run.reported.events >= start
 
     def opened_reports(self, trainer: Training, is_new: bool) -> None:
-        """Called when the log is open: counts the runs in it. After the loss of a rank, if this
-        rank has only now begun to write the log (`is_new`), reads from the log which events the
-        former rank 0 had reported."""
+        """Counts the runs in the log, which is open now. After the loss of a rank, if this rank has
+        only now begun to write the log (`is_new`), reads from the log which events the former rank
+        0 had reported."""
         run, log = trainer.run, trainer.config.log
         is_reported = run.reported.events >= event_position(run.first_step, "start")
         if trainer.comm.fault_tolerant and not self._recoveries and not is_reported:
@@ -127,8 +127,8 @@ class Recovery:
             read_log(run.reported, log, self._runs_before)
 
     def called(self, trainer: Training, occasion: str) -> None:
-        """Called after all callbacks were called on an occasion such as "on_step": records the
-        settings that they have changed, so that a repeated step makes the same changes."""
+        """Records the settings that callbacks have changed on an occasion such as "on_step", so
+        that a repeated step makes the same changes."""
         if trainer.comm.fault_tolerant and not trainer.session.is_closed:
             keep_changes(trainer.run, trainer.session.settings, occasion)
 
@@ -163,8 +163,8 @@ class Recovery:
         session.kept = Keeper(session, self._number)
 
     def begin_steps(self, session: Session) -> None:
-        """Called before the steps of an epoch: copies or backs up the training state, which they
-        change."""
+        """Copies or backs up the training state, since the steps of an epoch, which follow, change
+        it."""
         session.kept.begin_steps(session)
 
     def around(self, trainer: Training, hooks: list[StepHook]) -> list[StepHook]:
@@ -175,7 +175,7 @@ class Recovery:
     # ---- after a loss
 
     def _recover(self, trainer: Training) -> None:
-        """Called after the loss of a rank: makes the remaining ranks agree and arrange themselves;
+        """Makes the ranks that remain after the loss of a rank agree and arrange themselves;
         returns when each has a new session or is spare. If another rank is lost meanwhile, starts
         again."""
         began = trainer.comm.system.clock()

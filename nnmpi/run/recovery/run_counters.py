@@ -94,8 +94,8 @@ def adopt_checkpoint(run: RunState, resumed: ResumePoint) -> None:
 
 
 def keep_changes(run: RunState, settings: Settings, occasion: str) -> None:
-    """Called after callbacks on an occasion such as "on_step": records which settings they have
-    changed. If the step is a repetition, restores the changes recorded the first time."""
+    """Records which settings callbacks have changed on an occasion such as "on_step". If the step
+    is a repetition, restores the changes recorded the first time."""
     key, changes = (run.state.step, occasion), settings.changes
     if key in run.changed:
         settings.change(run.changed[key])
