@@ -35,8 +35,8 @@ class Backend(NamedTuple):
 
     @property
     def type(self) -> str:
-        """The name of the backend, "cpu" or "cuda", under the name that PyTorch's devices give
-        it."""
+        """The name of the backend, "cpu" or "cuda": what the attribute `type` of a device is in
+        PyTorch."""
         return self.name
 
     def __str__(self) -> str:

@@ -59,8 +59,8 @@ def _openblas() -> ctypes.CDLL | None:
 
 
 def _function(name: str) -> Any | None:
-    """Finds a function of OpenBLAS by its plain name, to which NumPy's wheels add a prefix and a
-    suffix; None if there is none.
+    """Returns OpenBLAS's function `name`, such as "set_num_threads", to whose name NumPy's wheels
+    add a prefix and a suffix; None if there is none.
 
     The wheels leave the names of `gotoblas_dynamic_init` and `gotoblas_dynamic_quit` as they are.
     """

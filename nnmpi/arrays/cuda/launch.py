@@ -49,8 +49,8 @@ def _module(xp: Any, file: str, T: str, G: str) -> Any:
 def run(
     file: str, name: str, threads: int, args: Sequence[Any], T: str = FLOAT, G: str = FLOAT
 ) -> Any:
-    """Launches the kernel `name` of the CUDA source `file` with at least `threads` threads, up to a
-    limit.
+    """Launches the kernel `name` of the CUDA source `file` with `threads` threads, rounded up to
+    whole blocks. Above a limit there are fewer, and each computes several elements.
 
     `args` are the kernel's arguments: arrays of one library, None, or NumPy scalars. T is the type
     of most arrays, G that of gradients; the source is compiled for these types.

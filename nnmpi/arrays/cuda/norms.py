@@ -76,11 +76,12 @@ def _columns(
     outs: Sequence[Array | None],
     join: str = "add_parts",
 ) -> Any:
-    """Sums over the positions P of arrays (N, P, C) into `outs` (N, C), by the kernel `name`.
+    """Launches the kernel `name`, which sums over the positions P of arrays (N, P, C), and writes
+    the sums to `outs` (N, C); an output that is not needed is None.
 
     Thread blocks sum parts of the positions; then the kernel `join` adds the partial sums.
-    `numbers` are the arrays of one dtype to sum, `statistics` float32 arrays. Returns
-    NotImplemented for arrays that do not fit.
+    `numbers` are the arrays (N, P, C), of one dtype, and `statistics` the float32 arrays that the
+    kernel reads besides. Returns NotImplemented for arrays that do not fit.
     """
     first = numbers[0]
     N, P, C = first.shape if first.ndim == 3 else (1, *first.shape)

@@ -158,11 +158,13 @@ def _type(a: Array) -> int:
 def _batches(
     lead: tuple[int, ...], strides: list[list[int]]
 ) -> tuple[tuple[int, ...], Iterator[list[int]]]:
-    """Splits products of stacks of matrices into cuBLAS calls of equally spaced matrices.
+    """Splits products of stacks of matrices into cuBLAS calls, each of which takes matrices at
+    equal distances.
 
-    `lead` are the axes of the stack, `strides` the distances between matrices along them in each
-    array. Returns ((count, distance in each array...), offsets): each call takes `count` matrices
-    at these distances, and `offsets` yields, for each call, where it begins in each array.
+    `lead` are the lengths of the stack's axes; `strides` has for each array the distances between
+    matrices along these axes. Returns (batch, begins): `batch` is (the number of matrices of each
+    call, their distance in each array...), and `begins` yields for each call the offsets of its
+    first matrices, one for each array.
     """
     axes = list[tuple[int, ...]]()
     for n, *distances in zip(lead, *strides, strict=True):

@@ -5,13 +5,14 @@ The epilogue (pooling, bias, ReLU) of a chunk is computed while it is in cache.
     x --method.outputs--> y = relu(pool(conv(x, w)) + b)      chunk by chunk
     dx, dw, db <--method.gradients-- g                        and backwards
 
-`method_of` chooses the method:
+`method_of` returns the first of these methods that can compute the given convolution:
 
-    on a GPU   cuDNN, all images at once, if it can (`cuda/conv.py`)
-    add-ons    that of the algorithm, such as Winograd, if it applies; only on the host
+    Winograd   on the host: 3x3 kernels with stride 1 (`winograd.py`, an add-on); or the method that
+               another add-on has for the value of --convolution
+    Cudnn      on a GPU, all images at once (`cuda/conv.py`); not with --convolution im2col
     Depthwise  one channel a group: a weighted sum of shifted images
-    Direct     images with at most 4 channels, if that kernel is compiled
-    Im2col     everything else
+    Direct     images with at most 4 channels, if its kernel is compiled
+    Im2col     all others
 
 Bias and ReLU commute with max-pooling: they are applied after it, to a quarter of the elements. In
 16 bits the factors of products are rounded, and sums are in float32.
@@ -127,10 +128,10 @@ def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
 
 
 def im2col(x: Array, w: Array, f: ConvShape) -> tuple[Im2col, int]:
-    """Chooses the ConvMethod for devices and images without a special one: Depthwise, Direct or
-    Im2col.
+    """Chooses the ConvMethod of convolutions that no add-on and no device computes: Depthwise,
+    Direct or Im2col.
 
-    Returns it, and the number of images that it takes at a time.
+    Returns the ConvMethod, and the number of images that it takes at a time.
     """
     N, H, W, C = x.shape
     kh, kw, _, O = w.shape
@@ -234,9 +235,12 @@ def conv_transpose2d(
 def _gradients(
     method: ConvMethod, shape: tuple[int, ...], O: int, needs: Sequence[bool]
 ) -> epilogue.Gradients:
-    """Allocates the gradients that are needed, for `method` to write: of x, whose shape is (N, H,
-    W, C), of w and of b (O,). `needs` says for each of the three whether it is needed; None stands
-    for others."""
+    """Allocates arrays for the gradients that `method` is to write: of x, with the shape (N, H, W,
+    C), of w, and of b (O,).
+
+    `needs` has a bool for each of the three; in the result, None takes the place of a gradient that
+    is not needed.
+    """
     xp, dtype = xp_of(method.x), method.x.dtype
     sums = xp.zeros if method.adds_db else xp.empty
     return epilogue.Gradients(

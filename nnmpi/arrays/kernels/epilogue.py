@@ -56,7 +56,7 @@ class Gradients(NamedTuple):
 class RowConstants(NamedTuple):
     """The arrays that `bias_relu` adds and compares with: the bias, and zeros for ReLU.
 
-    Both are repeated over a row of the image (w * O), or None if there is no bias or no ReLU.
+    Each is repeated over a row of the image (w * O); None without a bias, or without ReLU.
     """
 
     bias: Array | None
@@ -93,7 +93,8 @@ def constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array
 
 @lru_cache(maxsize=64)
 def _cached_constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any, gpu: int) -> Array:
-    """Makes and caches an array of one value on a GPU; `gpu` is part of the key only."""
+    """Makes an array of one value on the GPU number `gpu`, the current one, and caches it: the
+    number is an argument so that each GPU has its own array in the cache."""
     return xp.full(shape, value, dtype)
 
 
@@ -166,13 +167,14 @@ def masked(g: Array, y: Array | None, db: Array | None) -> Array:
 
 
 def spread(g: Array, largest: Array | None, dz: Array, covers: tuple[int, int]) -> None:
-    """Writes dz, the gradient of a convolution's sums before pooling, from that of the pooled
-    outputs.
+    """Computes the backward pass of 2x2 max-pooling: writes dz, the gradient of a convolution's
+    sums.
 
-    g (n, h, w, O) is the gradient before ReLU; it goes to the element that was the maximum of each
-    pooling window (`largest`), and 0 to all others and to pixels that `outputs` cropped. dz (2, 2,
-    n, h, w, O) has the position in a window first, or is (n, h, w, O) without pooling; `covers` is
-    its height and width after pooling, without what was cropped.
+    g (n, h, w, O) is the gradient of the pooled sums. It goes to the largest element of each
+    window, whose position (0 to 3) is in `largest`; other elements of dz (2, 2, n, h, w, O), which
+    begins with the position in a window, get 0. Without pooling `largest` is None, and g is copied
+    to dz (n, h, w, O). `covers` are the h and w of dz: where they exceed those of g, because
+    `outputs` has cropped, dz gets 0.
     """
     n, h, w, O = g.shape
     if (h, w) != covers:

@@ -210,7 +210,8 @@ class Im2col:
             epilogue.outputs(view, y, largest, rows, self.covers)
 
     def _is_whole(self, y: Array) -> bool:
-        """True if y (n, h, w, O) is laid out as the raw outputs: not pooled and not cropped."""
+        """True if y (n, h, w, O) has a place for each sum of the convolution, neither pooled nor
+        cropped, so that the matrix product can write to y itself."""
         return self.f == 1 and y.shape[1:3] == self.covers
 
     def gradients(

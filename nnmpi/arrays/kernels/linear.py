@@ -72,9 +72,10 @@ def outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
 def gradients(
     g: Array, w: Array, x: Array | None, dx: Array | None, dw: Array | None, db: Array | None
 ) -> None:
-    """Writes the gradients dx, dw and db of a linear layer, from the gradient g of y before ReLU.
+    """Writes the gradients dx, dw and db of a linear layer y = x @ w.T + b, from the gradient g of
+    y (before ReLU), each by the fastest code for its size.
 
-    Each may be None, and is computed by the fastest code for its size. Without dw, x may be None.
+    Each of dx, dw and db may be None: not needed. Only dw needs x, which may be None without it.
     """
     if prefers_compiled(len(g), *w.shape):
         rows = OWN_PRODUCTS[native.INSTRUCTIONS]

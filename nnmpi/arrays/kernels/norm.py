@@ -200,11 +200,13 @@ def group_norm_gradient_loop(
     dot: Out,
     dx: Out | None,
 ) -> None:
-    """Writes the gradient of x for GroupNorm, unless dx is None. Also writes, for each sample and
-    channel, two sums over positions that the gradients of w and b need.
+    """Writes dx, the gradient of GroupNorm's input x, from the gradient g of its result; dx may be
+    None (not needed). Also writes two sums over positions for each sample and channel, from which
+    the gradients of w and b are computed.
 
-    y      the value of SiLU, if it follows: then g is the gradient of y
-    total  the sum of the gradient g of the normalised values
+    y      the value of SiLU, if SiLU follows: then g is the gradient of y, and is first replaced by
+           the gradient of SiLU's input
+    total  the sum of g
     dot    the sum of g (x - mean)
     """
     scale = _scaled(r, w)

@@ -180,7 +180,9 @@ def adaptive_avg_pool2d(x: Array, size: tuple[int, int]) -> Result:
 
 
 def _parts(length: int, parts: int) -> np.ndarray:
-    """Returns a matrix (parts, length) that averages each part; its rows sum to 1."""
+    """Returns the matrix (parts, length) by which a vector of this length is multiplied to get the
+    means of its parts: row i averages elements floor(i * length / parts) to ceil((i + 1) * length /
+    parts) - 1."""
     i, k = np.arange(parts)[:, None], np.arange(length)
     mine = (k >= i * length // parts) & (k < -(-(i + 1) * length // parts))
     shares: np.ndarray = mine / mine.sum(axis=1, keepdims=True)

@@ -182,8 +182,8 @@ def promoted(a: Any, b: Any) -> tuple[Any, Any]:
     result type.
 
     Of two floats, or two integers, a 0-d array does not promote another array. A number promotes
-    only to another category: a float makes float32 of integers. If both types are 16-bit floats,
-    the op handles them.
+    only to another category: a float makes float32 of integers. Two arrays of 16-bit floats are
+    returned unchanged: the op itself converts them.
     """
     x, y = getattr(a, "dtype", None), getattr(b, "dtype", None)
     if x is None or y is None:

@@ -53,7 +53,8 @@ def add_rows(to: Array, index: Array, g: Array) -> None:
 
 @partial(kernel, composed=True)
 def add_sorted_loop(to: InOut, rows: Array, order: Array, g: Array) -> None:
-    """Adds g[order] to to[rows], where `rows` is sorted, so that equal rows follow each other."""
+    """Adds g[order[i]] to to[rows[i]] for each i. `rows` is sorted, so that equal rows follow each
+    other; each run gives the same bits."""
     xp, dtype = xp_of(to), types_of(to.dtype).sums
     total = xp.zeros((len(to), *to.shape[1:]), dtype)
     g = g[order].astype(dtype)
@@ -69,7 +70,8 @@ def _sums_so_far(g: Array, rows: Array, shape: tuple[int, ...]) -> Array:
     """Overwrites g by its prefix sums within each run of equal values in `rows`, and returns it:
     g[i] becomes the sum of g from the first entry of the run of rows[i] to entry i.
 
-    `rows` is sorted; `shape` gives its comparisons as many axes as g has, such as (-1, 1).
+    `rows` is sorted, with a value for each entry of g. `shape`, such as (-1, 1), turns a vector
+    into an array with as many axes as g, so that it broadcasts.
     """
     xp, step = xp_of(g), 1
     while step < len(rows):

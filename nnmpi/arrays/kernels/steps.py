@@ -43,8 +43,8 @@ class AdamStep(NamedTuple):
 
 
 class SgdStep(NamedTuple):
-    """The options of one SGD step, as in PyTorch: without Nesterov momentum, the velocity adds
-    gradients times 1 - dampening."""
+    """The options of one SGD step, named as in PyTorch. `dampening` makes the velocity add
+    gradients times 1 - dampening; with Nesterov momentum it has no effect."""
 
     lr: float
     momentum: float

@@ -143,8 +143,9 @@ KERNELS: dict[str, Kernel] = {}
 def kernel(reference: Callable[..., None], composed: bool = False, narrow: bool = False) -> Kernel:
     """A decorator that makes a NumPy function a Kernel, with its compiled version, if there is one.
 
-    composed    the function calls other kernels, or takes 16-bit arrays itself
-    narrow      on a device the function takes 16-bit arrays: its products and sums are in float32
+    composed    True: the function gets 16-bit arrays as they are, because it calls other kernels or
+                converts them itself; False: it gets float32 copies of them
+    narrow      True: the same for arrays of a device only, where products and sums are in float32
     """
     name = reference.__name__
     KERNELS[name] = entry = Kernel(reference, native.kernel(name), composed, narrow)
