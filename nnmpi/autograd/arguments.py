@@ -35,9 +35,10 @@ def flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def one_of(name: str, value: Any, other: str, alias: Any) -> Any:
-    """Returns the value of an argument that has two names: NumPy's, `name`, and PyTorch's, `other`.
+    """Returns the value of an argument that has two names: `value`, given by NumPy's name `name`,
+    or `alias`, given by PyTorch's name `other`, whichever is not None.
 
-    None if neither is given (both are None); raises TypeError if both are given.
+    None if neither is given; raises TypeError, whose message has both names, if both are.
     """
     if value is not None and alias is not None:
         raise TypeError(

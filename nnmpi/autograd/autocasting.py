@@ -97,8 +97,11 @@ WIDE: dict[str, dict[str, Rule]] = {
 
 
 class _Copy(NamedTuple):
-    """A 16-bit copy that autocast keeps of a leaf, such as a parameter: the leaf, its array at the
-    time, the number of the last write to it by then, and the copied values."""
+    """A 16-bit copy (`values`) that autocast keeps of a leaf, such as a parameter.
+
+    It is used as long as the leaf still has the array `array`, and was not written to in place
+    since then: `written` is the number of the last write before the copy was made.
+    """
 
     leaf: Tensor
     array: Array

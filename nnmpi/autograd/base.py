@@ -319,7 +319,7 @@ def extreme(over_all: OpFunction, place: OpFunction, of_two: OpFunction) -> Meth
 
     Called with NumPy's argument names, as t.max(axis=1), or with several axes, it returns the
     values only. The arguments are three ops: `over_all` returns the extreme over axes, `place` its
-    index, and `of_two` compares two tensors.
+    index along one axis, and `of_two` the elementwise maximum or minimum of two tensors.
     """
     values_only = reduction(over_all)
 

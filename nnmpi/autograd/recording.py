@@ -29,14 +29,14 @@ class OpRecorder(Protocol):
         y."""
 
     def enter(self, context: str) -> None:
-        """Records that a block begins, or raises an error if the recorder cannot express it.
-        `context` is its name, such as "no_grad", where ops are not reported, or that of a block in
-        which ops compute in other types than outside of it."""
+        """Called when a block of the program begins: records this, or raises an error if the
+        recorder cannot express it. `context` is the name of the block: "no_grad", in which the
+        recorder is not called with ops, or "autocast", in which ops compute in other types."""
 
     def note_older(self, t: Any) -> None:
-        """Records that a tensor t is about to be used after its memory was written to in place
-        through another tensor, such as a view of it, or raises an error if the recorder cannot
-        express that. The op that was recorded for t gave its values before that write."""
+        """Called before a tensor t is used whose memory was written to in place through another
+        tensor, such as a view of t. The values of t are then no longer those of the op that was
+        recorded for it: records this, or raises an error if the recorder cannot express it."""
 
     def run_again(self, function: Callable[[], Any]) -> Any:
         """Calls `function`, whose activations are not kept (checkpointing), and returns its result.
@@ -121,11 +121,13 @@ HAS_MOVED = -2
 
 @dataclass(slots=True, eq=False)
 class Sharing:
-    """A record of the tensors that share one block of memory, and of the last write to it.
+    """A record of the tensors that share one block of memory, and of the last write to it. Times
+    are numbers that grow with each write and each op.
 
-    block    a weak reference to the memory written at the time `time`, if that was the last write
-    home     where the values are now, if they have been moved to other memory
-             (`nn.joined_memory.follow`)
+    time     the time of the last write that was noted here; a later one may not have been noted
+    block    a weak reference to the array that owned the memory at that time
+    home     where the values are now, if they have been moved to other memory: the arguments of the
+             move for `nn.joined_memory.follow`; else None
     is_copy  True for a copy where PyTorch has a view, so that a write would not reach the tensor
     owners   weak references to the parameters that have this memory
     renewed  the time of the last write through which gradients must flow: a tensor in this memory
@@ -224,8 +226,8 @@ class TapeNode:
         self.parents, self.needs, self.vjps, self.prepare = (), (), None, None
 
     def taken(self) -> "TapeNode":
-        """Moves the contents of this node to a new node, which it returns, so that a second
-        backward pass through this one is refused."""
+        """Moves the contents of this node to a new node, and returns that. This node is left empty,
+        as after a backward pass, so that a second pass through it raises an error."""
         other = type(self).__new__(type(self))
         other.dtype, other.shape, other.storage = self.dtype, self.shape, self.storage
         other.parents, other.needs, other.tick = self.parents, self.needs, self.tick
@@ -239,7 +241,8 @@ class RepeatedNode(TapeNode):
     checkpointing).
 
     parents  nodes of tensors, and leaves, that the function used; a leaf once for each use
-    vjps     one function, which takes this node, runs it again and returns the node of its result
+    vjps     one function: called with this node, it runs the checkpointed function again and
+             returns the node of its result
     size     the number of nodes that recording the function would have made
     """
 

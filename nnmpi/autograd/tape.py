@@ -108,7 +108,7 @@ def _first_half(
     """Runs a backward pass from root only as far as the tensors `until`, and returns an object that
     computes all other gradients later.
 
-    If `is_reached`, raises ValueError unless root depends on `until`.
+    With `is_reached`, raises ValueError if no gradient of root reaches the first of them.
     """
     node = root.node
     ends: dict[Any, AnyTensor] = {end.node or end: end for end in until}
@@ -151,10 +151,9 @@ class UnfinishedBackward:
     """A backward pass that is not complete: `finish` or `in_parts` computes the remaining
     gradients.
 
-    It has either just begun, or has computed the gradients of given tensors (`until`) only. It
-    holds the nodes to visit next, and the gradients of their results. After the gradients of
-    `until`, these are the nodes on the path from the root to `until` that also have parents off the
-    path.
+    It holds the nodes to visit next, and the gradients of their results. If the pass has just
+    begun, this is the node of the root. If it has computed the gradients of given tensors (`until`)
+    only, these are the nodes that it has visited and that have further gradients to pass on.
     """
 
     _visits: list[Visit] | None
@@ -187,13 +186,14 @@ class UnfinishedBackward:
         absent: Sequence[Collection[AnyTensor]] = (),
         unrepeated: Sequence[Collection[AnyTensor]] = (),
     ) -> Generator[None, None, None]:
-        """Finishes the backward pass in parts: a generator that yields after each part but the
-        last, when the gradients of the leaves in this part, and in earlier ones, are final.
+        """Finishes the backward pass in parts, one for each group of leaves in `parts`: a generator
+        that yields after each part but the last, when the gradients of the leaves in this group,
+        and in all earlier ones, are final.
 
         absent[k] are parameters that are not in memory during part k, but gathered later (ZeRO 3).
-        With them, part k goes on after its last gradient, up to the first node that would read an
-        absent parameter. unrepeated[k] is the same for nodes whose function runs again in the
-        backward pass (checkpointing), which may read other parameters.
+        If they are given, part k goes on after its last gradient, up to the first node that would
+        read one of them. For a node whose function runs again in the backward pass (checkpointing),
+        and may read other parameters then, unrepeated[k] takes the place of absent[k].
         """
         if len(parts) < 2:
             return self.finish()
@@ -240,13 +240,16 @@ def _walk_path(
     path: set[Any],
     retain_graph: bool,
 ) -> UnfinishedBackward:
-    """Visits only the nodes between the root and the tensors `until`; returns the pass that
-    computes all other gradients.
+    """Runs the first half of a backward pass, which computes only the gradients of the tensors in
+    `ends`; returns the pass that computes all other gradients.
 
-    `visits` has the nodes to visit, `grads` the gradients of their results, `ends` the tensors
-    `until` by node or leaf, and `path` the nodes between. Only nodes on the path use a result of a
-    node on it. So its gradient is complete when it is visited, and contributions arrive in the
-    order of an undivided pass.
+    visits, grads  the nodes to visit, and the gradients of their results
+    ends           {node of a tensor, or the tensor itself if it is a leaf: the tensor}
+    path           the nodes on the way from the root to `ends`, and these
+
+    Below the root, only nodes on the path use the result of a node on the path. So this result's
+    gradient is complete when the node is visited, and gradients are added in the order of an
+    undivided pass.
     """
     late: list[Visit] = []
     late_grads: dict[TapeNode, Array] = {}
@@ -346,8 +349,9 @@ def _run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode
 
 
 def _path(start: Any, ends: Mapping[Any, Any]) -> set[Any]:
-    """Returns the nodes on all paths by which a gradient flows from `start` to the nodes or leaves
-    `ends`, with the ends that it reaches."""
+    """Returns the nodes on all paths by which a gradient flows from `start` to `ends`, which are
+    nodes or leaves. `start` and the reached ends are included; the result is empty if no end is
+    reached."""
     inner, seen, stack = [], {start}, [start]
     while stack:
         node = stack.pop()
@@ -399,8 +403,7 @@ def _reads_none(
     node: TapeNode, absent: Collection[AnyTensor], unrepeated: Collection[AnyTensor]
 ) -> bool:
     """True if the backward pass of a node reads none of the parameters `absent`, which are not in
-    memory. For a node whose function runs again in the backward pass, those in `unrepeated` are
-    looked for instead."""
+    memory; or, for a node whose function runs again in the backward pass, none of `unrepeated`."""
     leaves = unrepeated if node.runs_again else absent
     return not any(parent in leaves for parent in node.parents)
 

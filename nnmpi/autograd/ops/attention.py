@@ -122,7 +122,7 @@ def rotary(
 
     positions: integers (T,) or (N, T); by default 0 to T - 1
     interleaved: a pair is channels 2 i and 2 i + 1; otherwise i and i + D / 2
-    parts: how many of the first entries of the axis before the last are rotated; default: all
+    parts: if given, only x[..., :parts, :] is rotated, such as queries and keys without values
 
     It is computed in the accumulation type (float32 for 16 bits), and then rounded.
     """

@@ -59,7 +59,7 @@ def _check_broadcast(name: str, a: Array, b: Array) -> None:
 def broadcasting(name: str, a: Array, b: Array) -> Array:
     """Calls the function of NumPy or CuPy called `name` on a and b.
 
-    Shapes that do not broadcast raise a ValueError that shows both.
+    Shapes that do not broadcast raise a ValueError whose message has both shapes.
     """
     xp = xp_of(a) if hasattr(a, "shape") else xp_of(b)
     return _checked(name, partial(in_layout, getattr(xp, name)), a, b)
@@ -67,8 +67,8 @@ def broadcasting(name: str, a: Array, b: Array) -> Array:
 
 def _numbers(name: str, a: Array, b: Array) -> Array:
     """Calls the function of NumPy or CuPy called `name` on a and b. 16-bit arrays are computed in
-    float32, and the result is rounded; shapes that do not broadcast raise a ValueError that shows
-    both.
+    float32, and the result is rounded. Shapes that do not broadcast raise a ValueError whose
+    message has both shapes.
 
     It is for functions whose results are numbers, not booleans.
     """
@@ -76,8 +76,8 @@ def _numbers(name: str, a: Array, b: Array) -> Array:
 
 
 def _checked(name: str, op: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
-    """op(a, b), with a and b promoted to a common type by PyTorch's rules; shapes that do not
-    broadcast raise a ValueError that shows both."""
+    """op(a, b), with a and b promoted to a common type by PyTorch's rules. Shapes that do not
+    broadcast raise a ValueError whose message has both shapes and `name`."""
     if getattr(a, "dtype", None) is not getattr(b, "dtype", None):
         a, b = promoted(a, b)
     try:

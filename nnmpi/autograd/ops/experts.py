@@ -50,9 +50,9 @@ def choices(p: Array, top_k: int) -> Array:
 
 
 def all_here(counts: Array) -> tuple[Any, Array]:
-    """Returns (0, counts): how many tokens of each expert earlier ranks and all ranks have, if
-    every sample lies wholly on this rank. It is the default of the argument `counted` of
-    `route`."""
+    """Returns (0, counts). It is the default of the argument `counted` of `route`, for samples that
+    lie wholly on this rank: earlier ranks have no tokens of them, and all ranks together have
+    `counts`, the number of this rank's tokens that chose each expert."""
     return 0, counts
 
 

@@ -19,7 +19,8 @@ def argsort(a: Array, *, axis: int, descending: bool = False) -> Result:
 
 
 def take_along_axis(a: Array, index: Array, *, axis: int) -> Result:
-    """The elements of `a` at the indices `index` along an axis, which must not repeat."""
+    """The elements of `a` at the indices `index` along `axis`; no index may occur twice in a row of
+    `index` along this axis."""
     xp, a_shape = xp_of(a), a.shape
 
     def vjp(g: Array, out: Array | None) -> Array:

@@ -270,8 +270,8 @@ def _in_time(
 
     `rows` says where each step is stored. z holds the products of the inputs with W_ih, and is
     overwritten by the gates. `recurrence` is W_hh and b_hh; `states` are the initial states, which
-    become the final ones; `saved` are arrays of the cell, and `h_before` receives h before each
-    step.
+    become the final ones. For the backward pass, `h_before` receives h before each step, and the
+    arrays `saved` what the cell keeps besides.
     """
     (w, b), N = recurrence, len(states[0])
     u, large = xp_of(z).empty((N, z.shape[1]), z.dtype), prefers_compiled(N, *w.shape)
@@ -294,8 +294,8 @@ def _through_time(
     """Runs all steps of a recurrent layer backward; returns the gradients of the initial states.
 
     `rows` says where each step is stored. g (T + states, N, H) is the gradient of the outputs and
-    final states, z has the gates and `saved` the arrays of the forward pass. Writes to d the
-    gradients of the products with W_ih and, if they differ, with W_hh.
+    final states; z has the gates, and `saved` the other arrays that `_in_time` has kept for the
+    cell. Writes to d the gradients of the products with W_ih and, if they differ, with W_hh.
     """
     xp, T = xp_of(g), len(rows.steps)
     of_outputs = rows.pack(g[:T])

@@ -45,8 +45,9 @@ def gather(a: Array, axis: int, taps: Sequence[Tap]) -> Array:
 
 
 def scatter(g: Array, axis: int, taps: Sequence[Tap], size: int) -> Array:
-    """Returns the gradient of an interpolation along an axis: adds each gradient in g, that of an
-    output, times the weights in `taps`, to the inputs, which have length `size` along the axis."""
+    """Returns the gradient of an interpolation's inputs, which have length `size` along the axis:
+    the gradient g of each output, times the weights in `taps`, is added to the inputs that it
+    takes."""
     leading = (slice(None),) * axis
     d = xp_of(g).zeros((*g.shape[:axis], size, *g.shape[axis + 1 :]), g.dtype)
     for tap in taps:
@@ -59,9 +60,9 @@ def scatter(g: Array, axis: int, taps: Sequence[Tap], size: int) -> Array:
 
 
 def _without_repeats(places: np.ndarray) -> Iterator[np.ndarray]:
-    """Splits the outputs into groups, each an array of output numbers, in which no input occurs
-    twice: for such a group `d[places[group]] += g[group]` adds every gradient. places[i] is the
-    input of output i."""
+    """Divides the outputs among groups, and yields the output numbers of each group as an array: no
+    two outputs of a group take the same input, so `d[places[group]] += g[group]` adds every
+    gradient. places[i] is the input that output i takes."""
     order = np.argsort(places, kind="stable")
     ordered = places[order]
     uses = np.arange(len(places)) - np.searchsorted(ordered, ordered)

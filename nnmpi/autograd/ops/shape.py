@@ -37,11 +37,12 @@ def reshape(a: Array, *, shape: tuple[int, ...]) -> Result:
 
 
 def _empty_shape(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns `new`, the shape for a reshape of an empty array of shape `old`, with the length for
-    its -1. NumPy cannot tell it from 0 elements; here it is the product of the axes that follow the
-    unchanged ones.
+    """Returns `new`, the shape for a reshape of an empty array of shape `old`, with a length in
+    place of its -1. NumPy refuses the -1, since any length fits 0 elements.
 
-    (0, 8, 8) to (0, -1) gives (0, 64), as (n, 8, 8) gives (n, 64).
+    The length is what it would be if the leading axes that do not change were not empty: (0, 8, 8)
+    to (0, -1) gives (0, 64), as (n, 8, 8) to (n, -1) gives (n, 64). Where this gives no length,
+    `new` is returned unchanged.
     """
     stay = 0
     while stay < min(len(old), len(new)) and old[stay] == new[stay]:
