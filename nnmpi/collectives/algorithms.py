@@ -140,8 +140,9 @@ def folded(a: Algorithm) -> Algorithm:
     """Makes an algorithm for any number of ranks p from algorithm a, which needs a power of two of
     ranks.
 
-    If p is no power of two, the algorithm `fold` must come before the result: in it some ranks send
-    their buffers to a neighbour. These ranks then wait, and the others, a power of two, run a.
+    If p is no power of two, the algorithm `fold` must run first: in it some ranks send their
+    buffers to a neighbour. In the algorithm that is returned these ranks wait, and the others, a
+    power of two, run a.
     """
 
     def at(t: int, r: Ranks, p: int) -> Step:
@@ -150,12 +151,12 @@ def folded(a: Algorithm) -> Algorithm:
         s = a.at(t, np.where(r < 2 * extra, r // 2, r - extra), _power(p))
 
         def first(v: Ranks) -> Ranks:
-            """Returns the number, among all p ranks, of the rank that algorithm a (for a power of
-            two of ranks) numbers v. The same formula maps a chunk of a to the first of its chunks
-            among p chunks.
+            """Converts rank numbers of algorithm a, which numbers only the ranks that run it, to
+            numbers among all p ranks; and a chunk of a to the first of its chunks among p.
 
-            The ranks that a numbers below p - (the power of two) have received the buffer of the
-            next rank, which takes no part; so numbers beyond are shifted.
+            Each of the first `extra` ranks of a has received the buffer of the next rank, which
+            does not run a. So rank v < extra of a is rank 2 v, and later ones are shifted by
+            `extra`.
             """
             return v + np.minimum(v, extra)
 

@@ -33,12 +33,13 @@ bruck = Algorithm(levels, chunk_per_rank, _gather)
 # A message has at most `most` chunks. When it is full, what is left of the trees follows in the
 # order of v, depth first: a rank keeps few chunks for those below it.
 def pat(most: int = 8) -> Algorithm:
-    """The all-gather PAT of NCCL, with log p rounds as long as messages grow; a message has at most
-    `most` chunks, a power of two (8 in NCCL)."""
+    """The all-gather PAT of NCCL, whose messages have at most `most` chunks, a power of two (8 in
+    NCCL). It takes log2(p) rounds, rounded up, on up to 2 * most ranks, and more rounds on more
+    ranks."""
 
     def apart(p: int) -> int:
-        """Returns by how much the numbers of neighbouring chunks in a message differ, if the
-        message has the largest number of chunks, `most`."""
+        """Returns the distance between the numbers of neighbouring chunks in a message, once
+        messages have the largest number of chunks, `most`."""
         top = 1 << levels(p)
         return max(top // most, min(top, 2))
 

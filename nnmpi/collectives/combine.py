@@ -142,7 +142,7 @@ class Partners(NamedTuple):
     step.
 
     of     the partner of each rank in each step, an array (steps, ranks)
-    chunk  the chunk of the array that each rank has at the end, an array (ranks,)
+    chunk  the chunk of the buffer whose sum each rank has at the end, an array (ranks,)
     """
 
     of: Ranks  # [step, rank]

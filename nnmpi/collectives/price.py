@@ -37,9 +37,10 @@ class Network(NamedTuple):
     link        alpha and beta of a message
     gamma       seconds to add a byte
     inner       the link within a node; None on one level
-    per_node    ranks of a node
+    per_node    the number of ranks of a node
     nodes       the node of each rank, from 0, if nodes have different numbers of ranks
-    sharing     groups of ranks that use the link of a node at the same time
+    sharing     the number of groups of ranks that use the link of a node at the same time, each for
+                its own collective
     topology    the links that messages cross, each of them a `link`
 
     On one level, `link` connects every two ranks.

@@ -178,13 +178,16 @@ def _check_matching(t: int, rows: list[Step], chunks: int) -> None:
 
 
 def _check_ports(t: int, rows: list[Step], left: int, busy: list[Busy], chunks: int) -> int:
-    """Checks a step of all ranks against the steps before it in the same round: if a rank sends
-    several messages at once, a round has one step for each of them, numbered by `port`. Returns how
-    many steps of the round are left to come.
+    """Raises PlanError unless a step may follow the earlier steps of round t; returns how many
+    steps of the round are due after it.
 
-    Raises PlanError unless the step has the next port number, and neither sends nor replaces chunks
-    that arrive by another step of the round. `rows` has the step of each rank, `left` is the number
-    of steps that were to come before this one, and the step's chunks are added to `busy`.
+    If ranks send several messages at once, a round has a step for each of them, numbered by `port`.
+    The step must have the next number. It may not send chunks that arrive by an earlier step of the
+    round, nor replace chunks that an earlier one sends or receives.
+
+    rows   this step of each rank
+    left   how many steps of the round are due, this one included; 0 if it begins a round
+    busy   the chunks that each rank sends and receives in the round; those of this step are added
     """
     port, ports = rows[0].port, rows[0].ports
     if not 0 <= port < ports or (left != ports - port if left else port):

@@ -95,9 +95,9 @@ class Comm:
         """Starts an all-reduce by `algorithm`, a name as for `all_reduce`, and returns its Work; do
         not touch the array until that is complete.
 
-        The first call with `auto` or `mpi` of a Comm, and the first with `shared` for a length,
-        wait for all ranks. `copies`, for an array that holds the data of a GPU, delays the start
-        until the data have arrived, and copies the result back.
+        The first call of a Comm with "auto" or "mpi" waits for all ranks, and so does the first
+        call with "shared" for arrays of a new length. `copies`, for an array that holds the data of
+        a GPU, delays the start until the data have arrived, and copies the result back.
         """
         return self._calls.start(*self._all_reduce(array, algorithm, starts=True), copies)
 

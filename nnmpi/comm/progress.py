@@ -128,9 +128,9 @@ class Progress:
         left.
 
         It is the first transport of a new TransportFamily, from which all later Comms are made. The
-        new family replaces the old one at once, even before a Comm uses it: if another rank is lost
-        meanwhile, other ranks may be using the new family already, and the next `shrink` must be
-        that of the same family on all ranks.
+        new family replaces the old one at once, even before a Comm uses it: if another rank is
+        lost, the next `shrink` must be that of the new family on all ranks, since some may be using
+        it already.
         """
         self.abandon()
         left = self.family.shrink()

@@ -173,9 +173,11 @@ def _packed(memory: Array, parts: tuple[slice, ...]) -> Array:
 
 def _end_to_end(parts: tuple[slice, ...], start: int, unit: int) -> Iterator[Slices]:
     """Yields, for each piece of a packed message, its slice of the buffer and its slice of the
-    packed data, where pieces are stored one after another; empty pieces are left out.
+    memory with the packed data, where pieces are stored one after another; empty pieces are left
+    out.
 
-    `parts` and `start`, the first place, are in bytes; the slices are in units of `unit` bytes.
+    `parts` are the pieces in the buffer, and `start` is where the packed data begin, all in bytes;
+    the slices are in units of `unit` bytes.
     """
     for part in parts:
         end = start + part.stop - part.start

@@ -34,10 +34,11 @@ class RankKilled(BaseException):  # not an Exception: a killed process handles n
 
 
 class Caller(Protocol):
-    """The rank that calls an operation of the hub.
+    """The rank that calls an operation of the hub. It knows when the job last shrank, that is, made
+    new communicators without lost ranks.
 
-    `era` counts how often the ranks have shrunk, that is, made new communicators without lost
-    ranks; `members` are the ranks that were left the last time.
+    era      how often the job has shrunk
+    members  the ranks that were left when it last shrank; at first all ranks
     """
 
     job_rank: int

@@ -44,7 +44,8 @@ class ThreadFamily(TransportFamily):
         return ThreadFamily(self.hub, self.job_rank, survivors.ranks, survivors.era).first()
 
     def first(self) -> "ThreadTransport":
-        """Returns the transport that connects all ranks that are left."""
+        """Makes the first transport of this family, from which all others are made. It connects all
+        ranks that were left when the family began."""
         return ThreadTransport(self, self.members, self.era)
 
 

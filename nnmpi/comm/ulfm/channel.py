@@ -49,9 +49,8 @@ class UlfmChannel(MPIChannel):
         return self.receive()
 
     def ibarrier(self) -> Callable[[], bool]:
-        """Tells the other ranks that this rank is at its end; returns a function that tests if all
-        are.
-        """
+        """Tells the other ranks that this rank is at its end; returns a function that returns True
+        once each other rank is at its end or lost."""
         for r in self.left():
             self.send(ENDED, r)
         return lambda: self._ended | self._gone >= {*self.peers}

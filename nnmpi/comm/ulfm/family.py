@@ -55,8 +55,9 @@ class UlfmFamily(TransportFamily):
             self.comm.Revoke()
 
     def leave(self) -> None:
-        """Makes operations on all transports of this family raise RankLost, without revoking the
-        MPI communicator that they share: it was never used."""
+        """Makes operations on all transports of this family raise RankLost, as `abandon` does, but
+        does not revoke the MPI communicator. It is for the family before the start of the job,
+        whose communicator is MPI_COMM_WORLD, which no rank revokes."""
         self.abandoned = self._met = True
 
     def new_number(self, least: int) -> int:

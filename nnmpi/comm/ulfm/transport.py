@@ -202,9 +202,9 @@ class MessageGather:
     rank 2   c . . .     c d . .     c d a b
     rank 3   d . . .     d a . .     d a b c
 
-    `swap` starts a send and a receive and returns their requests; `take` gets the rows, in rank
-    order. MPI's own collectives print lines if a rank is lost, and need a communicator for each
-    transport.
+    `swap(out, to, into, source)` starts a send and a receive, and returns their requests; `take` is
+    called once with the rows of all ranks, in rank order, when they have arrived. MPI's own
+    collectives print lines if a rank is lost, and need a communicator for each transport.
     """
 
     def __init__(
