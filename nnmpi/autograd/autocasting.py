@@ -261,9 +261,9 @@ class autocast(ContextDecorator):  # noqa: N801 - PyTorch's name
         return new
 
     def _within(self, outer: OpTypes | None) -> Casts | None:
-        """Returns the types of ops in this context: those of `outer`, the enclosing context (None:
-        there is none), with this context's type for its own type of device. None if no type is
-        chosen at all."""
+        """Returns the types in which ops compute in this context: on its type of device that of
+        this context, on other types of device those of `outer`, the enclosing context (None: there
+        is none). None if ops keep the types of their arguments everywhere."""
         dtypes, kept = dict[str, Any](), dict[tuple[int, Any], _Copy]()
         if isinstance(outer, Casts):
             dtypes, kept = {**outer.dtypes}, kept if outer.kept is None else outer.kept

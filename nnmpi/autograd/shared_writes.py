@@ -38,7 +38,7 @@ from nnmpi.autograd.recording import (
 
 class DetachedStorage(Storage):
     """The Storage of `t.detach()`: writes to its memory count as writes to t, but no gradient flows
-    from one to the other."""
+    between t and the detached tensor."""
 
     __slots__ = ("root",)
 

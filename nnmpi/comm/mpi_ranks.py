@@ -174,8 +174,11 @@ def _agree_on_settings(transport: Transport, log: CallLog, error: ValueError | N
 
 def _start_guarded(progress: Progress, error: ValueError | None) -> Comm:
     """Starts MPI for several ranks and returns their Comm, guarded by exception hooks and a
-    watchdog. `error` is that of wrong debug settings of this rank, raised on all ranks if this is
-    rank 0."""
+    watchdog.
+
+    `error` is not None if the environment of this rank has wrong debug settings. If this is rank 0,
+    whose settings are those of all ranks, it is raised on all of them.
+    """
     from nnmpi.comm.transport import mpi_job, start_mpi
 
     outliving = _outliving()

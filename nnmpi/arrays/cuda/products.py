@@ -127,8 +127,8 @@ def _multiply(a: Matrices, b: Matrices, c: Matrices, adds: bool) -> None:
 
 
 def _gemm(xp: Any, stream: Any, handle: int) -> Callable[..., object]:
-    """Returns cuBLAS's function for matrix products: that of CuPy, or, while the stream captures a
-    CUDA graph, which CuPy refuses, the function of the library itself."""
+    """Returns cuBLAS's function for matrix products: CuPy's form of it, or the function of the
+    library itself while the stream captures a CUDA graph, when CuPy's raises an error."""
     if not stream.is_capturing():
         gemm: Callable[..., object] = xp.cuda.cublas.gemmStridedBatchedEx
         return gemm

@@ -207,9 +207,9 @@ def _zeros(d: Array) -> Array:
 
 
 def join(y: Array, lse: Array, others: Array, lse_of_others: Array) -> None:
-    """Combines the attention of the same queries to two sets of keys: changes y and lse, the
-    results for one set, to those for the union with the other set, whose results are `others` and
-    `lse_of_others`.
+    """Combines the attention of the same queries to two sets of keys. y and lse are the results for
+    the first set, and are overwritten by the results for the keys of both sets; `others` and
+    `lse_of_others` are the results for the second set.
 
     lse is the logarithm of the sum of e^score of each query. At least one of the sets must not be
     empty.

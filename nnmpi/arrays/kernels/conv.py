@@ -195,10 +195,11 @@ def conv_transpose2d(
     """Computes a transposed convolution: x (N, C, h, w), w (C, O / groups, kh, kw) to y (N, O,
     *size).
 
-    It runs the backward pass of the convolution f, from images of `size` to those of x, by im2col.
-    Memory is channels-last.
+    It is computed like the gradient of a convolution's images, by im2col: x stands for the gradient
+    of the outputs, y for that of the images, of height and width `size`, and f has the options of
+    that convolution. Memory is channels-last.
 
-        y <--method.backward-- x        + bias              the gradient of a convolution's input
+        y <--method.backward-- x        + bias
         dx <--method.forward-- g        dw <--method.backward-- x, g
     """
     xp, xl = xp_of(x), x.transpose(0, 2, 3, 1)

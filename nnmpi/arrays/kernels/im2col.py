@@ -249,8 +249,8 @@ class Im2col:
             gather_loop(self._overlap_add(w, dz, len(dx[s])), dx[s])
 
     def _overlap_add(self, w: Array, dz: Array, n: int) -> Array:
-        """Returns the gradient of n padded images: computes that of the columns, dz @ w.T, and adds
-        each column's to the pixels from which it was gathered."""
+        """Returns the gradient of n images: computes the gradient of their columns, dz @ w.T, and
+        adds that of each column to the pixels from which the column was gathered."""
         padded = self._zeros(n, self.sums)
         places = self._places(padded)
         outputs, kernel = places.shape[1:6], places.shape[6:]
@@ -283,12 +283,12 @@ def direct_outputs(
     zero: Array | None,
     stride: int,
 ) -> None:
-    """Writes the outputs y (n, h, w, O) of a convolution of padded images x (n, H, W, C) by w (kh,
-    kw, C, O), then of bias, ReLU and 2x2 max-pooling.
+    """Writes y (n, h, w, O): padded images x (n, H, W, C) convolved by w (kh, kw, C, O), after 2x2
+    max-pooling, bias and ReLU.
 
-    `bias` and `zero` are a row of biases and of zeros, which ReLU compares with; None: no bias, no
-    ReLU. `largest` receives the position of the maximum in each pooling window; None: no pooling.
-    `stride` is that of the convolution, along both axes.
+    `bias` is a row of biases, and `zero` a row of zeros, which ReLU compares with; None: no bias,
+    no ReLU. `largest` receives the position of the maximum in each pooling window; None: no
+    pooling. `stride` is that of the convolution, along both axes.
     """
     method = _im2col(x, w, stride, largest is not None)
     method.outputs(slice(0, len(x)), y, largest, RowConstants(bias, zero))

@@ -168,11 +168,11 @@ def group_norm_loop(
     r: Out,
     y: Out,
 ) -> None:
-    """Writes y = (x - mean) r w + b for GroupNorm, then SiLU of it if `silu`, and mean and
-    r = 1 / sqrt(var + eps) of each group (N, C), repeated for its channels.
+    """Writes y = (x - mean) r w + b for GroupNorm, then SiLU of it if `silu`. Also writes mean and
+    r = 1 / sqrt(var + eps) of each group, as (N, C): repeated for the channels of the group.
 
-    The variance of a group is the mean of its channels' variances plus that of their squared
-    offsets: sums of squares of x would cancel.
+    The variance of a group is the mean of its channels' variances plus the variance of its
+    channels' means: sums of squares of x would cancel.
     """
     xp = xp_of(x)
     means, m2 = xp.empty_like(mean), xp.empty_like(r)

@@ -201,8 +201,8 @@ def places_in(arena: np.ndarray, plan: MemoryPlan) -> Places:
 def places_of(given: Iterable[tuple[Any, np.ndarray]]) -> Places:
     """Returns places for arrays without data that stand for existing arrays.
 
-    `given` has pairs (array without data, real array): the former is placed in the memory of the
-    latter.
+    `given` has pairs (array without data, real array): the place of the first is the memory of the
+    second.
     """
     return {id(owner(stand_in)): (_as_bytes(array), 0) for stand_in, array in given}
 

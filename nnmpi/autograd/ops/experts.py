@@ -185,8 +185,8 @@ def experts(
 
 
 def _dispatch(gates: Array, start: int, E: int, slots: int) -> tuple[Array, Array]:
-    """Assigns the tokens of each expert to its rows: returns, for each row, the token's index and
-    its gate, both (E, N slots).
+    """Returns (index, gates), both (E, N slots): for each row of each expert, the token that the
+    expert computes there, and the token's gate.
 
     The experts are those with the numbers `start` to start + E - 1. Each has `slots` rows for each
     of N samples. A row without a token has gate 0 and a distinct index after the last token, so

@@ -12,9 +12,9 @@ class TableGradient:
     """The gradient of rows that were looked up in a table, already summed over lookups of the same
     row.
 
-    rows (U, K) are the gradients of the rows `index` (U) of the table, to which they are added.
-    `dense` computes the gradient of every single lookup, which is needed only where gradients are
-    added to others or inspected.
+    rows (U, K) are the gradients of the rows `index` (U) of the table, to which they are added. The
+    function `dense` returns the gradient with a row for each lookup; it is called only where the
+    gradient is added to another one or inspected.
     """
 
     __slots__ = ("dense", "dtype", "index", "rows")

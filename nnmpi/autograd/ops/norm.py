@@ -24,8 +24,9 @@ class _GradientSums(NamedTuple):
     """The gradient of BatchNorm's output, with the sums of it that the backward pass needs.
 
     g             the gradient as rows (1, M, C)
-    total, dot    its sums over rows, (C,): of g, and of g (x - mean)
-    global_sums   (2 C,): both sums over the samples of all ranks that share statistics; None if the
+    total         the sum of g over rows, (C,)
+    dot           the sum of g (x - mean) over rows, (C,)
+    global_sums   (2 C,): total and dot, summed over all ranks that share statistics; None if the
                   gradient of x is not needed or the statistics do not depend on x
     """
 
@@ -158,10 +159,11 @@ def layer_norm(
     kernels.layer_norm_loop(rows, flat_w, flat_b, eps, mean, r, y)
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
-        """Returns the output's gradient as a matrix of rows, and the gradients of w and b.
+        """Returns the output's gradient as a matrix of rows, the gradient of w, and the gradient of
+        b.
 
-        needs[1] and needs[2] say whether those of w and b are needed; if neither is, they are not
-        computed.
+        needs[1] and needs[2] say whether the gradients of w and of b are needed. If neither is,
+        they are not computed.
         """
         g = g.reshape(rows.shape)
         dw, db = (xp.empty(rows.shape[1], types_of(g.dtype).sums) for _ in range(2))

@@ -176,8 +176,8 @@ class Transport(Receiver, Protocol):
         self, out: Bytes | None, to: int, into: Bytes | None, source: int, tag: int
     ) -> None:
         """Sends the bytes `out` to rank `to` and receives a message from rank `source` into `into`,
-        at the same time; returns when both are complete. None for `out` or `into` leaves that part
-        out."""
+        at the same time; returns when both are complete. If `out` is None, nothing is sent; if
+        `into` is None, nothing is received."""
 
     def receiver(self) -> Receiver:
         """Returns a receiver that raises MessageLengthError for messages of an unexpected length.

@@ -192,9 +192,9 @@ class Hub:
             return self._all_done(caller, requests)
 
     def confirm(self, caller: Caller) -> None:
-        """Returns if no rank is lost, on all ranks if all of them call it; otherwise raises
-        RankLost on all. The ranks are those that were left when lost ranks were last excluded
-        (`shrink`)."""
+        """Checks for lost ranks: returns on all ranks if all of them call it and none is lost,
+        otherwise raises RankLost on all that are left. The ranks are those that were left when the
+        job last shrank (`shrink`)."""
         with self._lock:
             meeting = self._meet(caller, confirms=True)
             if meeting.ranks != [*caller.members] or not all(meeting.came.values()):

@@ -30,7 +30,7 @@ class MPIChannel:
         return cls(MPI.Intracomm(MPI.COMM_WORLD.Dup()))
 
     def left(self) -> Sequence[int]:
-        """Returns the other ranks, without those that are known to be lost."""
+        """Returns the ranks of the job, without this one and those that are known to be lost."""
         return self.peers
 
     def send(self, message: bytes, to: int) -> None:

@@ -56,10 +56,11 @@ def meet_loop(
     others: tuple[Counts, ...],
 ) -> None:
     """Enters a barrier of a node's ranks: writes how often this rank has arrived, `count`, to its
-    counter `own`, then checks up to `looks` times if all `others` have counted as far.
+    counter `own`, then checks up to `looks` times if the counters of the other ranks, `others`,
+    have come as far.
 
-    `here` receives the result, 0 or 1. `sync` makes writes visible; the compiled kernel uses atomic
-    stores and loads instead.
+    here[0] becomes 1 if they have, else 0. `sync` makes writes visible; the compiled kernel uses
+    atomic stores and loads instead.
     """
     sync()
     own[0] = count

@@ -141,9 +141,8 @@ class UlfmTransport(MPITransport):
         return node
 
     def _agreed_number(self) -> int:
-        """Agrees with the other ranks on the number of a new transport, which determines its tags:
-        ranks propose numbers until all propose the same.
-        """
+        """Returns the number of a new transport, which determines its tags; collective. The ranks
+        propose numbers until all propose the same one."""
         least = 0
         while True:
             proposals = self.gather([self.family.new_number(least)])
