@@ -102,13 +102,14 @@ class GraphRecorder:
     """Records the layers and ops of one forward pass of a model as nodes of a graph: the structure
     of the model, not the work of a rank.
 
-    `notes` has the modules to record as single nodes, by path, with the reasons. `on_growth` is
-    called with the bytes of all tensors so far, whenever a node is added.
+    `notes` is a dict of the modules to record as single nodes: path -> reason. Whenever a node is
+    added, on_growth(held) is called.
 
-    edges  the tensors of the pass, with its number of samples; available after `free`
+    edges  the tensors of the recorded pass, with the lengths for its number of samples; empty until
+           `free` is called
     fused  ranges of consecutive nodes that run as one op
     again  ranges of nodes that run again in the backward pass, by `checkpoint`
-    held   the bytes of memory of all edges
+    held   the bytes of all tensors recorded so far
     """
 
     def __init__(
@@ -171,11 +172,11 @@ class GraphRecorder:
         return result
 
     def replace_edge(self, t: Tensor, y: Tensor) -> None:
-        """Records that an in-place op turns the tensor t into its result y: a later use of t is a
-        use of the edge (graph tensor) of y.
+        """Called after an in-place op on the tensor t, which was recorded as an op with the new
+        tensor y as its result. From now on a use of t counts as a use of y.
 
-        If a module changes its argument like this, the module that called it has to be recorded as
-        a single node.
+        Raises ConflictError if the op runs within a module that is recorded as a single node: then
+        the module that called it has to be a single node as well.
         """
         if self._unit is not None and self._within:
             raise ConflictError(self._within[-1], WRITES)
@@ -185,8 +186,9 @@ class GraphRecorder:
             self._edges[id(t)] = self._edges[id(y)]
 
     def note_older(self, t: Tensor) -> None:
-        """Raises ConflictError if a `forward` uses a tensor whose values an in-place op on another
-        tensor with the same memory should have changed."""
+        """Called when a `forward` uses the tensor t after an in-place op on another tensor with the
+        same memory, such as a view of t. The graph has no edge for the new values of t, so
+        ConflictError is raised: the module has to be recorded as a single node."""
         if isinstance(t, TracedTensor) and self._within:
             raise ConflictError(self._within[-1], WRITES)
 

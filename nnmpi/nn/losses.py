@@ -175,17 +175,17 @@ class ClassLoss(Loss):
         return labels, True
 
     def _check_ignored(self, labels: np.ndarray, classes: int, may_ignore: bool) -> None:
-        """Checks labels before a recorded forward and backward pass is replayed with them. Raises
-        UnlikeError if these labels may contain ignored ones and those of the recording did not
-        (`may_ignore` False), or the reverse, since other kernels run then."""
+        """Checks `labels` before a recorded forward and backward pass is replayed with them.
+        `may_ignore` says whether the recorded kernels can ignore labels. Raises UnlikeError if
+        these labels need the other kind of kernels: some are ignored and the recorded kernels
+        cannot, or none is ignored and they can."""
         if self._may_ignore(labels, classes) != may_ignore:
             raise UnlikeError("some labels are ignored")
 
     def _may_ignore(self, labels: np.ndarray, classes: int) -> bool:
-        """Returns False if it is certain that no label equals `ignore_index`, so that the loss may
-        use the faster kernels that ignore nothing; otherwise True. The labels are not searched for
-        it: if all are from 0 to classes - 1, the value is True if `ignore_index` is one of these
-        numbers.
+        """Returns True if a label may equal `ignore_index`: if one does, or if `ignore_index` is
+        itself the number of a class, when labels are not searched for it. Returns False if none
+        does: the loss may then use the faster kernels that ignore nothing.
 
         Raises ValueError for a label that is neither `ignore_index` nor from 0 to classes - 1.
         """

@@ -214,8 +214,8 @@ class Module(Hooked, Registries):
         """Returns copies of all parameters and buffers as tensors on the host, with PyTorch's names
         and shapes.
 
-        In PyTorch a write to one of them reaches the model, so writing in place raises
-        RuntimeError.
+        A copy cannot be written to in place: the write would change the model in PyTorch, but not
+        here, so it raises RuntimeError.
         """
         return {place.path: _copy(value) for place, value in self.tensors()}
 

@@ -49,17 +49,18 @@ class RecordedKey(NamedTuple):
 
 
 class PassList(NamedTuple):
-    """The recorded calls of a forward and a backward pass. Their arrays have no data: a replay puts
-    arrays with memory in their place.
+    """The recorded calls of a forward and a backward pass. The arrays in them have no data: they
+    only stand for arrays with memory, which a replay puts in their place.
 
-    calls      checks of inputs first; the backward pass begins at call number `backward`, and its
-               second half, if there is one, at number `second`
-    given      pairs of an array without data and the existing memory that it stands for
-    inputs     arrays without data, in the order of the inputs
+    calls      checks of inputs, then the forward pass; the backward pass begins at call number
+               `backward`, and its second half, if there is one, at number `second`
+    given      pairs (array without data, existing memory that it stands for)
+    inputs     the arrays that stand for the inputs of the pass, such as samples and labels
     keys       the keys of random numbers
-    outputs    the results of the forward pass: a loss, or tensors for another stage
-    seeds      the gradients of the outputs, from which the backward pass starts, or None
-    gradients  the gradients of the inputs that come from another stage
+    outputs    the arrays of the results of the forward pass: a loss, or tensors for another stage
+    seeds      for each output the array of its gradient, an input of the backward pass; or None
+    gradients  the arrays of the results of the backward pass: the gradients of those inputs that
+               come from another stage
     adds       True if the backward pass adds to gradients of an earlier one
     halves     True if the backward pass has two halves: gradients of inputs, then of parameters
     """
@@ -103,9 +104,9 @@ class RecordedPass(Protocol):
 
 
 def uses(p: Parameter) -> None:
-    """A marker in a recorded list of calls; it does nothing when it is called. It says that the
-    values of p have to be in memory from here on: for the next call or, with ZeRO 3, where
-    parameters share memory in turn, for the backward functions that follow."""
+    """A marker in a recorded list of calls; it does nothing when it is called. It says that calls
+    after it read the values of p. With ZeRO 3, which gathers values unit by unit, a replay finds by
+    these markers the call at which each unit begins."""
 
 
 def ready(p: Parameter) -> None:
@@ -152,10 +153,10 @@ def sum_over_ranks(sums: Array, total: Array) -> None:
 
 
 class _StatsOfRanks:
-    """BatchStats (the source of batch statistics for BatchNorm) that is used while a pass is
-    recorded, if the statistics are computed elsewhere: by several ranks, or in the first run of a
-    pass that runs twice. Each request only adds a marker to the list of calls; a replay gets the
-    values there.
+    """The BatchStats (from which BatchNorm gets batch statistics) while a pass is recorded whose
+    statistics are not computed from this rank's samples alone: other ranks have samples of the
+    batch, or the pass runs a second time. A request for statistics adds a marker to the list of
+    calls and returns arrays without data, which a replay fills when it reaches the marker.
 
     counts   the number of values in the moments of each BatchNorm layer
     tracks   False in a second run, since the first one has updated the running statistics
@@ -186,8 +187,8 @@ class StandIns:
         self.pairs = list[tuple[Any, Array]]()
 
     def of(self, array: Array) -> Any:
-        """Returns a new array without data that stands for `array` in recorded calls, and stores
-        the pair of both."""
+        """Makes a new array without data, which stands for `array` in recorded calls; adds the pair
+        (new array, `array`) to the collected pairs, and returns the new array."""
         if not array.transpose(axis_order(array)).flags.c_contiguous:
             refuse(f"an array of shape {array.shape} with gaps in memory")
         self.pairs.append((meta.like(array), array))

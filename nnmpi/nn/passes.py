@@ -103,8 +103,8 @@ class Pass(NamedTuple):
     depend.
 
     samples  the row numbers in the data set of the samples on this rank; None: 0, 1, 2, ...
-    counted  whether the next pass counts as another step: True once a module in training mode has
-             run, or if a trainer counts the steps
+    counted  whether this pass counts as a step, so that the next one draws other random numbers:
+             True as soon as a module in training mode runs in it, and in passes of a trainer
     batch    the number of samples of the whole batch, on all ranks; None: the samples of the input
     around   a function that is called as around(module, forward, *args) in place of each `forward`,
              while the graph of a model is recorded
@@ -150,10 +150,11 @@ def combined_buffers(
     module: object, combine: Mapping[str, Combine], current: Pass
 ) -> Iterator[None]:
     """A context for the `forward` of a module that changes buffers (arrays that are saved with the
-    model but not trained), such as running statistics, and sees only some samples of a batch, as
-    with several ranks or micro-batches. Afterwards the buffers have the values that result from all
-    samples of the batch: for each buffer named in `combine`, the mean ("mean") or the sum of the
-    changes ("sum"). `current` is the Pass: its `batch_stats` combine the changes.
+    model but not trained), such as running statistics. With several ranks or micro-batches, each
+    call of `forward` sees only some samples of a batch, and changes a copy of the buffers. The
+    `batch_stats` of `current`, the Pass, combine the results of all calls for a batch as `combine`
+    says, a dict: name of a buffer -> "mean", the buffer becomes the mean of the results, or "sum",
+    all changes are added to it.
 
     If `forward` runs again in the backward pass to save memory (activation checkpointing), it
     starts from the values that the buffers had before the first run, and what it changes is

@@ -115,7 +115,8 @@ class StateArray(NamedTuple):
     read        read(a, b) returns elements a..b-1 of the part, with lo <= a <= b <= hi, on the
                 host; None if this only describes the array, without elements
     write       copies all elements lo..hi-1 from an array on the host
-    file        the name of the file with the elements, equal on all ranks; "" if a rank has them
+    file        the name of the file that has the elements, in place of a rank's memory; all ranks
+                can read it. "": the elements are in the memory of a rank
     """
 
     place: Place

@@ -101,17 +101,21 @@ class _Repeat:
             current_pass.set(after._replace(batch_stats=before.batch_stats))
 
     def _set_types(self) -> Token[OpTypes | None]:
-        """Sets the types in which ops compute (as under autocast) for one of the two runs.
-        Converted copies of arguments that were kept before are not used, so that both runs make the
-        same autograd nodes."""
+        """Sets the types in which ops compute (as under autocast) to those of the forward pass, for
+        one of the two runs of the function; returns the token that resets them.
+
+        Each run begins without the converted copies of parameters that autocast keeps: so both runs
+        convert the same parameters, and make the same autograd nodes.
+        """
         return op_types.set(self._types and self._types.afresh())
 
     def node_of(
         self, y: Tensor, last: TapeNode, began: int, call: Callable[[], Any]
     ) -> RepeatedNode:
-        """Returns a single autograd node for the result y of a checkpointed function; its backward
-        pass calls `call`, which runs the function again. It replaces the nodes that the first run
-        has made: `last`, and all nodes below it that were made after the time `began`."""
+        """Returns a single autograd node for y, the result of the first run of a checkpointed
+        function. It replaces all nodes of that run: `last`, from which y came, and those before it
+        that were made after the time `began`. When a backward pass visits it, call() runs the
+        function again."""
         nodes, parents, needs = _made_after(began, last)
         self._is_checked &= not is_meta(y.operand)
         self._digest = digest(y) if self._is_checked else 0
@@ -170,13 +174,13 @@ def _made_after(
 
 
 def _renumber(nodes: Sequence[TapeNode], number: int, others: Sequence[Any], began: int) -> None:
-    """Gives numbers to the autograd nodes of a function that has run again in the backward pass. A
-    backward pass visits nodes by descending number, so the new nodes get the numbers that those of
-    the first run had: every second one from `number` + 1 on, with gaps where one node stands for
-    several others.
+    """Gives numbers to `nodes`, the autograd nodes of a function that has run again in the backward
+    pass. A backward pass visits nodes by descending number, so these nodes get the numbers that
+    those of the first run had: every second one from `number` + 1 on, with gaps where one node
+    stands for several.
 
-    Recorded in-place writes (made after `began`) are renumbered too, so that they stay between the
-    same nodes.
+    In-place writes since the time `began` to the tensors of `nodes` or `others` (what the nodes
+    use) have numbers in the same sequence, and get new ones between the same nodes.
     """
     made = [number, *(node.tick for node in nodes)]
     for node in nodes:

@@ -261,8 +261,8 @@ class Registries:
         return self.__dict__ | {"_parent": None, "_name": "", "_own": adopted}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restores the attributes of a copied or unpickled module, and makes it the parent of its
-        children, except of those that belonged to another parent than the original."""
+        """Restores the attributes of a copied or unpickled module. It becomes the parent of those
+        of its parameters and modules whose parent was the original, or which have no parent."""
         adopted = state.pop("_own")
         self.__dict__.update(state)
         for name, part in self._parts():

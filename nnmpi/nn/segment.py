@@ -75,11 +75,12 @@ def _divided(graph: Graph, nodes: range, modules: Mapping[str, Module]) -> Itera
 
 
 def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[list[Call]]:
-    """Returns the calls that compute these nodes (calls of modules that lie within the range, and
-    of single nodes), as a list of chains.
+    """Returns the calls that compute the given nodes of a graph, in order, as a list of chains. In
+    a chain, each call takes the result of the call before, which no other call uses.
 
-    In a chain, each call takes the result of the call before, which no other call uses. An op, or a
-    module that takes or returns several tensors, is a chain of its own.
+    A call computes one node; or several nodes at once, if they are all nodes of a call in `modules`
+    (calls of modules with several nodes). An op, or a module that takes or returns several tensors,
+    is a chain of its own.
     """
     runs, users, k = list[list[Call]](), graph.users(), nodes.start
     inside = [

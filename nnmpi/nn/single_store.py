@@ -19,7 +19,7 @@ class Store(Protocol):
     dtype      the type of all parameters
     rotates    whether the memory of a parameter's values may be reused for others, until `value`
                is called again
-    is_shared  whether parameters share the memory of values or gradients in turn
+    is_shared  whether parameters share memory in turn: that of values (`rotates`) or of gradients
     """
 
     dtype: np.dtype[Any]

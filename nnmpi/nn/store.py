@@ -85,10 +85,10 @@ class Operands(NamedTuple):
         """Yields the operands as blocks of float32 values and unscaled gradients, for optimizers
         that do not support 16-bit training themselves.
 
-        If nothing has 16 bits, there is one block, the operands themselves. Else 16-bit values that
-        a program has changed replace the float32 masters before a block is yielded, and the new
-        masters are rounded to 16 bits when the next block is requested. With `is_whole` there is
-        one block.
+        If nothing has 16 bits, or with `is_whole`, there is one block of all elements. In 16-bit
+        training, master weights whose 16-bit values a program has changed are set to these before a
+        block is yielded. When the next block is requested, the masters that the optimizer has
+        updated are rounded to 16 bits.
         """
         if self.grads.dtype == self.values.dtype and self.mixed.is_empty:
             yield self
@@ -180,8 +180,9 @@ class FlatStore(Store):
         """Yields the arrays for update number t of an optimizer: one Operands for each shard (slice
         that this rank updates) within elements start..end-1 of the flat buffer.
 
-        `state` has the optimizer's state arrays by name, in which the slice of the first shard
-        begins at index `at`. The caller updates each one before it requests the next.
+        `state` has the optimizer's state arrays by name, which have the elements of these shards
+        one after the other, from index `at` on. The caller updates the arrays of each Operands
+        before it requests the next.
         """
         for shard in self.own_shards(start, end):
             values, grads, mixed = self.owned(shard)

@@ -43,8 +43,8 @@ class ModelSource(NamedTuple):
     make       makes a model whose layers are not sharded
     inputs     returns arguments for a number of samples
     labels     returns labels for a number of samples
-    objective  returns the Objective (loss and metrics) where ranks have only a part of the scores,
-               given the sharding and the Comm of each mesh axis
+    objective  a function of the sharding and of the Comm of each mesh axis; returns the Objective
+               (loss and metrics) of a rank, which may have only a part of the scores
     cache      results of earlier simulated runs
     """
 
@@ -72,12 +72,13 @@ def trace(
     objective: Callable[[Any, Any], Any] | None = None,
     build: Callable[[], Module] | None = None,
 ) -> Graph:
-    """Returns the graph of a model that is called with zeros(n), arguments for n samples.
+    """Returns the graph of a model, recorded in two forward passes on zeros(n), which returns the
+    model's arguments for n samples. The model is left unchanged.
 
-    `check` gets the result of the model for FEW samples. `labels`, `objective` and `build`, which
-    makes another model, are kept for simulated steps (`ModelSource`). Raises the errors of the
-    model and of `check`, and MemoryError within the first pass if real elements are needed and the
-    largest pass would not fit in memory. The model is left unchanged.
+    `check` is called with the result of the first pass, and may raise an error. `labels`,
+    `objective` and `build`, which makes the model again, are kept for simulated steps
+    (`ModelSource`). Raises the errors of the model and of `check`, and MemoryError if a module
+    needs real elements and these would not fit in memory.
     """
     notes: dict[str, str] = {}
     while True:
@@ -211,10 +212,9 @@ def lazy_model(model: Module) -> Module:
 
 @contextmanager
 def unchanged(module: Module) -> Iterator[None]:
-    """A context for tracing a module, whose state is restored at its end: buffers are copies in it,
-    and parameters may get other stores.
-
-    Modes and other attributes are restored too, except for changes inside the attribute values.
+    """A context in which a module is traced. Within it the buffers are copies, and parameters may
+    be given other stores; at its end, parameters, buffers, modes and all other attributes are again
+    the objects that they were. Changes inside such an object, such as a list, are not undone.
     """
     modules = list(dict.fromkeys(module.modules()))
     attributes = [vars(m) | {name: dict(vars(m)[name]) for name in REGISTRIES} for m in modules]
@@ -270,10 +270,12 @@ def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) ->
 
 
 def _edges(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) -> Iterator[Edge]:
-    """Yields the tensors of the graph, combined from those of the passes with few and with more
-    samples; lengths that grow with the number of samples are marked. `notes` has the modules that
-    are recorded as one node, by path: elsewhere a tensor that differs otherwise raises
-    ConflictError."""
+    """Yields the tensors of the graph, each combined from its recordings in the passes with few and
+    with more samples. Lengths that grow with the number of samples are marked.
+
+    Raises ConflictError if the recordings of a tensor differ in anything else, except within the
+    modules in `notes` (a dict by path), which are recorded as one node already.
+    """
     within = {e: node.within for node in few.nodes for e in node.outputs}
     for e, (x, y) in enumerate(zip(few.edges, more.edges, strict=True)):
         lengths = [(n.size, m.size) for n, m in zip(x.axes, y.axes, strict=False)]

@@ -77,8 +77,8 @@ def is_code(value: Any) -> bool:
 
 
 def foreign(parts: Iterable[Any]) -> str | None:
-    """Returns the name of the first module or function in `parts` that does not belong to nnmpi, or
-    of the first attribute of a module in them that holds such a function; None if there is none."""
+    """Returns the name of the first user-written module or function that is found in `parts`
+    (modules and functions) or as an attribute of these modules; None if all belong to nnmpi."""
     for part in parts:
         if not is_own(part):
             return name_of(part)
@@ -213,8 +213,9 @@ class UsersCode:
                 self._look_at_value(plain, f"{cls.__name__}.{attribute}")
 
     def _look_at_value(self, value: Any, name: str) -> None:
-        """Examines a value that the code reads, under this name, and code that it refers to; raises
-        UnfitError if it may change unnoticed."""
+        """Registers what `value` refers to, such as the variables of a function, so that changes of
+        it are noticed; raises UnfitError if the value may change unnoticed, as a list may. `name`
+        is the name under which the code reads the value, for the message."""
         if is_plain(value) or isinstance(value, Module | Parameter | types.ModuleType):
             return
         if isinstance(value, type) and (

@@ -28,8 +28,8 @@ def _norms(x: Tensor, p: float, dim: int, least: float) -> Tensor:
 
 
 def _widened(*values: Any) -> tuple[Any, list[Tensor]]:
-    """Returns the common type of the values, and all values converted to the type in
-    which that is added up (float32 or float64)."""
+    """Returns (type, tensors): the common type of the values, and the values converted to the type
+    in which sums of the common type are computed, such as float32 for float16."""
     tensors = as_tensors(*values)
     dtype = reduce(common_type, [t.dtype for t in tensors])
     return dtype, [t.astype(types_of(dtype).sums) for t in tensors]

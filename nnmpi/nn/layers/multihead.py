@@ -88,7 +88,7 @@ class MultiheadAttention(Module):
             is NOT seen, or numbers that are added to the scores. A query that sees no key gets the
             bias of the output, where PyTorch gives NaN.
         is_causal: query i sees keys 0 to i only, of those that the masks let it see
-        need_weights: without them the matrix of all scores is never in memory
+        need_weights: False saves memory, since the matrix of all probabilities is never stored
         """
         inputs = self._by_sample(query, key, value)
         q, k, v = map(self._heads, self._projected(*inputs))
@@ -184,8 +184,9 @@ def _visible(key_padding_mask: Any, attn_mask: Any, q: Array, S: int) -> list[Ar
 
 
 def _merged(masks: list[Array]) -> Array | None:
-    """Returns one mask that combines two: bool if both are, else floats, with -inf where a key is
-    not seen."""
+    """Returns one mask with the effect of all given ones, of which there are at most two: boolean
+    (true where a key is seen) if all are boolean, else floats to add to the scores, -inf where a
+    key is not seen. Returns None if there are no masks."""
     if len(masks) < 2:
         return masks[0] if masks else None
     a, b = masks

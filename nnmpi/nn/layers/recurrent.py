@@ -147,12 +147,12 @@ class _Recurrent(Module):
             )
 
     def _equal_rows(self, x: Tensor) -> Array | None:
-        """Returns the integers that were looked up if x is the result of an Embedding, else None.
-        Equal integers mean equal rows of x, so the product of a row with the weights has to be
-        computed only once.
+        """Returns the integers that an Embedding has looked up to make x; None if x was made in
+        another way. Where the integers are equal, the rows of x are equal too, so the product of
+        such a row with the weights is computed only once.
 
         Also returns None if the weights share memory with other parameters in turn
-        (`Store.rotates`), as with ZeRO 3: the gradient for all rows may then be needed later.
+        (`Store.rotates`), as with ZeRO 3: the gradients of all rows may be needed later then.
         """
         rotates = any(p.store is not None and p.store.rotates for p in self.parameters())
         return x.index if isinstance(x, EmbeddingResult) and not rotates else None
