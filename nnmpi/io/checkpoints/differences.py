@@ -29,10 +29,12 @@ RULES: dict[str, ResumeRule] = {
 
 
 def check_resumable(old_run: Mapping[str, Any], new_run: Mapping[str, Any], source: str) -> None:
-    """Raises ValueError, with both values, if an option or fact has another value in the new run
-    than in the old one and RULES says that it must not. Both runs are given as names with values.
+    """Raises ValueError if a run cannot be resumed, because an option or a fact (such as the data
+    set) differs that the table RULES does not allow to change. The message has the old and the new
+    value.
 
-    `source` names what is resumed, such as "the snapshot".
+    Each run is given as a dict: name of an option or fact -> value. `source` names what is resumed
+    in the message, such as "the snapshot".
     """
     for rule, name, old, new in changed_options(old_run, new_run):
         if rule.effect is ResumeEffect.REFUSED:

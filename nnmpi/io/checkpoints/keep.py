@@ -103,24 +103,25 @@ def best_until(directory: Path, step: int, metric: str) -> float | None:
 
 
 def undone_by(step: int, restored: Sequence[int], others: Iterable[Sequence[int]]) -> int | None:
-    """Tells whether `Trainer.restore` has made a checkpoint outdated, because it took the run back
-    to an earlier step after the checkpoint was written. Returns the earliest such step; None if the
-    checkpoint is valid.
+    """Returns None if the checkpoint of `step` still belongs to the run. It does not if, after it
+    was written, `Trainer.restore` took the run back to an earlier step: then that step is returned,
+    the earliest one if there are several.
 
-    step       the step of the checkpoint
     restored   the steps to which the run had been taken back when the checkpoint was written
-    others     the same lists of other checkpoints and of the run, in which later restores are added
+    others     lists like `restored`, of other checkpoints and of the run now; a list that is longer
+               than `restored` ends with the later restores
     """
     later = chain.from_iterable(other[len(restored) :] for other in others)
     return min((to for to in later if to < step), default=None)
 
 
 def remove_old(directory: Path, step: int, keep: int, best: str | None) -> None:
-    """Removes checkpoints older than `step`, whose checkpoint was just written, except some.
+    """Removes old checkpoints, after the checkpoint of `step` was written. Kept are the newest
+    `keep` from which the run could resume, and the one with the best value of the metric `best`, if
+    `best` is given.
 
-    The newest `keep` from which the run could resume stay, and the one with the best value of
-    metric `best`. Newer checkpoints are left and not counted: they are damaged, or
-    `Trainer.restore` has undone their steps, since otherwise the run would have resumed from them.
+    Checkpoints of steps after `step` are neither removed nor counted: they are damaged, or
+    `Trainer.restore` has taken the run back to a step before them.
     """
     by_step = folders(directory)
     known = outcomes(by_step, step)

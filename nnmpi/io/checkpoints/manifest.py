@@ -124,11 +124,11 @@ def to_bytes(manifest: Manifest) -> bytes:
 
 
 def parsed_by(read: Callable[[Any], T], content: bytes) -> T:
-    """Checks the bytes of a manifest against their SHA-256, and returns read(JSON), the result of a
-    function for the JSON in them.
+    """Checks `content`, the bytes of a manifest, against the SHA-256 in it, parses its JSON, and
+    returns the result of calling the function `read` with the parsed value.
 
-    Raises DamagedError for another version of the format, a wrong SHA-256, or JSON that `read`
-    refuses.
+    Raises DamagedError for a wrong SHA-256, another version of the format, or a value for which
+    `read` raises an error.
     """
     start = len(HEAD) + DIGEST
     digest, body = content[len(HEAD) : start], content[start + len(MIDDLE) : -len(TAIL)]

@@ -58,9 +58,9 @@ def divided(owned: Sequence[Sequence[StateArray]], least: int = LEAST) -> list[l
     slices of arrays, that each rank writes, in order, as descriptions without values.
 
     `owned` has the arrays of each rank. If several ranks have an element, exactly one of them
-    writes it. Arrays of less than `least` bytes are not cut, nor are those whose copies may differ,
-    such as buffers of ranks that do not synchronize each step. The first rank writes arrays that
-    are small and may differ, or are empty.
+    writes it, and these ranks write about equally many bytes. An array is not cut if it has less
+    than `least` bytes, or if its copies on several ranks may differ, as those of buffers do; if
+    both are true, or if it is empty, the first of these ranks writes it.
     """
     shared = defaultdict[tuple[int, ...], list[tuple[int, StateArray]]](list)
     of_ranks: list[list[tuple[int, StateArray]]] = [[] for _ in owned]

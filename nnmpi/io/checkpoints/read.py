@@ -31,10 +31,9 @@ KEPT = 64
 
 
 class BlockReader:
-    """Reads files of a checkpoint in blocks of 1 MB, checks each against its digest, and caches the
-    latest.
-
-    Reading a file's elements in order reads no byte twice.
+    """Reads files of a checkpoint in blocks of 1 MB, checks each against its digest, and keeps the
+    blocks that were read last in memory. So no byte is read twice from disk if the elements of a
+    file are requested in order.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -146,11 +145,12 @@ def use_newest(
     use: Callable[[StoredCheckpoint], object],
     restored: Sequence[int] = (),
 ) -> StoredCheckpoint | None:
-    """Calls `use` with the newest checkpoint and returns the checkpoint, or None; collective.
+    """Calls use(checkpoint) with the newest checkpoint in the directory, and returns the
+    checkpoint; returns None, and does not call `use`, if there is none. Every rank calls it.
 
-    `use` should read the checkpoint. Blocks are checked only then: if one is damaged, the next
-    older checkpoint is used. `restored` has the steps to which `Trainer.restore` has taken a
-    running run back.
+    `use` reads the arrays of the checkpoint, which checks the blocks of its files. If a rank finds
+    a damaged block, all ranks call `use` again, with the next older checkpoint. `restored` has the
+    steps to which `Trainer.restore` has taken this run back so far.
     """
     without: dict[int, str] = {}
     while (checkpoint := newest(directory, comm, without, restored)) is not None:
@@ -175,10 +175,11 @@ def newest(
     without: Mapping[int, str] | None = None,
     restored: Sequence[int] = (),
 ) -> StoredCheckpoint | None:
-    """Returns the newest intact checkpoint that is not outdated, or None; collective.
+    """Returns the newest intact checkpoint in a directory that is not outdated, or None. Every rank
+    calls it.
 
-    A checkpoint is outdated if the run was later restored to an earlier step. `without` maps steps
-    of checkpoints that turned out to be damaged to the reason. `restored` has the steps to which
+    A checkpoint is outdated if the run was later restored to an earlier step. `without` has the
+    checkpoints that turned out to be damaged: step -> reason. `restored` has the steps to which
     `Trainer.restore` has taken the run back, in addition to those in checkpoints. Raises ValueError
     on all ranks if the directory cannot be read, or if ranks do not share it.
     """
@@ -206,12 +207,13 @@ def newest(
 def newest_of(
     directory: Path, without: Mapping[int, str] | None = None, restored: Sequence[int] = ()
 ) -> StoredCheckpoint | None:
-    """Returns the newest usable checkpoint in a directory, or None, without asking other ranks.
+    """Returns the newest usable checkpoint in a directory, or None if the directory has none. Only
+    one rank needs to call it.
 
     A checkpoint is passed over if it is damaged, if the run was later restored to an earlier step,
-    or if its step is in `without`, which maps steps to the reason. `restored` has the steps to
-    which `Trainer.restore` has taken the run back, in addition to those in checkpoints. Raises
-    ValueError if there are only checkpoints that cannot be used.
+    or if its step is in `without`, a dict: step -> reason. `restored` has the steps to which
+    `Trainer.restore` has taken the run back, in addition to those in checkpoints. Raises ValueError
+    if there are only checkpoints that cannot be used.
     """
     try:
         by_step = folders(directory)

@@ -114,11 +114,11 @@ def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, rank
 def next_steps(
     comm: Comm, positions: Sequence[WorkerPosition], workers: int
 ) -> tuple[StepState, ...]:
-    """Returns the step with which each of `workers` asynchronous workers goes on after a resume.
-    Every rank calls it with the `positions` of workers in its snapshot.
+    """Returns a tuple with the step from which each asynchronous worker goes on in a resumed run of
+    `workers` workers. Every rank calls it with the `positions` of workers in its snapshot.
 
-    The result is empty if another number of workers has saved the positions: then each worker gets
-    other parts of the batches than before.
+    The tuple is empty if the run had another number of workers when the positions were saved: the
+    positions are of no use then, since each worker gets other parts of the batches than before.
     """
     of_all = chain.from_iterable(gather_objects(comm, positions))
     next_of = {position.worker: position.next for position in of_all if position.workers == workers}

@@ -75,7 +75,7 @@ class WriteResult(NamedTuple):
 class WriteJob(NamedTuple):
     """The content of a checkpoint that is to be written, as one rank knows it.
 
-    snapshot   the Snapshot; it has the arrays of this rank, until they are copied for the file
+    snapshot   the Snapshot to write: with this rank's arrays or, after these were copied, without
     written    the slices of arrays that each rank writes, as descriptions without values
     about      on rank 0, the facts about the run as JSON
     log        the path of the run's log
@@ -122,13 +122,13 @@ class Writer:
     def start(
         self, snapshot: Snapshot, about: RunFacts, log: str | None = None
     ) -> WriteResult | None:
-        """Starts to write a checkpoint; waits for an unfinished one first, and returns its result
-        or None.
+        """Starts to write a checkpoint of `snapshot`. If the checkpoint before is unfinished, waits
+        for it, and returns its result; otherwise returns None.
 
-        Copies this rank's part of the snapshot, since later steps change the arrays. `about`, used
-        on rank 0, has the facts about the run that the snapshot lacks. Raises ValueError on all
-        ranks if a checkpoint cannot hold them. The file `log` is synced to disk before the
-        checkpoint is complete.
+        The arrays that this rank writes are copied first, since later steps change them. `about`,
+        used on rank 0, has the facts about the run that the snapshot lacks; if they have values
+        that JSON cannot represent, all ranks raise ValueError. The run's log, the file `log`, is
+        synced to disk before the checkpoint is complete.
         """
         last, began = self.finish(), self._system.clock()
         of_about = list[np.ndarray]()

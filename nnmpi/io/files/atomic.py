@@ -51,8 +51,8 @@ def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
     part = target.with_name(f".nnmpi-{name}.part")  # `target.part` might be too long a name
 
     def kept(path: str, _: int) -> int:
-        """Opens the temporary file for `open`, without truncating it, since another process may be
-        writing to it."""
+        """Opens the temporary file, as the `opener` of Python's `open`, and returns its descriptor.
+        The file is not truncated, since another process may be writing to it."""
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
 
     with open(part, mode, opener=kept) as file:

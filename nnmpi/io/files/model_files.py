@@ -51,12 +51,12 @@ class ModelFile:
         return PLAIN
 
     def resolved(self, config: Config, is_named: bool) -> tuple[Config, Build | None]:
-        """Returns the config with the name of the stored model, and the function that builds this
-        model, if what is stored tells both, as a folder with config.json does.
+        """Returns (config, None): a file does not tell how to build the model of its tensors, so
+        the model is the one that `config`, the options of the run, names.
 
-        A file has tensors only: so here the config is returned unchanged, with None in place of the
-        function. Raises ValueError if the user has named a model (`is_named`), and it is another
-        than the stored one.
+        A class for folders, where config.json describes the model, returns the config with the name
+        of the stored model, and a function that builds it. It raises ValueError if the user has
+        named a model (`is_named`), and it is another than the stored one.
         """
         return config, None
 

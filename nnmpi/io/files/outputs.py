@@ -100,9 +100,9 @@ def opened_log(log: str, appends: bool, mark: LogMark | None = None) -> IO[str]:
 
 
 def _check_content(log: str, appends: bool, mark: LogMark | None) -> int:
-    """Returns to how many bytes a log is truncated before a run appends to it: to its last whole
-    line. If `mark` is given and the file is the log of the run that wrote the checkpoint with this
-    LogMark, it is the length that the log had then.
+    """Returns the number of bytes to which a log is truncated before a run appends to it. If the
+    LogMark of a checkpoint is given (`mark`) and fits the file, this is the length that the log had
+    when the checkpoint was written; otherwise the length without an incomplete last line.
 
     Raises OSError if a run must not write to the file: it is no log, or it has another run and
     `appends` is False.

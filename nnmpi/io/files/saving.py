@@ -119,12 +119,13 @@ def write_whole(
     sizes: tuple[Any, ...] | None,
     model: str,
 ) -> str:
-    """Writes a whole model, which may be divided among ranks, to one file. Every rank calls it: the
-    rank with a `path` writes the file, and the others send it their parts of the tensors.
+    """Writes a whole model, which may be divided among ranks, to one file; returns the name of the
+    file. Every rank calls it: the rank that is given a `path` writes the file, and the other ranks,
+    with `path` None, send it their parts of the tensors.
 
-    They send them even if writing fails, since they cannot know. `arrays` are the model's tensors,
-    `sizes` those of a GPT or Llama, else None, and `model` is the model's name. Returns the name of
-    the file.
+    If writing fails, the writer still receives what the other ranks send, so that they do not wait
+    for ever. `arrays` are the model's tensors, `sizes` those of a GPT or Llama, else None, and
+    `model` is the model's name.
     """
     digest, file = hashlib.sha256(), ""
     form: FileFormat = PLAIN
@@ -193,10 +194,10 @@ def write(
 
 
 def place_of(header: bytes, key: str) -> int:
-    """Returns at which byte of the header the digest under a metadata key begins; -1 if there is
-    none.
+    """Returns the byte offset in the header at which the digest that the metadata have under `key`
+    begins; -1 if they have none.
 
-    It cannot be found within another text, since quotes are escaped there.
+    The search for "key": "digest" cannot match inside another text, where quotes are escaped.
     """
     match = re.search(rb'"%b"\s*:\s*"[0-9a-f]{64}"' % key.encode(), header)
     return match.end() - 1 - len(BLANK) if match else -1

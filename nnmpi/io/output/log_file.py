@@ -51,10 +51,11 @@ NUMBERED = {"epoch": "epoch", "step": "step", "evaluation": "step"}
 
 
 def runs_of(events: Sequence[Event]) -> list[list[Event]]:
-    """Returns the events of each run in a log, its start event first.
+    """Returns a list of the runs in a log, each as a list of its events, the start event first.
 
-    A start event whose epochs continue those before it, as a second `fit` writes it, belongs to the
-    earlier run. Repeated steps, evaluations or epochs begin another run.
+    If `fit` is called again and goes on with the next epoch, it writes a new start event, but its
+    events are added to the run before. If a step, evaluation or epoch has a number that the run has
+    had already, another run begins with it, to which the same start event is given.
     """
     runs, made = list[list[Event]](), dict[str, int]()
     for event in events:

@@ -88,8 +88,8 @@ def phrases(table: str, e: Event) -> Iterator[str]:
     """Yields phrases of add-ons for the text of `e`, the start event of a run or the description of
     a layout.
 
-    `table` is the name of a table of add-ons, "phrases" or "sync_phrases". It has a function for
-    each field that an add-on adds to `e`; the function makes the phrases.
+    `table` is the name of a table of add-ons, "phrases" or "sync_phrases", which maps names of
+    fields to functions. For each of these fields that is in `e`, function(e) yields phrases.
     """
     for of_field in addons.of_fields(table, e):
         yield from of_field(e)

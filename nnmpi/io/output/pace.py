@@ -22,7 +22,8 @@ from nnmpi.parallel.step.objective import Criterion
 
 
 class Window(NamedTuple):
-    """Sums over the training steps since the last "step" event, which is logged every few steps.
+    """Sums of the losses and gradient norms of the training steps since the last "step" event: an
+    entry of the log, written every few steps, that reports the means of these sums.
 
     since, until     the number of steps of the run at the start and at the end of the window
     loss, divisor    the sum of the losses, and the number by which it is divided for the mean
@@ -135,9 +136,12 @@ class Pace:
         self._since = time.perf_counter()
 
     def lap(self, result: StepResult, every: int) -> None:
-        """Records the end of a step, whose result (loss and counts) is `result`. If a "step" event
-        was due after the step before, as at multiples of `every`, the sums for the next event begin
-        with this step."""
+        """Adds a step that has just ended to all sums and times; `result` has its loss, gradient
+        norm and number of samples. Call it after each step.
+
+        `every` is the number of steps from one "step" event of the log to the next. If such an
+        event was due before this step, the sums for the next event are reset first.
+        """
         now = time.perf_counter()
         seconds, samples, tokens, before_epoch, total, norms, elapsed, window = self._so_far
         if window.is_over(every):
@@ -157,7 +161,8 @@ class Pace:
 
     @property
     def window(self) -> Window:
-        """Sums over the steps since the last "step" event."""
+        """The Window for the next "step" event of the log: the sums of losses and gradient norms
+        of the training steps since the last such event."""
         return self._so_far.window
 
     def go_back(self, norms: tuple[float, int]) -> None:

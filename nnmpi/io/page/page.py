@@ -51,9 +51,8 @@ def read(file: File) -> LogOrTrace:
 
 
 def logs_of(sources: Mapping[str, LogOrTrace]) -> list[LoggedEvents]:
-    """Returns the logs among some files, by name of the file, each with its traces.
-
-    A trace belongs to the last run of the log that precedes it in `sources`.
+    """Returns the logs in `sources`, which maps the path of each file to its contents, a log or a
+    trace. Each trace is added to the log that precedes it in `sources`, as one of its last run.
     """
     logs = [file for file, source in sources.items() if not isinstance(source, TraceFile)]
     names, logged = dict(zip(logs, named(logs), strict=True)), list[LoggedEvents]()

@@ -101,9 +101,10 @@ def resident_bytes() -> Iterator[Callable[[], int]]:
 class RankEntries(NamedTuple):
     """The records of a rank's first steps, without the last step if it is incomplete.
 
-    events      operations, and the waits within them, in the order of ends
-    works       collectives and messages in the background, in the order of starts
-    operations  name, algorithm and bytes of each kind of work
+    events      a row for each operation, and for each wait within one, in the order of their ends
+    works       a row for each collective or message in the background, in the order of their starts
+    operations  (name, algorithm, bytes) of each kind of collective or message; the rows of `works`
+                have the number of the kind
     """
 
     events: np.ndarray
@@ -206,14 +207,17 @@ class Recording(Recorder):
 
     @property
     def operations(self) -> list[tuple[str, str, int]]:
-        """Name, algorithm and bytes of each kind of Work (asynchronous communication)."""
+        """A list of (name, algorithm, bytes), one for each kind of Work (asynchronous
+        communication) that was recorded."""
         return [(work.operation, work.algorithm, work.bytes) for work in self._operations]
 
     @property
     def limit(self) -> int:
-        """The number of steps whose records are complete, or NO_LIMIT while there is room for more.
+        """The number of steps that a trace may show, because all of their operations were recorded.
+        It is NO_LIMIT as long as the recording has room for more operations.
 
-        The step that was recorded last is not counted, since its communication may be unfinished.
+        Once it is full, the step that was recorded last is not counted, since its communication in
+        the background may be unfinished.
         """
         if not self._is_full:
             return NO_LIMIT

@@ -94,8 +94,9 @@ def _net(events: np.ndarray) -> np.ndarray:
 
 
 def _group_of(ranks: int, mesh: Mesh, *axes: str) -> np.ndarray:
-    """Returns an array with one number for each rank: the first rank of the group that it forms
-    with other ranks along these axes of the mesh. A parameter server is a group by itself."""
+    """Returns an array with one number for each of `ranks` ranks: the first rank of its group. The
+    ranks of a group differ only in their places along the given axes of the mesh. A rank outside of
+    the mesh, such as a parameter server, is a group by itself."""
     first = np.arange(ranks)
     for group in mesh.groups(*axes):
         first[list(group)] = group[0]
