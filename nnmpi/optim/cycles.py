@@ -197,11 +197,11 @@ class OneCycleLR(LRScheduler):
         return self._at(1, 2)
 
     def _at(self, start: int, end: int) -> list[float]:
-        """Returns the current value of each group, a rate or a momentum: interpolated between its
-        values at the beginning and at the end of the current phase of the cycle.
+        """Returns the current learning rate or momentum of each group: interpolated between the
+        values at the beginning and at the end of the current phase, such as the rise of the rate.
 
-        A phase is a tuple (last step, lists of values ...), in which `start` and `end` are the
-        indices of the list at the beginning and of that at the end.
+        A phase is a tuple of its last step and of lists with a value for each group. phase[start]
+        is the list for its beginning, and phase[end] that for its end.
         """
         begin = 0.0
         for phase in self._phases[:-1]:

@@ -40,8 +40,9 @@ DECAYS: dict[str, Callable[[Iterable[Parameter]], list[Group]]] = {
 
 
 class Option:
-    """An attribute of an optimizer for an option of its groups: reading gives the value that all
-    groups share, writing sets it in all groups."""
+    """A descriptor that makes an option of the parameter groups, such as `lr`, an attribute of the
+    optimizer: reading it returns the value that all groups share, and raises ValueError if they
+    differ; writing sets it in all groups."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -107,9 +108,9 @@ class Common(TypedDict, total=False):
 
 
 def check_common(owner: str, common: Common, options: Mapping[str, Any]) -> None:
-    """Warns if options of PyTorch are given, in `common`, that have no effect here. Raises an error
-    for options that the optimizer `owner` does not have (its own are `options`), and for values
-    that would need another result."""
+    """Checks `common`, those keyword arguments of the optimizer `owner` that are not among its own
+    `options`: warns of options of PyTorch that have no effect here, and raises an error for unknown
+    names and for differentiable=True, which is not supported."""
     for name in common.keys() - Common.__annotations__.keys():
         raise TypeError(
             f"{owner} has no option {name!r}{nearest(name, options)}; its options are "

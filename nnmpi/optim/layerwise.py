@@ -65,9 +65,12 @@ class Layerwise(Optimizer):
         raise TypeError(f"{type(self).__name__} does not define _direction")
 
     def _ratio(self, values: float, direction: float, group: Group) -> float:
-        """Returns the trust ratio for the norms of a parameter's values and of its direction. It
-        may depend on their quotient alone: if several ranks have copies of a parameter, both norms
-        count every copy."""
+        """Returns the trust ratio of a parameter, by which its learning rate is multiplied.
+        `values` is the norm of its values, `direction` that of its change at a learning rate of 1.
+
+        A subclass may use only the quotient of the two norms: if several ranks have copies of the
+        parameter, both norms count every copy.
+        """
         return values / direction
 
 

@@ -17,8 +17,8 @@ from nnmpi.nn.parameter import Parameter
 class LeafParameter(Parameter):
     """The parameter that takes the place of a plain tensor in the groups of an optimizer.
 
-    `grad` is the gradient of the tensor; `has_grad` and `grad_memory`, which the optimizer reads,
-    are those of a copy.
+    `grad` is the gradient of the tensor itself. The optimizer reads `has_grad` and `grad_memory`,
+    which belong to a copy of that gradient (see `Leaf.collect`).
     """
 
     __slots__ = ("tensor",)

@@ -46,11 +46,11 @@ class LambdaLR(LRScheduler):
 
 
 class ChainableLR(LambdaLR):
-    """A LambdaLR that goes on from the current rates, as in PyTorch, so that changes by another
-    scheduler or by the program stay in effect.
+    """A LambdaLR that changes the current rates step by step, as in PyTorch, so that changes by
+    another scheduler or by the program stay in effect.
 
-    For instance, a rate that the program has halved stays half of the rate of this scheduler alone
-    in all further steps. With a `floor`, the lowest rate, this holds for the distances from it.
+    For instance, if the program halves a rate, all later rates are half of what they would have
+    been; with a `floor`, the lowest rate of the schedule, their distance from the floor is halved.
     """
 
     def __init__(

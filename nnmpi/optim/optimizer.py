@@ -41,8 +41,8 @@ class FlatRange(NamedTuple):
     """A range of consecutive parameters, i..j-1, that an optimizer updates together as one flat
     slice; unlike a `Range` it may cover several tensors.
 
-    They are adjacent in a store, from `start` to `end`, are in the same group, and have equal step
-    counts.
+    These parameters lie one after the other in `store`, at elements start..end-1 of its flat
+    buffer, are in the same parameter group, and have equal step counts.
     """
 
     i: int
@@ -254,8 +254,9 @@ class Optimizer:
         return array
 
     def operands(self, of: Container[int] | None = None) -> Iterator[tuple[slice, Operands]]:
-        """Yields (slice of a state array, operands) for the memory that this rank updates; with
-        `of`, only for the parameters with these indices."""
+        """Yields (slice, Operands) for the parts of parameters that this rank updates. The Operands
+        have the values and gradients of a part, and state_array[slice] would have its state. With
+        `of`, only the parameters with these indices are included."""
         for i, (at, p) in enumerate(zip(self._flat_state.starts, self.parameters, strict=False)):
             if of is not None and i not in of:
                 continue
@@ -333,8 +334,8 @@ class Optimizer:
         return ((lo, hi) for lo, hi, _ in self._flat_state.ranges(i))
 
     def _read(self, name: str, i: int, at: int, lo: int, hi: int) -> np.ndarray:
-        """Returns elements lo..hi-1 of parameter i's part of a state array, on the host; `at` is
-        the index of the parameter's element 0."""
+        """Returns the state `name`, such as "momentum_buffer", of elements lo..hi-1 of parameter i,
+        on the host. Element 0 of the parameter has its state at index `at` of the state array."""
         return backend.to_host(self._converted(name, i, self.state[name][at + lo : at + hi]))
 
     def _write(self, name: str, at: int, values: np.ndarray) -> None:
@@ -408,9 +409,9 @@ class Optimizer:
         raise TypeError(f"{type(self).__name__} does not define _update")
 
     def _dependencies(self) -> list[tuple[bool, Any]]:
-        """Returns, for each parameter, its store (the memory that it is in) and whether it has a
-        gradient. If the list differs from that of the last step, the ranges of parameters that one
-        call updates are found again."""
+        """Returns a pair for each parameter: whether it has a gradient, and its store (the memory
+        that it is in). If the list differs from that of the last step, the ranges of parameters
+        that one call updates are found again."""
         return [*map(_FACTS, self.parameters)]
 
     def _find_ranges(self) -> list[FlatRange]:

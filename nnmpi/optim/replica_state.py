@@ -46,9 +46,9 @@ class ReplicaState(NamedTuple):
 
 
 def terms_of(saved: Iterable[StateArray], old: int, new: int) -> Callable[[str], list[str]]:
-    """Returns a function from the name of a state array on this replica to the names of the saved
-    arrays that are added up to restore it, if the number of replicas changes; an empty list if it
-    keeps its initial values.
+    """Returns a function f, by which optimizer state is restored after the number of replicas has
+    changed: f(name of a state array of this replica) lists the names of the arrays in `saved` whose
+    sum are its values. The list is empty if the array keeps its initial values.
 
     old, new   the number of data-parallel replicas when the arrays were saved, and now
     """
@@ -80,11 +80,11 @@ def terms_of(saved: Iterable[StateArray], old: int, new: int) -> Callable[[str],
 
 
 def _sources(state: str, number: int | None, saved: Sequence[int], old: int, new: int) -> list[int]:
-    """Returns which replicas' saved arrays are added up to restore a state array `state` on replica
-    `number`, as a list of their numbers; `number` is None for state that all replicas share.
+    """Returns the numbers of the replicas whose saved arrays are added up to restore the state
+    `state`, such as "momentum_buffer", on replica `number` (None: state that all replicas share).
 
-    `saved` are the replicas whose arrays are complete in the file, all of `old` unless ranks were
-    lost; `new` is the number of replicas now.
+    `saved` are the numbers of the replicas whose arrays were saved completely: all, unless ranks
+    were lost. `old` and `new` are the numbers of replicas when they were saved, and now.
     """
     if state == RESIDUAL:
         return [*saved[number or 0 :: new]]
@@ -109,6 +109,7 @@ def unnumbered(name: str) -> tuple[str, int | None]:
 
 def of_one(names: Iterable[str]) -> list[str]:
     """Returns those `names` of state arrays that training with a single data-parallel replica
-    needs, which are all but that of the differences between replicas. The residual of compression
-    comes last: a single replica has the sum of all replicas' residuals."""
+    needs: all except "replica_difference", by which replicas differ from each other.
+    "compress_residual", what compression has not sent yet, is moved to the end: a single replica
+    gets the sum of it over all replicas."""
     return sorted((name for name in names if name != DIFFERENCE), key=RESIDUAL.__eq__)

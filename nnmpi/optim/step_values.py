@@ -50,8 +50,8 @@ def is_namespace(value: Any) -> bool:
 
 
 class _Simple:
-    """An empty class. A class whose objects are larger has fields in C, whose changes would not be
-    noticed."""
+    """An empty class, for comparison: a class whose objects are larger than those of this one has
+    fields in C, whose changes would not be noticed."""
 
 
 def _is_simple(cls: type) -> bool:
