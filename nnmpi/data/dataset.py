@@ -110,10 +110,11 @@ class DatasetEntry(NamedTuple):
 def hold_out(
     x: Inputs, y: np.ndarray, seed: int, name: str, reuse: bool = False
 ) -> tuple[Split, Split]:
-    """Splits samples into training and test sets; a pseudo-random fifth of each class is for
-    testing.
+    """Returns (training split, test split) made of the samples x and their labels or targets y; a
+    pseudo-random fifth of each class is for testing. The choice depends on `seed` and on `name`,
+    the name of the data set.
 
-    With `reuse`, the memory of the arrays is reused for the training set.
+    With `reuse`, the memory of the arrays is reused for the training split.
 
     Rows are shuffled, then sorted by class, if they have one. Of these n rows, t are taken at even
     distances: row k is taken if (k + 1) t / n passes an integer. So exactly t rows are taken, and

@@ -44,10 +44,10 @@ def like(x: Structure[Any], values: Sequence[T]) -> Structure[T]:
 
 
 def aligned(x: Structure[Any], *others: Structure[Any]) -> list[tuple[Any, ...]]:
-    """Pairs each of a model's inputs in x with the inputs of the same name in `others`: returns a
-    list of tuples.
+    """Returns a list with a tuple for each input of a model: its value in x, then its value in
+    each of `others`, which have the structure of x.
 
-    Raises ValueError unless all have the same names.
+    Raises ValueError unless x and `others` have inputs of the same names.
     """
     named = [dict(parts(other)) for other in others]
     for by_name, other in zip(named, others, strict=True):

@@ -110,8 +110,9 @@ def part_of(rows: np.ndarray, parts: int, i: int) -> np.ndarray:
 class Loader:
     """The batches of a split, epoch by epoch; the last batch may be smaller.
 
-    A small split is standardised once, and then only indexed. For a large one, a thread gathers and
-    standardises `prefetch` batches in advance (0: no thread). Both give the same values.
+    A small split is standardised as a whole when the Loader is made. Of a large one, batches are
+    standardised when they are needed: by a thread, `prefetch` batches in advance (0: no thread).
+    The batches have the same values either way.
 
     divisor: maps the labels of a batch to the number by which the sum of their losses is divided
     lengths: the length of each sample, (N,), to make batches of samples of similar length
@@ -193,10 +194,12 @@ class Loader:
     def loads(
         self, epoch: int, cut: BatchCut, first: int = 0, fields: WantedFields = X_AND_Y
     ) -> Generator[StepBatch, None, None]:
-        """Yields the batches of an epoch, from batch number `first` on, as StepBatch.
+        """Yields the data of each training step of an epoch, from batch number `first` on, as a
+        StepBatch.
 
-        `cut` divides the rows of a batch into the micro-batches of this rank; only these rows are
-        read, and of these only the `fields` (x, y or positions) that the rank needs.
+        cut(rows), such as a BatchSplit, gets the row numbers of a batch, and returns those that
+        this rank computes, for each micro-batch. Only these rows are read, and of them only the
+        `fields` (x, y or positions) that the rank needs.
         """
         loads = self._loads(epoch, cut, first, fields)
         return prefetch(loads, self.prefetch) if self.prefetch else loads

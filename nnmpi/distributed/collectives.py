@@ -251,11 +251,12 @@ def _write(output: Array, part: Array) -> None:
 
 
 def _parts(call: str, name: str, tensors: Sequence[Any], size: int, like: Array) -> list[Any]:
-    """Converts a list of tensors, one for each rank, to 1-D arrays to write to, each with the
-    function to call after the write: if the 1-D array is a copy, it copies the values back to the
-    tensor.
+    """Returns a list with a pair (row, function) for each of `tensors`, which a collective fills.
+    The collective writes to the row, a 1-D array; then the function is called: if the row is a copy
+    of the tensor, it copies the values into the tensor, otherwise it does nothing.
 
-    Raises an error unless there are `size` tensors with the type and the size of `like`.
+    Raises an error unless there are `size` tensors with the type and the size of `like`. The
+    message names the collective, `call`, and its argument, `name`.
     """
     _check_length(call, name, tensors, size)
     parts = [to_write(t, call) for t in tensors]
@@ -265,9 +266,11 @@ def _parts(call: str, name: str, tensors: Sequence[Any], size: int, like: Array)
 
 
 def _split(call: str, row: Array, value: Any, sizes: Sequence[int] | None, ranks: int) -> Any:
-    """Divides a flat array into one part per rank, for an all-to-all.
+    """Returns a list of views of `row`, the flat array of the tensor `value`: one part for each of
+    `ranks` ranks, for an all-to-all.
 
-    `sizes` are the lengths of the parts along the first axis of `value`; None: equal parts.
+    `sizes` are the lengths of the parts along the first axis of `value`; None: equal parts. Raises
+    ValueError, which names the function `call`, if they do not add up to its length.
     """
     length = len(value) if len(value.shape) else 1
     if sizes is None or not len(sizes):
@@ -294,10 +297,8 @@ def _check_length(call: str, name: str, values: Sequence[Any], size: int) -> Non
 
 
 def _check_fits(call: str, name: str, row: Array, part: Array, parts: int = 1) -> None:
-    """Raises an error unless an array has the type of `part`, and `parts` times its number of
-    elements.
-
-    `call` and `name` name the function and the argument in the message.
+    """Raises an error unless the array `row` has the same type as the array `part`, and `parts`
+    times as many elements. The message names the collective, `call`, and its argument, `name`.
     """
     _check_type(call, name, row, part)
     if row.size != part.size * parts:

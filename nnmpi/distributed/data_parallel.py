@@ -134,10 +134,10 @@ class GradientMeans:
             p.has_grad = count > 0
 
     def _buckets(self) -> Iterator[Array]:
-        """Yields the flat arrays of gradients to all-reduce, of at most `bucket_bytes` each, those
-        of the last layers first.
+        """Yields the buckets: flat arrays of gradients, of at most `bucket_bytes` bytes each, which
+        are views of the memory of the gradients. Buckets of the last layers come first.
 
-        An optimizer that was made later may have moved them, so the memory is looked up each time.
+        The memory is looked up at each call, since an optimizer may have moved the gradients.
         """
         for store, start, stop in _slices(self._parameters[::-1]):
             size = max(int(self._bucket_bytes // store.dtype.itemsize), 1)

@@ -52,16 +52,16 @@ class Handle:
     """An operation in progress, such as an all-reduce: `wait()` completes it, and `is_completed()`
     moves it forward.
 
-    Several threads may call both. Functions that `followed_by` adds are called when the messages
-    have arrived.
+    Several threads may call these two methods. `followed_by` adds a function, which is called when
+    the messages have arrived.
     """
 
     def __init__(self, works: Sequence["Transfer | Handle"] = ()) -> None:
         self._works, self._then, self._lock = list(works), list[Then](), threading.RLock()
 
     def wait(self, timeout: Any = None) -> bool:
-        """Waits until the operation is complete, and returns True; `timeout` is ignored, see
-        NNMPI_TIMEOUT."""
+        """Waits until the operation is complete, and returns True. `timeout` is ignored: the
+        environment variable NNMPI_TIMEOUT limits waits."""
         with self._lock:
             while self._works:
                 self._works[0].wait()
@@ -91,15 +91,16 @@ class Handle:
 
 
 class Rows:
-    """The collectives of the ranks of a Comm on rows; each starts an operation, returns a Handle.
+    """The collectives of the ranks of a Comm on rows (contiguous 1-D arrays). Each method starts an
+    operation and returns its Handle.
 
-    All ranks call them in the same order. Ranks in arguments are numbers in the Comm.
+    All ranks call the methods in the same order. Ranks in arguments are numbers in the Comm.
 
-    algorithm   the algorithm of sums; with "auto" the first sum measures all algorithms, for which
-                all ranks wait
-    measures    False: "auto" chooses by size instead. If ranks may call the collectives of several
-                groups in different orders, only one group may measure, or ranks could wait for
-                each other for ever
+    algorithm   the name of the all-reduce algorithm that sums rows, such as "ring", or "auto"
+    measures    for "auto". True: the first sum measures all algorithms, and later sums use the
+                fastest; all ranks wait for this measurement. False: the size of the row decides.
+                If ranks call the collectives of several groups in different orders, only one group
+                may measure, or ranks could wait for each other for ever
     """
 
     def __init__(self, comm: Comm, algorithm: str = "auto", measures: bool = True) -> None:

@@ -120,8 +120,8 @@ LAYOUT = tuple(o.name for o in options(LAYOUT_GROUPS))
 
 
 def with_layout(given: dict[str, Any]) -> dict[str, Any]:
-    """Adds the options in the file that --layout names, if it names one; options that are given
-    already take precedence."""
+    """Returns the options `given` by the user, by name, together with those in the file that the
+    option --layout names, if it names a file. If both have an option, the given value is used."""
     path = given.get("layout")
     if not isinstance(path, str) or not path.endswith(".toml"):
         return given
