@@ -26,7 +26,8 @@ class StagingMemory:
 
     def acquire(self) -> np.ndarray:
         """Returns a free buffer of the pool, or a new one. Copies between the device and this
-        buffer, from its last use, may still be in progress."""
+        buffer, from its last use, may still be in progress; a copy that is started now comes after
+        them."""
         if self._free:
             return self._free.pop()
         return self._copies.pinned(max(self._nbytes, 1))[: self._nbytes]

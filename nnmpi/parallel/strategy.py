@@ -121,8 +121,8 @@ class Undo(Protocol):
     """The interface of a record of this rank's last step (or of its last round of local steps), by
     which the step can be completed or undone if another rank is lost.
 
-    version          the number of steps that parameters and optimizer state contain, now or after
-                     `restore`
+    version          the number of steps that parameters and optimizer state contain; if the last
+                     step is incomplete, the number that they contain after `restore`
     pending_version  the number of steps after `finish`; None if there is nothing to finish
     decision         (number of steps, a list of numbers summed over all ranks in the last step:
                      loss, requests, ranks with a value that is not finite, squared norm of the

@@ -172,8 +172,9 @@ class ServerStrategy:
 
 
 class EpochProgress:
-    """Converts the totals of an epoch (counts and losses of all workers' pushes), which grow with
-    each report of the servers, to StepResults that add up to these totals.
+    """Makes the StepResults of an epoch from the totals that servers report: the counts and losses
+    of all workers' pushes in the epoch so far. Each result has what was added since the last
+    report.
 
     N pushes (gradients sent to servers) of N workers count as one step, whichever workers have made
     them.
@@ -186,11 +187,12 @@ class EpochProgress:
     def results(
         self, totals: Totals, ended: bool = False, stop: bool = False
     ) -> Iterator[StepResult]:
-        """Yields the results of steps for what workers have added to the totals since the last
-        call: one, or more if updates were skipped.
+        """Yields one StepResult for all pushes of workers that were added to the totals since the
+        last call. If several updates were skipped, results without samples come before it, so that
+        there is one for each skipped update.
 
-        With `ended`, the epoch is over, and a last step counts even if some workers have pushed
-        nothing for it. `stop` is True if the run is to end.
+        `ended` is True if the epoch is over: a last step then counts even if some workers have
+        pushed nothing for it. `stop` is True if the run is to end.
         """
         new, state = Totals(*map(sub, totals, self._totals)), self._state
         steps, rest = divmod(int(totals.pushes), self._workers)

@@ -122,7 +122,7 @@ def _start(work: "_LoggedWork", name: str, comm: Comm, array: Array, *arguments:
 
 def _wait(work: "_LoggedWork", array: Array) -> None:
     """The recorded call that waits for a transfer in the background. `array`, the memory of the
-    transfer, is an argument only so that this memory gets no other use before."""
+    transfer, is an argument only so that the memory gets no other use before this call."""
     with waiting("tensor"):
         work.started.wait()
 

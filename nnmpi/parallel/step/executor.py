@@ -185,9 +185,10 @@ class StepPlan(NamedTuple):
         )
 
     def kind_of(self, op: Op) -> BackwardKind | None:
-        """Returns facts about a backward pass that are known before it begins, such as whether
-        it adds to existing gradients. `op` is its first operation. Returns None where steps
-        overlap."""
+        """Returns facts about the backward pass whose first operation is `op`, as a BackwardKind:
+        whether it adds to existing gradients, whether it runs in two halves, and how many
+        micro-batches of its stage are in flight. Returns None if steps overlap, as then these facts
+        are not known before."""
         first = self.first_backward.get(op.stage)
         if first is None:
             return None
@@ -373,13 +374,13 @@ class Executor:
         return op.at == self._stages[op.stage].units[-1 if op.kind in FORWARD else 0]
 
     def _go_on(self, path: str) -> bool:
-        """Carries out operations of the list up to the next unit of the running pass, among them
-        the gather of that unit's parameters: a pass that reads the parameter `path`, which is not
-        in memory yet (ZeRO 3), asks for this. Returns False if no pass is running.
+        """Called when the running pass reads the parameter `path`, which is not in memory (ZeRO 3):
+        carries out the next operations of the list, among them the gather of the next unit's
+        parameters, up to that unit. Returns False if no pass is running.
 
-        Between the units (usually layers) of a pass, the list has no other pass. Backward passes
-        that compute parameter gradients cannot do this, since the gradients of a unit have to be
-        final before the next unit.
+        Raises ValueError in a backward pass that computes gradients of parameters, since all
+        gradients of a unit (usually a layer) must be final before the operations after it; and in
+        the last unit of a pass, since no unit follows.
         """
         op = self._inside
         if op is None:

@@ -312,9 +312,9 @@ def _slices(
 def _before(
     passes: PassList, calls: range, others: Sequence[Collection[Parameter]]
 ) -> Sequence[int]:
-    """Returns, for each unit of a stage (a part, usually a layer) except the first, the index in
-    `passes.calls` of the recorded call at which it begins. `calls` is the range of indices of the
-    pass that is divided: a forward pass, or all or half of a backward pass.
+    """Divides the calls of a forward pass, or of all or half of a backward pass, among the units of
+    a stage (parts, usually layers). Returns, for each unit except the first, the index in
+    `passes.calls` of the call at which it begins. `calls` is the range of indices of the pass.
 
     others[k] has parameters that unit k, counted in the order of this pass, never uses: the first
     use of one of them ends unit k and begins unit k + 1. If no call uses any of them, unit k has
@@ -332,11 +332,13 @@ def _before(
 def _behind(
     passes: PassList, calls: range, of_units: Sequence[Collection[Parameter]]
 ) -> Sequence[int]:
-    """Returns, for each unit of a stage (a part, usually a layer) except the first that a backward
-    pass runs, the index in `passes.calls` of the recorded call at which it begins: the first call
-    after all gradients of the previous unit's parameters are final. `calls` is the range of indices
-    of the backward pass; of_units[u] are the parameters of unit u, in the order of the forward
-    pass."""
+    """Divides the calls of a backward pass among the units of a stage (parts, usually layers): a
+    unit ends after the call that makes the last gradient of its parameters final. Returns, for each
+    unit except the first that runs, the index in `passes.calls` of the call at which it begins.
+
+    `calls` is the range of indices of the backward pass; of_units[u] are the parameters of unit u,
+    in the order of the forward pass.
+    """
     final = {passes.calls[k].args[0]: k + 1 for k in calls if passes.calls[k].function is ready}
     ends = ([final.get(p, 0) for p in inside] for inside in of_units[:0:-1])
     return [*accumulate((max([calls.start, *of_unit]) for of_unit in ends), max)]

@@ -187,9 +187,13 @@ class StageLists:
         return [*map(_OF_MODULE, self._modules), *self._users_code.state()]
 
     def run(self, state: PassState, number: int, current: Pass) -> Generator[None, None, StagePass]:
-        """Runs the forward pass of micro-batch `number`, and returns a StagePass to run its
-        backward pass. Replays a recorded pass if there is a checked one with the same key;
-        otherwise calls the modules. Yields between units (usually layers)."""
+        """Runs the forward pass of micro-batch `number`, and returns a StagePass, which runs its
+        backward pass. Yields between units (usually layers).
+
+        A recorded pass is replayed if it has the key of this micro-batch (all that decides which
+        calls a pass makes) and has once been compared with modules and autograd, with the same
+        bits. Otherwise modules and autograd run.
+        """
         stats = _of_first_run(state.stats)
         if self.reason is None and not (stats is LOCAL or isinstance(stats, Synced)):
             self.reason = "passes that run slice by slice are not replayed yet"
@@ -252,9 +256,10 @@ class StageLists:
         return [array for array in arrays if array is not None]
 
     def _beside_tape(self, key: Any, micro: MicroBatch) -> StagePass:
-        """Runs a pass by modules and autograd (the tape). If it is the first one with this key, it
-        is recorded afterwards, when the number of values that other ranks have for BatchNorm is
-        known. If it is the second, it also runs as a replay, and the results are compared."""
+        """Runs a forward pass by modules and autograd (the tape), and returns a StagePass for its
+        backward pass. The first pass with this key is recorded after it has run, when the number of
+        values that other ranks have for BatchNorm is known. Each later pass also runs as a replay
+        of the recording, and the results are compared."""
         notes, beside = Notes(), None
         noted = NotedStats(micro.state.stats, notes)
         if (planned := self._lists.get(key)) is not None:

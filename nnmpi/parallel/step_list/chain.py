@@ -178,9 +178,9 @@ def _segments(
 def _with_repeated(
     a: Arrangement, units: Sequence[Unit], segments: Iterable[partition.Unit]
 ) -> list[Unit]:
-    """Returns the units (parts of a stage, usually layers) with their field `repeated`: the buckets
-    of other units that the backward pass of a unit needs to recompute activations. `segments` has
-    the graph nodes of each unit."""
+    """Returns the units (parts of a stage, usually layers) with their field `repeated` filled in.
+    It has the buckets of other units whose parameters the backward pass of a unit reads, since it
+    recomputes the activations of these units. `segments` has the graph nodes of each unit."""
     nodes, with_repeated = [{*segment.nodes} for segment in segments], [*units]
     paths = [recomputed_with(node, a.config.recompute) for node in a.graph.nodes]
     together = [{*again} for again in a.graph.again]

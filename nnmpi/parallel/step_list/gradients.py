@@ -20,9 +20,9 @@ from nnmpi.parallel.step_list.op import ADDS, NONE, SENDS, Kind, Op
 
 
 def with_sums(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iterator[Op]:
-    """Yields a rank's operations with the sum of each gradient bucket added: SUM starts it, FINISH
-    waits for it. It starts after the last pass that adds to the bucket; without `overlap`, after
-    all passes."""
+    """Yields a rank's operations with the sum of each gradient bucket added. SUM starts it, after
+    the last pass that adds to the bucket or, without `overlap`, after all passes. FINISH waits for
+    it, after all passes."""
     passes = [*ops]
     last = {op.at: _behind(passes, k) for k, op in enumerate(passes) if op.kind in ADDS}
     sums, after = defaultdict[int, list[Op]](list), passes.index(Op(Kind.NOTE))
@@ -98,8 +98,9 @@ Keys = defaultdict[int, list[tuple[int, int]]]
 
 def _spans(passes: Sequence[Op], chain: Chain) -> tuple[Keys, Keys]:
     """Finds when the gradients of each bucket are first written, and when they are final. Returns
-    (opened, summed), two dicts by index in `passes`: the (bucket, micro-batch) pairs whose
-    gradients this pass is the first to write, and those that can be summed after it."""
+    two dicts, whose keys are indices in `passes`: index of a pass -> the (bucket, micro-batch)
+    pairs whose gradients it is the first to write; index of an operation -> the pairs that can be
+    summed after it."""
     opened, summed = Keys(list), Keys(list)
     places = defaultdict[tuple[int, int], list[int]](list)
     for k, op in enumerate(passes):
@@ -118,7 +119,7 @@ def _spans(passes: Sequence[Op], chain: Chain) -> tuple[Keys, Keys]:
 
 
 def _behind(passes: Sequence[Op], k: int) -> int:
-    """Returns the index of the operation after which a sum may start that waits for pass k: k, or k
-    + 1 if the next operation sends the result of the pass, since another rank waits for that
-    message."""
+    """Returns the index of the operation after which a sum may start that needs the result of pass
+    k. It is k, or k + 1 if operation k + 1 sends an output of the pass to another rank, since that
+    rank waits for the message."""
     return k + (k + 1 < len(passes) and passes[k + 1].kind in SENDS)

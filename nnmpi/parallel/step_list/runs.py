@@ -65,9 +65,10 @@ def stage_units(
 def _others(
     chain: Chain, numbers: range, members: Sequence[Sequence[Parameter]]
 ) -> tuple[Sequence[frozenset[Parameter]], Sequence[frozenset[Parameter]]]:
-    """Returns two fields of StageUnits, `absent` and `unrepeated`, for the units (parts, usually
-    layers) of a stage, which have these `numbers`: the parameters that may not be in memory while
-    each unit runs. members[b] are the parameters in bucket b."""
+    """Returns the fields `absent` and `unrepeated` of the StageUnits of a stage: for each unit
+    (part, usually a layer), the parameters that may not be in memory while it runs, and those of
+    them that may not be there in its backward pass either. `numbers` are the numbers of the stage's
+    units, and members[b] the parameters in bucket b."""
     of_stage = {b for u in numbers for b in chain.units[u].buckets}
     absent, unrepeated = list[frozenset[Parameter]](), list[frozenset[Parameter]]()
     for unit in (chain.units[u] for u in numbers):

@@ -35,7 +35,7 @@ def shared_slots(chain: Chain) -> dict[int, int]:
     """Returns a dict: bucket of parameters -> the slot (memory) that it shares in turn with other
     buckets (ZeRO 3). A bucket is always gathered into the same slot, since backward passes keep
     views of it. Buckets that one unit (a part of the model, usually a layer) reads have different
-    slots. So do, if there are enough slots, the buckets of neighbouring units."""
+    slots. Buckets of neighbouring units have different slots too, if there are enough slots."""
     slots, lengths = dict[int, int](), dict.fromkeys(range(SLOTS), 0)
     read = [{*unit.buckets, *unit.repeated} for unit in chain.units]
     for b in range(len(chain.buckets)):

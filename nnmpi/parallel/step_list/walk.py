@@ -260,9 +260,10 @@ def _messages_of(step: StepList) -> set[Op]:
 
 
 def _contributions(step: StepList) -> dict[tuple[int, int], list[int]]:
-    """Returns a dict: (bucket, micro-batch) -> for each sum over ranks of the bucket's gradients,
-    how many passes add to them before it. There is one sum for each bucket (micro-batch NONE) or,
-    if gradients are scattered, one for each micro-batch and stage, in the order of the list."""
+    """Returns how many passes add to the gradients of a bucket before each sum of these over ranks,
+    as a dict: (bucket, micro-batch) -> one number for each sum, in the order of the list. There is
+    one sum for each bucket (micro-batch NONE) or, if gradients are scattered, one for each
+    micro-batch and stage."""
     passes = Counter[tuple[int, int, int]]()
     if not step.scatters:  # a bucket that no pass uses is summed too: others may use it
         passes.update({(b, NONE, NONE): 0 for b in range(len(step.chain.buckets))})

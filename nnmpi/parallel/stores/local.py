@@ -177,8 +177,9 @@ class LocalStore(FlatStore):
         return row
 
     def on_host(self, squares: Sequence[Array]) -> list[float]:
-        """For a store that sums scalars separately: returns `scalars` of this rank, followed by the
-        sum of `squares`, after one copy from the device."""
+        """Returns a list: the scalars of this rank (loss, request and so on), then the sum of
+        `squares`, which are sums of squares of parts of the gradients. One copy brings the loss and
+        `squares` from the device. Used by stores that sum scalars separately."""
         self.scalars[LOSS], *sums = backend.to_floats(self.on, (self.loss, *squares))
         return [*self.scalars.tolist(), sum(sums)]
 
