@@ -17,7 +17,8 @@ NUMBERS = {"constant": (0,), "cosine": (0,), "step": (1, 2)}
 
 
 class Allowed(NamedTuple):
-    """A range of numbers: in words, and as a function that tests a number."""
+    """The numbers that an option allows: `words` describes them in messages, and `has` returns True
+    for each of them."""
 
     words: str
     has: Callable[[float], bool]
@@ -59,7 +60,8 @@ def rate(spec: str) -> Rate:
 
 
 def _term(spec: str) -> Rate:
-    """Parses a schedule without warm-up; raises ValueError if it is not one."""
+    """Parses a learning-rate schedule without warm-up, such as `cosine` or `step:30:0.1`; raises
+    ValueError for any other text."""
     name, *numbers = spec.split(":")
     if len(numbers) not in NUMBERS.get(name, ()):
         raise ValueError(spec)
@@ -232,8 +234,8 @@ def augment(spec: str) -> Augment:
 
 
 def check_text(name: str, value: str) -> None:
-    """Raises ValueError for text that cannot be a name, not even of a file, such as one with a null
-    byte."""
+    """Raises ValueError unless `value`, the value of the option `name`, can be a name or the path
+    of a file: text that is not empty, not too long, and without null bytes."""
     if not value:
         raise ValueError(f"{name} is empty; give it a value or leave it out")
     if "\0" in value:

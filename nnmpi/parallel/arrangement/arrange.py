@@ -114,8 +114,8 @@ def _kinds(sharding: Sharding, mesh: Mesh) -> dict[tuple[int, int], object]:
     the model with the same shapes, and share a RankModel.
 
     A key contains the coordinate along pp; the coordinate along tp, if some parameters are on
-    single ranks (such as those of parallel branches); and the width of the rank's slice for each
-    division of a tensor that occurs in the model.
+    single ranks (such as those of parallel branches); and, for each way in which some tensor is
+    divided along tp, the length of the part at this coordinate.
     """
     bounds = {cut.bounds for cut in sharding.variables.values()}
     owns = bool(sharding.owned.variables)
@@ -263,7 +263,7 @@ def cut_buckets(
              cut
     tied     the indices of spans with parameters that other pipeline stages use too. Each becomes a
              bucket of its own, since the ranks of all these stages sum it
-    labels   one for each span, or none; all spans of a bucket have equal labels
+    labels   a label for each span, or (): a bucket ends where the label changes
     """
     # a bucket ends where a label changes, and on both sides of a tied span
     edges = [

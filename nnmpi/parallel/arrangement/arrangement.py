@@ -144,9 +144,9 @@ class StrategyKind(NamedTuple):
                     where a gradient bucket begins, usually between layers
     extended        (operations of a step, Chain: the layers of the rank): yields the operations
                     with those of the strategy added, such as reads from disk
-    walk            (StepList, the operations of a step): returns a function that checks one
-                    operation after the other, and returns an error text or ""; it checks the
-                    operations that `extended` adds
+    walk            (StepList, the operations of a step): returns a function that checks those
+                    that `extended` adds. It is called with each operation in order, and returns an
+                    error text, or "" if the operation is right
     chosen          what the strategy has decided for this model, as an object that only the
                     strategy reads, such as which activations are swapped to disk
     kept            the most bytes of activations that may be in memory at a time, if the strategy
@@ -287,9 +287,9 @@ class Arrangement:
         return self.across_stages(rank, bucket, *self.summed_axes, "pp")
 
     def across_stages(self, rank: int, bucket: BucketSlice, *axes: str) -> tuple[int, ...]:
-        """Returns those ranks that differ from `rank` along `axes` only and have the parameter of a
-        tied bucket (a parameter that several pipeline stages use), such as ("pp",) for the same
-        coordinates in other stages."""
+        """Returns the ranks that have the parameter of a tied `bucket` (one that several pipeline
+        stages use), `rank` among them, out of the ranks that differ from `rank` along `axes` only.
+        With "pp" as the only axis, these are ranks of other stages at the same coordinates."""
         stages = ranks_of_variables(self)[self.model_on(rank).trained[bucket.tied].variable]
         group = self.mesh.group(rank, *axes)
         return tuple(r for r in group if self.mesh.coordinates(r)["pp"] in stages)

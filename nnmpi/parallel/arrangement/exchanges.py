@@ -224,8 +224,8 @@ def algorithm_of_sum(
     a: Arrangement, name: str, group: Sequence[int], rank: int
 ) -> tuple[Algorithm, Sequence[int]] | None:
     """Returns (the algorithm that carries out the all-reduce `name` over the ranks `group`, the
-    ranks that send messages in it), to compute what `rank` sends. If nodes use shared memory, only
-    the first rank of each node sends.
+    ranks that send messages in it), from which the messages of `rank` follow. If ranks of a node
+    sum in shared memory, only the first rank of each node sends.
 
     Returns None if `rank` sends nothing, and for sums by MPI or another library, whose messages are
     unknown.
@@ -245,8 +245,8 @@ def algorithm_of_sum(
 
 @cached
 def _proven(a: Arrangement, name: str, p: int) -> Algorithm:
-    """Returns a user's algorithm, after a proof that it is correct for p ranks; proved once for all
-    ranks."""
+    """Returns the user's algorithm `name`, after a proof that it is correct for p ranks. The proof
+    runs once for an arrangement, and serves all its ranks."""
     return verify.proven(name, [p])
 
 

@@ -109,9 +109,9 @@ def layers(graph: Graph) -> list[Unit]:
 
 
 def joined(graph: Graph, units: Sequence[Unit], by_one_tensor: bool = True) -> list[Unit]:
-    """Joins neighbouring units (layers) that must be in the same pipeline stage: because both use
-    the same buffer or, with `by_one_tensor`, because not exactly one tensor passes from one to the
-    other."""
+    """Returns units in which those of `units` (layers) are joined that must be in the same pipeline
+    stage: units that use the same buffer, and the units between them; and with `by_one_tensor` two
+    neighbours, unless exactly one tensor passes from the first to the second."""
     buffers = [{v for v in u.variables if not graph.variables[v].is_parameter} for u in units]
     last = {v: i for i, held in enumerate(buffers) for v in held}
     crossings = graph.crossings()

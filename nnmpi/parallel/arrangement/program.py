@@ -16,10 +16,10 @@ from nnmpi.schedules.op import Op
 
 def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
     """Returns the operations (forward and backward passes, messages, ...) of a rank in a step of
-    `micro` micro-batches, in order; for PipeDream, whose steps have one micro-batch each, in
-    `micro` steps.
+    `micro` micro-batches, in order. In PipeDream each micro-batch is a step of its own, and these
+    are the operations of `micro` steps.
 
-    PipeDream runs the same ops one at a time (`stream` in `schedules/lowering.py`).
+    Runs of PipeDream get the same operations one at a time (`stream` in `schedules/lowering.py`).
     """
     if a.strategy.program:
         return a.strategy.program(a, rank, micro)

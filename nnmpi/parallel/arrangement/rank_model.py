@@ -41,9 +41,9 @@ class BucketSlice(NamedTuple):
     """A slice (start to stop) of the flat buffer of gradients that is summed in one operation; it
     contains whole parameters.
 
-    tied   the index of its parameter, if stages of other ranks use this too (then the slice has no
-           other); else NOT_TIED. The gradient is summed over the ranks of all these stages; in ZeRO
-           2 and 3, over the replicas of each stage first
+    tied   the index of a parameter that stages of other ranks use too; else NOT_TIED. The slice has
+           no other parameter. Its gradient is summed over the ranks of all these stages; in ZeRO 2
+           and 3, over the replicas of each stage first
     """
 
     start: int

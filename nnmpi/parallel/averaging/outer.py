@@ -132,7 +132,8 @@ class OuterOptimizer:
         """Ends a round of steps: exchanges and applies all fragments (parts of the model), and sets
         the parameters to the resulting values, equal on all replicas.
 
-        If a rank is lost, all begin the round again, unless all have ended it (`RoundUndo`).
+        If a rank is lost, the others go back to the start of the round, unless all ranks have ended
+        it (`RoundUndo`).
         """
         for fragment in self._fragments:
             self._apply(fragment)

@@ -75,9 +75,9 @@ class Averaging(Protocol):
 
 
 class RoundUndo(Undo, Protocol):
-    """The interface to finish or to undo the last round of steps of a rank, if another rank is
-    lost.
-    """
+    """The interface of an object that keeps a copy of a replica's state from the start of a round
+    of steps. If another rank is lost, it restores the copy, or makes the round final if all ranks
+    have ended it (`recovery/round_undo.py`)."""
 
     def begin(self) -> None:
         """Copies all state that a round of steps changes, so that the round can be undone."""
@@ -119,9 +119,9 @@ class Rounds:
     def steps(
         self, loads: Iterable[StepBatch], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
-        """Yields one result for each round of steps, from the state `start` to the end of the epoch
-        or of the run. `batches` is the number of batches in the epoch.
-        """
+        """Makes this replica's steps on the batches `loads`, from the state `start` to the end of
+        the epoch or of the run, and yields one result for each round of steps. `batches` is the
+        number of batches in the epoch."""
         count, n = min(batches - start.batch, self._total() - start.step), self._dp.size
         # the mean over the replicas of their gradients is the gradient of the batch
         parts = (load._replace(divisor=load.divisor / n) for load in islice(loads, count))

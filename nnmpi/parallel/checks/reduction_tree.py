@@ -43,13 +43,12 @@ def moves(owners: Sequence[int], rank: int) -> list[TreeMove]:
     """Returns what a rank does, in order, so that gradients are summed along the tree of slices;
     slice i is on rank owners[i].
 
-    A partial sum is on the rank of its first slice. At most ceil(log2 slices) + 1 sums are on a
-    stack at a time: the top, and for each node above it at most one left part that waits for its
-    right part.
+    A partial sum is on the rank of its first slice. A stack has at most ceil(log2 slices) + 1 sums
+    at a time: the newest one, and for each node of the tree above it at most one left part, which
+    waits for its right part.
 
-    There is no deadlock: all ranks walk the tree in one order, and at most two ranks exchange at a
-    node. At the first node where a rank waits, the other rank waits at no earlier node, so it
-    arrives.
+    No rank waits forever, since all ranks walk the tree in the same order, and only two ranks take
+    part in an exchange.
     """
     return list(_subtree_moves(owners, rank, 0, len(owners)))
 

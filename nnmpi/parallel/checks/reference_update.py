@@ -108,8 +108,8 @@ class ReferenceUpdate:
 
 def _masters(p: Parameter, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns (the float32 masters of a 16-bit parameter in the run, their expected values), as
-    flat arrays in memory order. Of masters that other ranks update, this rank knows no value: the
-    expected ones take their place, so that they count as equal."""
+    flat arrays in memory order. This rank has only the masters that it updates; for all others the
+    first array contains the expected values, so that they count as equal."""
     rows = memory_order(p, expected)
     masters = rows.copy()
     if isinstance(p.store, FlatStore):
@@ -119,9 +119,10 @@ def _masters(p: Parameter, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _unrounded(values: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Returns float32 values of a parameter to compare with `expected`, given its 16-bit `values`:
-    the expected one where it rounds to the 16-bit value (or nearly: within 1e-6 of the largest
-    expected one), else the 16-bit value. So rounding alone is no difference."""
+    """Returns float32 values of a parameter, given its 16-bit `values`, for comparison with
+    `expected`. Where an expected value rounds to the 16-bit value, it is taken itself, so that
+    rounding is no difference; elsewhere the 16-bit value is taken. Expected values may be off by
+    1e-6 of the largest of them."""
     off = BOUND * scale_of(expected)
     low, high = ((expected + way * off).astype(values.dtype) for way in (-1, 1))
     return np.where((low <= values) & (values <= high), expected, _as_masters(values))

@@ -100,9 +100,9 @@ def summed(row: Array, wire: Wire, packing: Packing, keeps: bool = False) -> Pha
     the format `packing`. It yields each transfer that it has started, and is resumed when that is
     complete.
 
-    With `keeps`, `row` is overwritten with the rounding errors that this rank has made, to be added
-    to the next gradient: in packing its own terms, and in packing the sums of the blocks that it
-    adds up. `row` must then consist of full blocks.
+    With `keeps`, `row` is overwritten with the rounding errors of this rank, to be added to the
+    next gradient. They arise when it packs its own values, and when it packs the sums of the blocks
+    that it adds up for all ranks. `row` must then consist of full blocks.
     """
     xp, p, dtype, blocks = xp_of(row), wire.size, row.dtype, _blocks(row)
     assert not keeps or blocks.size == row.size

@@ -52,7 +52,8 @@ class CodecInput(NamedTuple):
     rooms      for each tensor, the most elements that it has on any rank along tp
     dtype      the type of the gradients
     algorithm  the all-reduce of sums that are not compressed
-    factors    the transposed factors Q of the last step; each begins where its matrix does in `row`
+    factors    of PowerSGD: the transposed factors Q of the last step, in one flat array; each
+               begins at the index at which its matrix begins in `row`
     """
 
     row: Array
@@ -153,9 +154,9 @@ def _int8(bucket: CodecInput, _: float) -> Phases:
     """Sums the gradients of a bucket over ranks in int8 blocks, as a generator (see `Codec`); no
     block spans two tensors.
 
-    A tensor lies at the same place among the blocks on all ranks along tp. So copies of a tensor on
-    these ranks are summed by ranks with the same coordinate along dp, and rounded to the same
-    values.
+    Each tensor begins at the same block on all ranks along tp. So if these ranks have copies of a
+    tensor, a block of it is summed by ranks with the same coordinate along dp, and all copies are
+    rounded to the same values.
     """
     row, xp = bucket.row, xp_of(bucket.row)
     firsts = [BLOCK * k for k in accumulate(map(blocks_of, bucket.rooms), initial=0)]

@@ -65,9 +65,10 @@ class Ring(NamedTuple):
                 current = arriving
 
     def exchange(self, s: int, sent: Array, total: Array, causal: bool) -> Callable[[], None]:
-        """Starts to send gradients of keys and values to the rank that owns the keys, and to
-        receive such gradients for this rank's keys; called once in each round s of the ring.
-        Returns a function that waits for both messages and adds the received gradients to `total`.
+        """Starts two messages in round s of the ring: sends gradients of keys and values to the
+        rank that has these keys, s places before this one, and receives gradients of this rank's
+        keys from the rank s places after it. Returns a function that waits for both messages and
+        adds the received gradients to `total`.
 
         sent   (2, N, H, keys attended to on this rank, D), the gradients computed in this round
         total  (2, N, H, keys of this rank, D), the sum of gradients

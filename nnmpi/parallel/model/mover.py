@@ -32,8 +32,8 @@ it gets; none: the target keeps its values."""
 
 
 def same_name(name: str) -> Sequence[str]:
-    """Returns the names of the arrays whose sum a target array gets: here only the array with the
-    same name."""
+    """Returns (name,): an array is copied from the arrays with the same name. It is the default of
+    the argument `terms`; other functions may name several arrays, whose sum the array gets."""
     return (name,)
 
 
@@ -151,7 +151,8 @@ def move(
     """Fills the target arrays of all ranks from the source arrays of all ranks and files. Every
     rank calls it, with the same files.
 
-    terms   (sources): returns the names of the sources whose sum each target gets
+    terms   (sources): returns a function that maps the name of a target to the names of the sources
+            whose sum it gets; by default these are the sources with its own name
 
     An error on one rank is raised on all, after all messages.
     """

@@ -67,8 +67,9 @@ def common(a: Part, b: Part) -> Part:
 
 
 def overlap(elements: Range, box: Part, axes: Sequence[int]) -> Range:
-    """Returns those elements of the range `elements` that lie in `box`, a part of the range's own
-    box, numbered as a range of `box`. `axes` has the axes of the tensor in memory order."""
+    """Returns a range of `box`: those elements of it that are also in the range `elements`, whose
+    own box contains `box`. A range counts the elements of its own box in memory order. `axes` has
+    the axes of the tensor in this order."""
     lo, hi = (count_before(n, elements.box, box, axes) for n in (elements.lo, elements.hi))
     return Range(elements.tensor, box, lo, hi)
 
@@ -98,8 +99,8 @@ def runs_of(elements: Range, source: Part, target: Part, axes: Sequence[int]) ->
     """Returns the runs of adjacent elements by which `elements`, a range of a box, are copied from
     the part `source` to the part `target`; both contain the box. `axes` are in memory order.
 
-    Along the innermost axes in which the box fills both parts, elements are adjacent in both. A run
-    covers these axes and the next one outwards; the range may cut the first and the last run.
+    A run covers the innermost axes along which the box is as long as both parts, so that there are
+    no gaps, and the next axis outwards. The first and the last run are cut to `elements`.
     """
     box, outer, length = elements.box, list(axes), 1
     while outer:

@@ -41,8 +41,8 @@ def arrivals(plan: MovePlan, comm: Comm, read: Read) -> Generator[Arrival, None,
     """Yields (range, values) for each range that this rank needs, in the order of the plan, while
     all ranks send and receive.
 
-    read   (holder, range that it has, lo, hi): returns elements lo..hi-1 of the box (part of a
-           tensor) that the range is in, from this rank's memory or from a file, the holder
+    read   (holder, range that it has, lo, hi): returns elements lo..hi-1 of the range's box (a
+           part of a tensor); the holder is this rank, which reads its memory, or a file
 
     Every rank of `comm` iterates to the end, with the same plan. An error in `read`, or one that
     the caller throws into the generator, is raised after all messages, on this rank only.

@@ -43,8 +43,8 @@ def value_arrays(
     """Yields the parameters and buffers that this rank has (in `part`, its part of the model) as
     StateArrays, which are views of their values.
 
-    optimizer   if given, of each parameter that it updates only the ranges that this rank updates
-                are yielded; of others, all that this rank can read alone
+    optimizer   of each parameter that it updates, only the ranges that this rank updates are
+                yielded; of other parameters, and with None, all that this rank can read alone
     untrained   False: leaves out parameters and buffers that the optimizer does not update, since
                 their values on a parameter server are outdated
     """

@@ -113,8 +113,8 @@ class WholeArrays:
         return Mover(self._have, need, [0] * self._comm.size, self._terms)
 
     def _on_writer(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields (name, copy of the values) for each array, if rank 0, the writer, has all elements
-        itself."""
+        """Yields (name, copy of the values) for each array on rank 0, the writer, and nothing on
+        other ranks; used if the writer has all elements itself."""
         if self._comm.rank == WRITER:
             local = {x.name: x for x in self._source()}
             for x in self.arrays:
@@ -128,8 +128,9 @@ class WholeArrays:
 
 
 def _as_masters(x: StateArray, dtypes: Mapping[str, str], terms: Terms) -> StateArray:
-    """Returns the description x of an array to be gathered, with the dtype of the arrays whose sum
-    it is; 16-bit parameters become float32, the type of their masters.
+    """Returns x, the description of an array to be gathered, with the dtype in which it is
+    gathered: that of the arrays whose sum it is, or float32, the type of masters, for 16-bit
+    parameters.
 
     dtypes   a dict: name of an array that some rank has -> its dtype
     terms    (name): the names of the arrays whose sum is the array with this name
@@ -161,8 +162,9 @@ def whole_optimizer(optimizer: Optimizer, model: Module, comm: Comm) -> WholeArr
 
 
 def state_of_one(paths: Iterable[str], have: Iterable[StateArray]) -> Iterator[StateArray]:
-    """Yields descriptions (without data) of the whole arrays in an optimizer's state dict, as a
-    single replica has them, for the parameters at `paths` of which `have` contains state."""
+    """Yields descriptions (without data) of the whole state arrays of an optimizer, with the names
+    that they have in a run with one replica. `have` are the state arrays of all ranks; a parameter
+    in `paths` without state there is left out."""
     of_paths = dict[str, dict[str, StateArray]]()
     for x in have:
         name, _ = unnumbered(x.name)

@@ -99,8 +99,9 @@ def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
 
 def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
     """Returns a StepRunner (store, optimizer and step function of one rank), for simulations
-    without other ranks. Its function makes one step of a pipeline stage, always on the batch of the
-    first call, which also makes the steps that fill the pipeline."""
+    without other ranks. Each call of its function makes one step of a pipeline stage, on the batch
+    that the first call got. The first call also carries out the operations that fill the pipeline.
+    """
     store, optimizer, stage = _stage(layout, spec)
     under_way = list[Generator[StepResult, None, None]]()
 
@@ -141,10 +142,8 @@ class BatchesInFlight(Sequence[Batch]):
         del self._in_memory[i]
 
     def load(self, i: int) -> StepBatch:
-        """Returns batch i as a StepBatch for the executor.
-
-        Its micro-batches are all batches of the epoch, as messages of several batches may be in
-        flight.
+        """Returns batch i as a StepBatch for the executor. Its micro-batches are all batches of the
+        epoch, so number k is batch k: several batches are in flight, and each is one micro-batch.
         """
         return self._at(i)._replace(micro=self)
 

@@ -85,10 +85,10 @@ def backups_of(a: Arrangement) -> Callable[[int], tuple[Traffic, int]] | None:
 
 
 def backup(a: Arrangement, rank: int) -> tuple[Traffic, int]:
-    """Returns (bytes and messages that a rank sends for a backup and the agreement that it is
-    complete, bytes of memory).
+    """Returns the cost of a backup for a rank: (bytes and messages that it sends, bytes of memory).
 
-    The memory is for the rank's own state, and for the state that it keeps for other ranks.
+    It sends its own state, and takes part in the agreement that the backup is complete on all
+    ranks. The memory is for its own state and for the state that it keeps for other ranks.
     """
     kept_for = (r for r, keeper in enumerate(neighbours(a.cluster.nodes)) if keeper == rank)
     of_others = sum(_bytes(backed_up(a, r)) for r in kept_for)

@@ -111,8 +111,8 @@ class Arena:
         """Returns a context in which new arrays of this thread are allocated in the arena. Their
         blocks get the number `tag`, by which they are found again to be written to disk.
 
-        Freed memory keeps its pages for reuse as long as these and the new blocks together have at
-        most `nbytes` bytes.
+        Pages of freed arrays stay in memory to be reused, unless these pages and the new blocks
+        would have more than `nbytes` bytes together.
         """
         _function("tag")(self._handler, tag, round(nbytes))
         handler = _function("use")(self._handler)

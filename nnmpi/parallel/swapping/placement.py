@@ -185,8 +185,9 @@ def least_memory(units: Sequence[UnitDemand]) -> float:
 
 def reserved(units: Sequence[UnitDemand], choice: Choice, unit: int, at: int) -> float:
     """Returns the bytes that must stay free when the activations of unit number `unit` (a part of
-    the model, usually a layer) are read from disk during the backward pass of unit `at`, so that
-    every unit between them that `choice` recomputes can be recomputed."""
+    the model, usually a layer) are read from disk during the backward pass of unit `at`. They are
+    for the units in between that `choice` recomputes; each of them needs its activations again
+    before `unit` does."""
     between = range(unit + 1, at + 1)
     return max((extra_bytes(units[r], choice[r]) for r in between), default=0.0)
 
@@ -227,7 +228,8 @@ class PassClocks:
         return max(self.now, self.ready.get(STATE, math.inf))
 
     def _room(self, nbytes: float) -> None:
-        """Advances the clock until writes to disk have freed `nbytes` bytes."""
+        """Advances the clock until `nbytes` bytes of memory are free, by waiting for writes to
+        disk, and by the time to touch new pages. Sets it to infinity if they never are."""
         while self.writes and (self.writes[0][0] <= self.now or self.held + nbytes > self.memory):
             end, freed = self.writes.popleft()
             self.now, self.held = max(self.now, end), self.held - freed
@@ -249,9 +251,9 @@ class PassClocks:
             self.writes.append((self.disk_free, unit.nbytes))
 
     def _read(self, at: int) -> None:
-        """Called in the simulation before the backward pass of unit `at` (a part of the model,
-        usually a layer): starts to read the next activations from disk, as many as fit into memory,
-        counting what running writes will free."""
+        """Starts, on the clock of the disk, to read the next activations before the backward pass
+        of unit `at` (a part of the model, usually a layer): as many as fit into memory, counting
+        what running writes will free."""
         start = self.now
         while self.reads:
             s = self.reads[0]

@@ -83,9 +83,9 @@ class NodeChoices:
     its inputs are cut.
 
     cuts      markers of what may be cut besides channels, such as positions
-    per_step  the number of samples of a step. A sum of gradients, once a step, costs its elements
-              divided by this number, to be compared with activations, which are sent for each
-              sample. 0: it costs as much as if each rank had a copy of the parameter
+    per_step  the number of samples of a step. Activations are sent for each sample, but
+              gradients are summed once a step: so the cost of a sum is divided by this number. 0: a
+              sum costs as much as if each rank had a copy of the parameter
     """
 
     def __init__(

@@ -122,11 +122,13 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
     --layout asks for. `ways` has these names by path or pattern of paths; of several patterns that
     fit a layer, the last counts.
 
-    A pattern selects only layers that can be divided in the way that it names. Two kinds of layers
-    are left out: those in parallel branches that one rank computes (`inside`, their nodes), and
-    those that work unchanged on a part of their input, unless the path of the layer is given
-    literally with a way of an add-on. Raises ValueError for a pattern that selects nothing, and for
-    a path whose layer cannot be divided in this way.
+    A pattern selects only layers that can be divided in the way that it names. It leaves out layers
+    in parallel branches that one rank computes (`inside` has their nodes), and layers that work
+    unchanged on a part of their input; one of the latter is selected only by its full path, with a
+    way of an add-on.
+
+    Raises ValueError for a pattern that selects nothing, and for a path whose layer cannot be
+    divided in this way.
     """
     wanted, of_add_ons = dict[str, str](), addons.table("layout_ways")
     for pattern, how in ways.items():

@@ -126,12 +126,9 @@ class Bands(NamedTuple):
         return rows_of_all
 
     def gradient(self, d: Array) -> Array:
-        """Returns the gradient of the samples' input rows, given d (number, rows, W, C), the
-        gradient of the bands.
-
-        It is the transpose of `images` and `samples`, (N, rows of a sample, W, C): gradients of
-        rows that two bands read are added.
-        """
+        """Returns the gradient of the samples' input rows (N, rows of a sample, W, C), given d
+        (number, rows, W, C), the gradient of the bands. Where two bands read the same row, their
+        gradients are added."""
         if self.are_samples:
             return d
         tall = self.buffer(d, *d.shape[2:])
