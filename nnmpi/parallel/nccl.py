@@ -101,8 +101,8 @@ def connect(layout: Layout, on: Backend) -> None:
 
 def wire_beside(comm: Comm, array: Array) -> Wire:
     """Returns an object that carries out a Comm's collectives on device arrays like `array` by
-    NCCL, on a CUDA stream of its own. It is for collectives such as those of BatchNorm, which come
-    in between those of other Comms."""
+    NCCL, on a CUDA stream of its own. It is for collectives such as those of BatchNorm, which must
+    not wait for collectives of other Comms that were started before."""
     return wire_of(comm, backend.of(array), NcclComm)
 
 

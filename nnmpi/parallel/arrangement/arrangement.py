@@ -392,9 +392,9 @@ def ranks_of_variables(a: Arrangement) -> Mapping[int, tuple[int, ...]]:
 
 
 def counting_flags(a: Arrangement, rank: int) -> list[bool]:
-    """Returns, for each trained parameter of a rank, True if this rank counts it in a sum over the
-    whole model, such as a norm. Of the ranks with copies of the same part, only the first one
-    counts it."""
+    """Returns, for each trained parameter of a rank, True if the rank adds it to a sum over the
+    whole model, such as a norm. If several ranks along pp or tp have copies of a parameter, only
+    the first of them adds it."""
     at = a.mesh.coordinates(min(rank, a.mesh.size - 1))
     owned, stages = a.sharding.owned, ranks_of_variables(a)
 

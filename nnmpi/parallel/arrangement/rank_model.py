@@ -14,7 +14,7 @@ NOT_TIED = -1
 class HeldVariable(NamedTuple):
     """The part of a parameter or buffer that a rank has, and the space for it in the flat buffer.
 
-    It is the same for all ranks whose parts have this shape.
+    Ranks whose parts have the same shape share one HeldVariable.
 
     variable      its number in the graph
     shape         of the part

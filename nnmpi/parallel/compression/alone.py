@@ -25,8 +25,9 @@ class AloneWire:
 
 
 def codec_call(spec: str, parameters: Sequence[Parameter]) -> tuple[Callable[[], None], int]:
-    """Returns (a function that encodes and decodes gradients as --compress `spec` does, the number
-    of bytes that a call reads and writes), for gradients of these parameters."""
+    """Returns (a function, the number of bytes that a call of it reads and writes). The function
+    has no arguments; it encodes and decodes random gradients of these parameters, as --compress
+    `spec` does in a step."""
     codec, number = proof.find(spec)
     matrices = [matrix_of(p) for p in parameters]
     rooms = [p.size for p in parameters]

@@ -53,9 +53,9 @@ def cut_sequences(graph: Graph, ranks: int, length: int) -> SequenceCut:
 
 
 def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> int:
-    """Returns the axis of sequence positions in the outputs of a graph node, given that axis for
-    each edge (activation) in `axes`; 0 if the inputs have none. Raises ValueError if the node may
-    combine different positions, which are on `ranks` ranks."""
+    """Returns the axis of sequence positions in the outputs of a graph node; 0 if its inputs have
+    no such axis. `axes` is a dict: edge (activation) -> its axis of positions. Raises ValueError,
+    which names the number of `ranks`, if the node may combine different positions."""
     axes_of_inputs = {axes.get(e, 0) for e in node.inputs}
     if axes_of_inputs <= {0}:
         return 0
@@ -78,9 +78,9 @@ def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> in
 
 
 def _reach(graph: Graph, node: Node, axes: int, axis: int) -> Iterator[bool]:
-    """Yields, for each constant, parameter or buffer among a node's arguments, True if it has
-    different values for different sequence positions. `axes` is the number of axes of the node's
-    inputs, and `axis` the one of positions."""
+    """Yields, for each constant, parameter or buffer among a node's arguments, True if it extends
+    along the positions of sequences, so that each position uses other values of it. `axes` is the
+    number of axes of the node's inputs, and `axis` that of positions."""
     for argument in node.arguments[0]:
         if type(argument) is TensorRef:
             continue

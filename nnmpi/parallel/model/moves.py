@@ -78,8 +78,9 @@ def count_before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
     """Returns how many of the first n elements of `part`, in memory order, lie in `box`, which is
     contained in `part`. `axes` has the axes of the tensor in memory order.
 
-    n is written as mixed-radix digits, one for each axis in memory order. An element comes before n
-    if its first digits are equal and its next one is smaller, so one loop over the digits suffices.
+    Element n has a coordinate along each axis. An element comes before it if its coordinate along
+    some axis is smaller, and those along all earlier axes are equal; so one loop over the axes
+    counts them.
     """
     stride, inner = (math.prod(b - a for a, b in sides) for sides in (part, box))
     if n >= stride or not inner:
@@ -173,8 +174,9 @@ class MovedTensor(NamedTuple):
 class TensorMove(NamedTuple):
     """The elements of one tensor that are copied from a holder (a rank or file) to a rank.
 
-    have, need   the range of elements that the holder has, and the range that the rank needs
-    ranges       the elements to copy, as ranges of boxes that lie in both parts
+    holder, have   the rank or file, and the range of elements that it has
+    rank, need     the receiving rank, and the range of elements that it needs
+    ranges         the elements to copy, as ranges of boxes that lie in the parts of both
     """
 
     holder: Holder

@@ -122,9 +122,9 @@ class _HolderPicker:
         elements: Range,
         inside: Sequence[_Overlap],
     ) -> Iterator[_Overlap]:
-        """Divides `elements`, a range of one cell of a tensor that `rank` needs, into ranges that
-        one holder (a rank or file) sends each. `inside` are the holders of the cell; `need` is the
-        whole range that the rank needs, for an error."""
+        """Yields which holder (a rank or file) sends which of `elements`, a range of one cell of a
+        tensor that `rank` needs. `inside` has the holders that have elements of the cell; `need` is
+        the whole range that the rank needs, for an error message."""
         local = [piece for piece in inside if piece.holder == rank]
         *_, lo, hi = elements
         while lo < hi:

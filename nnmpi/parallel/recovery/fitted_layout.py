@@ -132,10 +132,8 @@ def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
 
 
 def pointless(config: Config, ranks: int) -> list[str]:
-    """Returns the options of a config that have no effect on this many ranks.
-
-    They lack another option, or need several ranks.
-    """
+    """Returns the names of the options in a config that have no effect on this many ranks: those
+    that need several ranks, or another option that the config does not have."""
     alone = (row.feature for row in REFUSALS if row.beside.name == "one rank" and ranks == 1)
     unmet = (row.feature for row in REQUIREMENTS if not is_met(row.other, config))
     asked = (feature.name for feature in (*alone, *unmet) if feature.asked(config, ranks))

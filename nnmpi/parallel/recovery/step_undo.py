@@ -57,9 +57,9 @@ class StepUndo:
 
     @property
     def decision(self) -> tuple[int, tuple[float, ...]] | None:
-        """The number of steps, and what all ranks have agreed on for the last of them (such as
-        whether to skip its update); None if this rank does not know it.
-        """
+        """(number of steps, the sums over all ranks that decided the last of these steps, such as
+        the gradient norm, which say whether its update is skipped); None if this rank does not know
+        them."""
         decided = self._update.decision
         return None if decided is None else (self._update.summed, tuple(decided))
 

@@ -77,8 +77,8 @@ class ClockTable:
         return not self._active
 
     def started(self, w: int) -> None:
-        """Records that worker w is ready for the epoch. The worker waits for a reply of the
-        servers, which it gets by `released`."""
+        """Records that worker w is ready for the epoch and waits for a reply of the servers;
+        `released` says when it gets the reply."""
         self._waiting[w] = True
 
     def pushed(self, w: int, samples: float, divisor: float, loss: float, stop: bool) -> None:
@@ -117,9 +117,8 @@ class ClockTable:
             yield w, self._waiting.pop(w) or self._grant()
 
     def _grant(self) -> bool:
-        """Permits a worker one of the remaining pushes of the epoch; returns False if there is
-        none.
-        """
+        """Returns True if a worker may push once more in this epoch, and counts that push; False if
+        no push of the epoch is left, or the run is to end."""
         if self._ending or self._granted >= self._budget:
             return False
         self._granted += 1

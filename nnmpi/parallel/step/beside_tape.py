@@ -168,7 +168,7 @@ class _Gradient(NamedTuple):
 
     p          the parameter
     has_grad   whether it had a gradient
-    array      a copy of the gradient's memory; None if nothing was added to it yet
+    array      a copy of the gradient's memory; None if no pass has written to this memory yet
     """
 
     p: Parameter

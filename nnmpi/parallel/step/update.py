@@ -199,7 +199,8 @@ class Update:
     def _summed_squares(self, squares: Sequence[float]) -> list[float]:
         """Sums `squares`, two numbers for each parameter that this rank's optimizer updates (such
         as the sums of squares of values and of updates), over all ranks that have a shard of the
-        parameter; returns them for all parameters of the model."""
+        parameter. Returns two sums for each parameter and buffer of the whole model, one after the
+        other; 0 where no rank has given any."""
         norms, rows = self._norms, np.zeros((self._norms.number, 2))
         rows[self._variables()] = np.reshape(squares, (-1, 2))
         row = rows.reshape(-1)

@@ -68,7 +68,8 @@ def first_buckets(chain: Chain, slots: Mapping[int, int]) -> tuple[int, ...]:
 def with_gathers(ops: Iterable[Op], chain: Chain, slots: Mapping[int, int]) -> Iterator[Op]:
     """Yields a rank's operations, with gathers of parameters added (GATHER starts one, WAIT waits
     for it), so that each pass finds its buckets in their slots (memory that buckets share in turn).
-    A gather starts one pass before the parameters are used, unless that pass uses the slot."""
+    A gather starts before the pass that precedes the one that reads the bucket, or, if the
+    preceding pass uses the same slot, after it."""
     listed, first = [*ops], first_buckets(chain, slots)
     passes = [op for op in listed if op.kind in PASSES]
     held, moving = {slots[b]: b for b in first}, {*first}

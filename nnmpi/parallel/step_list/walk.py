@@ -133,10 +133,10 @@ class Walk:
         return self._takes(op, +1, self._gradients, "the gradient from unit")
 
     def _takes(self, op: Op, away: int, made: set[tuple[int, int]], name: str) -> str:
-        """Checks that what a pass needs is there: the result (`name`: output or gradient) of the
-        previous (`away` = -1) or next (+1) unit of the model, or a message from the rank that has
-        that unit. The result is then removed from `made`. Returns a text that says what is missing,
-        or ""."""
+        """Checks that a pass finds the output or gradient (`name` says which) of the previous
+        (`away` = -1) or next (+1) unit of the model: in `made`, the (unit, micro-batch) pairs of
+        this rank, from which it is then removed; or in a message, if that unit is on another rank.
+        Returns a text that says what is missing, or ""."""
         unit, boundary = self._chain.neighbours(op.at, away)
         if unit != NONE and (unit, op.micro) not in made:
             return f"{name} {unit} is not there"

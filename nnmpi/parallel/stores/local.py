@@ -41,7 +41,7 @@ class StoreSpec(NamedTuple):
     scalars_in_buffer       how many scalars, such as the loss, precede the gradients in the buffer
     buckets                 the slices of the memory that are summed or gathered at a time
     scaler                  the loss scale, in mixed precision; None otherwise
-    sum_scalars_separately  True if these scalars are summed by an operation of their own
+    sum_scalars_separately  True if the loss and other scalars are summed apart from the gradients
     """
 
     arrangement: Arrangement

@@ -252,8 +252,8 @@ def joined_on_ranks(
     this rank has computed some. `inputs` are the outputs of this rank's branches, followed by those
     inputs of branches that need a gradient; `call` says which rank has which branch.
 
-    The gradients of these inputs must be summed over ranks even on a rank that runs no branch, so
-    the join contributes zeros to them.
+    A rank that runs no branch must take part in the sums of the gradients of these inputs over
+    ranks, so the join gives them the gradient 0 there.
     """
     local_branches = [i for i, owner in enumerate(call.owners) if owner == comm.rank]
     parts, ends = inputs[: len(local_branches)], inputs[len(local_branches) :]

@@ -91,9 +91,10 @@ def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **opti
 
 
 def _of_inputs_and_weights(y: Array, vjps: tuple[Vjp, ...], prepare: Prepare) -> Result:
-    """Returns a Result (an op's output y and vjps) whose backward pass first calls `prepare`, which
-    returns (the gradients of x and gates, what the vjps of the weights need). Of `vjps`, those of
-    the weights are used, which follow the two of x and gates."""
+    """Returns the Result of an op with the arguments x, gates and weights: its output y, and a vjp
+    for each argument. The backward pass first calls `prepare`, which returns (the gradients of x
+    and gates, what the vjps of the weights need). The first two of `vjps`, those of x and gates,
+    are not used."""
     input_vjps: list[Any] = [lambda both, out, i=i: both[0][i] for i in range(2)]
     weight_vjps: list[Any] = [lambda both, out, vjp=vjp: vjp(both[1], out) for vjp in vjps[2:]]
     return Result(y, (*input_vjps, *weight_vjps), prepare)
@@ -115,9 +116,9 @@ class CountingRouter(Sharded, Router):
         return super().options(x) | {"tokens": self.bounds[-1], "counted": self.counted}
 
     def counted(self, counts: Array) -> tuple[Array, Array]:
-        """Returns two arrays, given how many tokens of this rank chose each expert (`counts`, of
-        shape (N, 1, E)): how many tokens of all lower ranks together did, and how many of all
-        ranks. Both have the shape of `counts`."""
+        """Returns the counts of tokens that chose each expert, in two arrays: summed over the ranks
+        before this one, and summed over all ranks. Given `counts`, those of this rank; all three
+        arrays have the shape (N, 1, E)."""
         rank, size = self.comm.rank, self.comm.size
         ranks = all_gather(counts, self.comm, tuple(range(size + 1)), 1)
         return ranks[:, :rank].sum(axis=1, keepdims=True), ranks.sum(axis=1, keepdims=True)
@@ -167,8 +168,9 @@ class Routing(NamedTuple):
         return sends
 
     def receives(self, me: int) -> list[int]:
-        """Returns how many tokens rank `me` may receive from each rank, in proportion to the number
-        of tokens that this rank has."""
+        """Returns how many tokens rank `me` may receive from each rank: from the other ranks as
+        many as its experts can take, in proportion to the numbers of their tokens; from itself as
+        many as `sends` says."""
         others = [n * (r != me) for r, n in enumerate(self.tokens)]
         total = min(sum(others), self.experts[me] * self.slots)
         ends = [total * n // max(sum(others), 1) for n in accumulate(others, initial=0)]
@@ -184,9 +186,9 @@ class TokenExchange(NamedTuple):
 
     sends     for each rank, the indices of this rank's tokens that go to one of the experts there
     receives  the number of tokens that come from each rank
-    slots     None where arrays have values. Where they have none (when a cost is predicted): the
-              number of tokens for which each expert computes; then messages without tokens count
-              too
+    slots     the number of tokens for which each expert computes, where arrays have no values
+              (when a cost is predicted), so that messages without tokens count too; None where
+              they have values
     """
 
     comm: Comm

@@ -143,8 +143,8 @@ def _is_mean(settings: Options) -> bool:
 
 
 def _ways(layer: type[nn.Module], of_rule: tuple[Way, ...]) -> tuple[Way, ...]:
-    """Returns all ways to divide a layer class: those of its rule, and those along image rows. Ways
-    that suit any axis come last, so that more specific ones are preferred."""
+    """Returns all ways to divide a layer class: the ways of its rule (`of_rule`), and those along
+    image rows. Ways that suit any axis come last, so that more specific ones are preferred."""
     if layer not in WAYS:
         return of_rule
     return tuple(sorted((*of_rule, *WAYS[layer]), key=lambda way: way.input is ...))

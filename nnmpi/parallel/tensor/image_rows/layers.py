@@ -142,8 +142,8 @@ class SpatialPReLU(SpatialLayer, nn.PReLU):
 
 
 class SpatialMean(SpatialLayer, nn.AdaptiveAvgPool2d):
-    """Computes the mean of each channel over whole images, (N, C, 1, 1), of which this rank has
-    some rows: the sums of all ranks are all-reduced, N C elements."""
+    """Computes the mean of each channel over whole images, (N, C, 1, 1), of which each rank has
+    some rows: the ranks all-reduce their sums, N C elements."""
 
     def of_rows(self, x: Tensor) -> Tensor:
         pixels = self.bounds[-1] * x.shape[3]
