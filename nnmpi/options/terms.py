@@ -110,7 +110,7 @@ class LayoutTerms(NamedTuple):
 
     def along(self, mesh_axis: str) -> frozenset[str]:
         """Returns the named axes of activations that --layout divides among the ranks along the
-        given axis of the mesh."""
+        axis `mesh_axis` of the mesh."""
         return frozenset(name for name, along in self.cuts if along == mesh_axis)
 
 

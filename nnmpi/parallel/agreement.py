@@ -44,7 +44,7 @@ def gather_objects(comm: Comm, item: T) -> list[T]:
 
 
 def send_object(comm: Comm, item: object, to: int, tag: int = 0) -> None:
-    """Sends an object to rank `to`, which gets it with `receive_object` and the same tag."""
+    """Sends the object `item` to rank `to`, which gets it by `receive_object` with the same tag."""
     data = np.frombuffer(pickle.dumps(item), np.uint8)
     comm.isend(np.array([data.size]), to, tag).wait()
     comm.isend(data, to, tag).wait()

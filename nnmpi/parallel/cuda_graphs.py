@@ -139,9 +139,10 @@ class Graphs:
     def _forward_pass(
         self, run: Callable[[], Tensor], captured: Pass, checks: bool
     ) -> tuple[Tensor, Any]:
-        """Captures a forward pass, which `run` computes, as a CUDA graph; returns (result, graph).
-        With `checks`, calls that check labels are left out of the graph, and made on the host
-        before each launch."""
+        """Captures a forward pass as a CUDA graph: the one that `run` computes, with `captured` as
+        its Pass (state on which random numbers depend). Returns (its result, the graph). With
+        `checks`, calls that check labels are left out of the graph, and made on the host before
+        each launch."""
         log = logged_calls() if checks else nullcontext(list[Call]())
         with self._captured() as graphs, _as_current(captured), log as calls:
             root = run()

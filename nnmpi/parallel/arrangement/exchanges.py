@@ -200,8 +200,8 @@ def largest_receive(
     algorithm: Algorithm, group: Sequence[int], rank: int, n: int, edges: Sequence[int] = ()
 ) -> int:
     """Returns the largest number of elements that a rank receives into temporary memory at once
-    during a collective: terms that it then adds to its buffer, and elements that cannot arrive in
-    their final place.
+    when the collective `algorithm` runs: terms that it then adds to its buffer, and elements that
+    cannot arrive in their final place.
 
     group, n: the ranks of the collective, and the number of elements in its buffer
     edges: the boundaries of the chunks, if they are not about equal
@@ -275,8 +275,8 @@ def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
 def _carrier(
     a: Arrangement, exchange: Exchange, rank: int
 ) -> tuple[Algorithm, Sequence[int]] | None:
-    """Returns (algorithm, the ranks that send messages in it) for a collective of `rank`; None if
-    the rank sends no messages in it, or if they are unknown, as in the MPI library's own
+    """Returns (algorithm, the ranks that send messages in it) for the collective `exchange`; None
+    if `rank` sends no messages in it, or if they are unknown, as in the MPI library's own
     all-reduce."""
     if exchange.operation is Collective.ALL_REDUCE:
         return algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)

@@ -180,9 +180,9 @@ class CutCosts(NamedTuple):
 def split_points(
     costs: CutCosts, stages: int, live: Sequence[int] = (), notes: Sequence[str] = ()
 ) -> SplitPoints:
-    """Returns the cut into pipeline stages whose slowest stage is as fast as possible, with a
-    trained parameter in every stage: the index of the unit (usually a layer) with which each stage
-    except the first begins.
+    """Returns the cut into pipeline stages whose slowest stage is as fast as possible, given the
+    `costs` of each unit (usually a layer), with a trained parameter in every stage. A cut has the
+    index of the unit with which each stage except the first begins.
 
     The time of a stage is that of its units and of the messages at its ends. Cuts whose slowest
     stage takes at most 2% longer than that of the best (NOISE) count as equally fast. Of these, the

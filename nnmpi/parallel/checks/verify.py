@@ -131,9 +131,9 @@ class VerifiedStrategy:
         self._scales = dict.fromkeys(SUBJECTS, 0.0)  # the largest values of the single rank so far
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """Yields the steps of the run on several ranks; raises VerifyError on all ranks if one
-        differs from the single rank's by more than the bound.
-        """
+        """Makes the steps of an epoch, from `start` on, with all ranks and on each rank alone;
+        yields the results of the former. Raises VerifyError on all ranks if a step differs from the
+        single rank's by more than the bound."""
         for model in self._models:  # whoever calls train() or eval() knows only one of them
             model.train()
         if not self._started:  # parameters may have been loaded since both were made

@@ -132,7 +132,7 @@ def check_terms(config: Config, graph: Graph, sharding: Sharding) -> None:
 
 def start_fields(a: Arrangement, batches: int) -> dict[str, Any]:
     """Returns the field about compression for the start event in the log; empty if no gradients are
-    sent."""
+    sent. `batches`, the number of batches in an epoch, is not used."""
     return {"compress": a.config.compress} if a.store.packs else {}
 
 

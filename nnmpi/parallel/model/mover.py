@@ -54,6 +54,7 @@ class Mover:
     have    the arrays of all ranks and files, on paper (without data)
     need    (rank, array) for each array that a rank needs
     nodes   the node of each rank
+    terms   a function from the name of a needed array to the names of the arrays whose sum it is
     """
 
     def __init__(

@@ -40,9 +40,10 @@ def plan_moves(
     """Plans a source for each element that a rank needs: its own memory, else a rank of its node,
     else any rank, else a file. Of several candidates, the one that has sent least so far is taken.
 
-    have    (rank or file, range) for each range of elements that a rank or a file contains
-    need    (rank, range) for each range that a rank needs
-    nodes   the number of the node of each rank
+    tensors   the tensors to which the ranges belong, in the order in which they are moved
+    have      (rank or file, range) for each range of elements that a rank or a file contains
+    need      (rank, range) for each range that a rank needs
+    nodes     the number of the node of each rank
 
     No rank forwards received elements. Ranks that have the same elements send about equal shares of
     them. Raises ValueError for an element that no rank or file has.
@@ -167,7 +168,8 @@ class _HolderPicker:
 
 def _cells(shape: tuple[int, ...], had: Sequence[Held]) -> list[tuple[Part, list[Held]]]:
     """Cuts a tensor of this shape into cells, so that each lies entirely inside or outside of every
-    box that a holder (a rank or file) has; returns (cell, its holders) for each."""
+    box that a holder (a rank or file) has; returns (cell, the entries of `had` that contain it) for
+    each. `had` has (holder, range) for each box."""
     parts = {elements.box for _, elements in had}
     edges = [
         sorted({0, n, *chain.from_iterable(part[k] for part in parts)}) for k, n in enumerate(shape)

@@ -151,8 +151,8 @@ def held_tensors(part: ModelPart) -> Iterator[tuple[Place, Any]]:
 
 
 def _array(place: Place, tensor: Any, lo: int, hi: int) -> StateArray:
-    """Returns elements lo..hi-1 of this rank's part of a parameter or a buffer as a StateArray,
-    which can read and write them."""
+    """Returns elements lo..hi-1 of `tensor`, this rank's part of a parameter or buffer, as a
+    StateArray, which can read and write them. `place` is the Place of the part."""
     axes = memory_axes(tensor)
     store = tensor.store if isinstance(tensor, Parameter) else None
     dtype = store.updated_dtype if isinstance(store, FlatStore) else tensor.dtype

@@ -185,7 +185,8 @@ class Backups:
         """Makes a backup if one is due, and completes the backup that was begun a step before.
 
         Every rank calls it before the first step and after each step, with the number of steps so
-        far (`version`) and with other values to restore, such as counters (`about`).
+        far (`version`), the arrays of its training state (`state`), and other values to restore,
+        such as counters (`about`).
         """
         began = self._clock()
         self._steps, self._seconds = self._steps + 1, self._seconds + began - self._returned

@@ -39,9 +39,8 @@ class RoundUndo:
         self._steps = list[int]()
 
     def saving_buffers(self, loads: Iterable[StepBatch], step: int) -> Iterator[StepBatch]:
-        """Returns the batches unchanged: here buffers are copied once per round of steps, not
-        before each step as in StepUndo.
-        """
+        """Yields the batches `loads`, and does nothing else. (StepUndo copies buffers here before
+        each step; they are copied in `begin` if steps form rounds.)"""
         return iter(loads)
 
     def begin(self) -> None:

@@ -103,7 +103,8 @@ class ServerClient(ServerStrategy):
             self._set_position(self._next_steps[dp.rank])
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """Yields the results of all workers' steps in an epoch, as the servers report them."""
+        """Makes this worker's steps in an epoch that begins at `start`; yields the results of all
+        workers' steps, as the servers report them."""
         self._check_batches(loader)
         if self._batches is None:
             position = start if self.position is None else self.position.next
@@ -135,17 +136,16 @@ class ServerClient(ServerStrategy):
         yield from progress.results(reply.totals, ended=True, stop=reply.stop)
 
     def _set_position(self, state: StepState) -> None:
-        """Records the position in the data (step, epoch, batch) of this worker's next step, for
-        checkpoints.
-        """
+        """Records `state`, the position in the data (step, epoch, batch) of this worker's next
+        step, for checkpoints."""
         self.position = WorkerPosition(self.layout.axis["dp"].rank, self.layout.workers, state)
 
     def _push(self, load: StepBatch, state: StepState, batches: int, stop: bool) -> Reply:
-        """Computes the gradient of a batch and pushes it to the servers; returns their reply. For a
-        batch without samples it pushes zeros.
+        """Computes the gradient of the batch `load` and pushes it to the servers; returns their
+        reply. For a batch without samples it pushes zeros.
 
-        state     the position of training before the step, in an epoch of `batches` batches
-        stop      True if the servers have replied that some rank wants to end the run
+        state   the position of training before the step, in an epoch of `batches` batches
+        stop    True if the servers have replied that some rank wants to end the run
         """
         samples, loss = sum(len(batch.samples) for batch in load.micro), 0.0
         divisor = sum(self._task.objective.loss.divisor(batch.y) for batch in load.micro)

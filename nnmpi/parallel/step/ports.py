@@ -270,7 +270,8 @@ class Stage(NamedTuple):
 
 def run_stage(stage: Stage, state: "PassState", micro: int, current: Pass) -> Tensor:
     """Runs the forward pass of a stage on a micro-batch; returns the tensor at which its backward
-    pass starts. `current` is the Pass: its step and samples determine the random numbers."""
+    pass starts. The input is `state.input`; `current` is the Pass, whose step and samples determine
+    the random numbers."""
     return stage.sink.root(micro, forward(stage.module, state.input, current))
 
 
@@ -311,8 +312,8 @@ class StagePasses(Protocol):
         self, stage: Stage, state: "PassState", micro: int, current: Pass
     ) -> Generator[None, None, StagePass]:
         """Runs the forward pass of a micro-batch in a stage; a generator that stops between units
-        (usually layers), and returns a StagePass for the backward pass. `current` is the Pass: its
-        step and samples determine the random numbers."""
+        (usually layers), and returns a StagePass for the backward pass. The input is `state.input`;
+        `current` is the Pass, whose step and samples determine the random numbers."""
 
     def free(self) -> None:
         """Frees memory that is kept from step to step, such as that of recorded passes."""
@@ -377,8 +378,8 @@ def by_tape(
     stage: Stage, state: "PassState", micro: int, current: Pass
 ) -> Generator[None, None, TapePass]:
     """Runs the forward pass of a micro-batch in a stage by autograd, without stopping between units
-    (usually layers); returns a TapePass, which runs the backward pass. `current` is the Pass: its
-    step and samples determine the random numbers."""
+    (usually layers); returns a TapePass, which runs the backward pass. The input is `state.input`;
+    `current` is the Pass, whose step and samples determine the random numbers."""
     yield from ()
     return TapePass(stage, state, run_stage(stage, state, micro, current))
 

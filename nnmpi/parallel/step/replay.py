@@ -286,8 +286,8 @@ def _slices(
     of_units: Sequence[Collection[Parameter]],
     absent: Sequence[Collection[Parameter]],
 ) -> Slices:
-    """Divides the calls of a recorded pass among the units of the stage (its parts, usually
-    layers).
+    """Divides the calls of a recorded pass (`passes`) among the units of the stage (its parts,
+    usually layers).
 
     In the forward pass, a unit ends before a parameter of a later unit is used; in the backward
     pass, where all gradients of its parameters are final: of_units[u] are the parameters of unit u.

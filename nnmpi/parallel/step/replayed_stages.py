@@ -45,7 +45,8 @@ class ReplayedStages:
         self, stage: Stage, state: PassState, micro: int, current: Pass
     ) -> Generator[None, None, StagePass]:
         """Runs the forward pass of micro-batch `micro` through a stage, and returns a StagePass to
-        run its backward pass. Yields between units (usually layers)."""
+        run its backward pass. Yields between units (usually layers). The input is `state.input`;
+        `current` is the Pass, whose step and samples determine the random numbers."""
         lists = self.lists.get(id(stage.module))
         if lists is None:
             lists = self.lists[id(stage.module)] = self._lists_of(stage)

@@ -153,8 +153,9 @@ def gathers_for_use(a: Arrangement) -> bool:
 def _segments(
     a: Arrangement, nodes: range, bucket_of: Mapping[int, int]
 ) -> Iterable[partition.Unit]:
-    """Divides the graph of a stage into consecutive parts, each of which uses a bucket of
-    parameters that the part before it does not use."""
+    """Divides the graph of a stage, the nodes in `nodes`, into consecutive parts, each of which
+    uses a bucket of parameters that the part before it does not use. `bucket_of` is a dict: number
+    of a trained parameter -> its bucket."""
     graph = a.graph
     inside = [
         unit

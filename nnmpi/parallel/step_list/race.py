@@ -14,7 +14,7 @@ STARTS = {Kind.WAIT: Kind.GATHER, Kind.FINISH: Kind.SUM}
 
 class Race:
     """Simulates ranks that carry out their lists of operations, until all have ended or none can go
-    on.
+    on. groups[p] has the lists of the ranks with coordinate p along pp, one for each rank along dp.
 
     A pass waits until its message has been sent. WAIT (for a gather of parameters) and FINISH (for
     a sum of gradients) wait until all ranks that take part have started the collective. A

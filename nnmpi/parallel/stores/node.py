@@ -90,9 +90,9 @@ class NodeStore(LocalStore):
             self.flat_grad, self.grad_memories = self._total
 
     def squares(self, shards: Sequence[Shard], counted: Sequence[FlatSlice]) -> Array:
-        """Returns the sum of squares of the summed gradients, multiplied by `factor`, over all
-        ranks. Each rank of the first node adds up its shards. Ranks of other nodes, which have the
-        same summed gradients, contribute 0."""
+        """Returns the sum over all ranks of the squares of the summed gradients, multiplied by
+        `factor`, in the slices `counted`. Each rank of the first node adds up its `shards`. Ranks
+        of other nodes, which have the same summed gradients, contribute 0."""
         squares_here = super().squares(shards, counted) if self._first_node else 0
         total = np.array([squares_here], "float64")
         self.dp.all_reduce(total, "doubling")

@@ -65,7 +65,8 @@ class StageBoundary(Source, Sink):
         self._gradient: Array | None = None
 
     def begin(self, load: StepBatch) -> None:
-        """Drops, at the start of a step, the arrays of an earlier step that was aborted."""
+        """Drops, at the start of a step, arrays that are left of an earlier step that was aborted.
+        `load`, the batch of the step, is not used."""
         self._empty()
 
     # ---- for the previous stage

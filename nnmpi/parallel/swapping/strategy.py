@@ -30,8 +30,8 @@ from nnmpi.schedules import op as schedules
 
 
 def kind(plan: Placements) -> StrategyKind:
-    """Returns the StrategyKind (which names the functions of a strategy) for training with these
-    placements of activations: kept, swapped or recomputed."""
+    """Returns the StrategyKind (which names the functions of a strategy) for training with the
+    placements of activations (kept, swapped or recomputed) in `plan`."""
     return StrategyKind(
         "replicas",
         make="nnmpi.parallel.swapping.strategy:make",

@@ -208,7 +208,8 @@ class NodeChoices:
         self, node: Node, way: Way, state: AxisCut | None, bounds: Bounds
     ) -> Iterator[NodeChoice]:
         """Yields the choices that divide a layer in one way (such as column) at the channels
-        `bounds`: with the output left cut and, if possible, with the output gathered."""
+        `bounds`: with the output left cut and, if possible, with the output gathered. `state` is
+        the cut of the input (None: whole)."""
         y = self.graph.edges[node.outputs[0]]
         variables = _cuts(self.graph, node, way, bounds)
         cost = self.cost(node, *way.pattern.sends)
@@ -257,9 +258,9 @@ def channels(graph: Graph, node: Node, way: Way) -> int:
 
 
 def _axis(axis: Along, edge: Edge, same: int) -> int:
-    """Converts `axis`, along which a layer is to be cut, to the number of an axis of one sample,
-    counted from 0. `...` (any axis) means the axis number `same`; a Marker such as POSITIONS means
-    axis 0."""
+    """Returns `axis`, along which a layer is to be cut, as the number of an axis of one sample of
+    the activation `edge`, counted from 0. `...` (any axis) means the axis number `same`; a Marker
+    such as POSITIONS means axis 0."""
     if isinstance(axis, Marker):
         return 0
     assert axis is not None

@@ -218,8 +218,9 @@ def token_exchange(
     gates: Array, comm: Comm, bounds: Bounds, samples: int, most: Routing | None
 ) -> TokenExchange:
     """Returns the TokenExchange for the gates (tokens, E) of `samples` samples: a token is sent to
-    each rank that has an expert for which its gate is not 0. If gates have no values (when a cost
-    is predicted), `most` gives the numbers."""
+    each rank that has an expert for which its gate is not 0, where rank r has experts bounds[r] to
+    bounds[r + 1] - 1. If gates have no values (when a cost is predicted), `most` gives the numbers
+    of tokens."""
     xp, me = xp_of(gates), comm.rank
     most = most if is_meta(gates) else None
     if most is None:

@@ -75,8 +75,9 @@ def _cut(edge: Edge, ranks: int) -> AxisCut | None:
 def _choices(
     choices: NodeChoices, k: int, way: Way, states: Sequence[AxisCut | None]
 ) -> Iterator[NodeChoice]:
-    """Yields the choices that divide layer k among ranks along image rows: one leaves the output
-    divided by rows, the other gathers it. `states` are the cuts of the inputs (None: whole)."""
+    """Yields the choices that divide layer k among ranks along image rows in the given way: one
+    leaves the output divided by rows, the other gathers it. Yields nothing if the inputs are not
+    cut as the way needs them; `states` are their cuts (None: whole)."""
     graph, node, ranks = choices.graph, choices.graph.nodes[k], choices.ranks
     x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
     rows, out_rows, pooled = (_cut(edge, ranks) for edge in (x, y, made_by(graph, k)))
