@@ -209,8 +209,9 @@ def _fastest(
 def _passes(
     module: Module, enters: Tensors, on: Backend, clock: Timer
 ) -> tuple[Any, tuple[float, ...]]:
-    """Runs one forward and backward pass through `module`, a part of the model; returns its output,
-    and the seconds of the forward pass, of the input gradient and of the weight gradients."""
+    """Runs one forward and one backward pass through `module`, a part of the model, on the input
+    tensors `enters`. Returns its output, and a tuple of seconds by `clock`: of the forward pass, of
+    the input gradient and of the weight gradients."""
     inputs = needing_gradients(enters)
     for t in inputs:
         t.grad_array = None

@@ -55,8 +55,9 @@ WIRE = "wire"
 
 def wire_of(comm: Comm, on: Backend, make: "type[StagedComm] | None" = None) -> "Wire":
     """Returns the wire of a Comm for a backend: the object that carries out the collectives and
-    messages of the Comm on arrays of the backend. The first call makes it, by `make` if given;
-    later calls return the same one."""
+    messages of the Comm on arrays of the backend. On the host that is the Comm. For a device the
+    first call makes an object of the class `make`, by default StagedComm; later calls return it
+    again."""
     if on.is_host:
         return comm
     if WIRE not in comm.attributes:
@@ -185,11 +186,14 @@ class StagedComm:
     def start_all_gather(
         self, array: Array, algorithm: str = "ring", parts: Parts = None
     ) -> Transfer:
-        """Starts an all-gather; the array must not be touched until it is complete."""
+        """Starts an all-gather. When it is complete, the array has the parts of all ranks; until
+        then it must not be touched. `parts` has the lengths of the ranks' parts; None: nearly
+        equal."""
         return _one(self._gathered(one_row(array, "start_all_gather"), algorithm, parts))
 
     def start_broadcast(self, array: Array, root: int = 0) -> Transfer:
-        """Starts a broadcast; the array must not be touched until it is complete."""
+        """Starts a broadcast. When it is complete, the array on every rank is that of rank `root`;
+        until then it must not be touched."""
         return _one(self._broadcast(one_row(array, "start_broadcast"), root))
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Transfer:
@@ -252,10 +256,11 @@ class StagedComm:
         goes: Callable[[slice], slice] = lambda span: ALL,
         is_kept: bool = True,
     ) -> list[Piece]:
-        """Starts one non-blocking operation for each piece of a 1-D array, by `start`, and returns
-        the pieces. `comes` and `goes` return the slice of a piece that is copied to the host before
-        its operation, and back to the device after it. With `is_kept` the array always uses the
-        same host buffer."""
+        """Calls start(staging, span) for each piece of a 1-D array, the slice `span`, which starts
+        a non-blocking operation on the piece; returns the pieces. comes(span) is the slice of a
+        piece that is copied to the host before its operation, goes(span) the slice that is copied
+        back to the device after it. With `is_kept`, later calls for the same array use the same
+        host buffer."""
         pieces = list[Piece]()
         for span in _spans(row):
             staging = self._staged(row[span], comes(span), goes(span), is_kept)
@@ -306,8 +311,8 @@ def _one(pieces: list[Piece]) -> Transfer:
 
 
 def one_row(array: Array, call: str) -> Array:
-    """Returns a 1-D view of a contiguous array; raises ValueError, with the name `call`, for
-    others."""
+    """Returns a 1-D view of a contiguous array. For another array it raises ValueError, with
+    `call`, the name of the method that got it."""
     if not array.flags.c_contiguous:
         raise ValueError(f"{call} takes a device's array in C order only: use ascontiguousarray")
     return array.reshape(-1)

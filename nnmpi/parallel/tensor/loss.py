@@ -5,7 +5,7 @@ all ranks, and every rank computes the whole loss from them in the same order, s
 bits.
 
     maximum    sum of exp(z - maximum)    logit of the label, or 0    class of the maximum
-    with label_smoothing, a fifth: the sum of the logits, weighted by what smoothing adds
+    with label_smoothing, a fifth: the sum of the logits times their shares of the smoothed label
 """
 
 from typing import Any, NamedTuple

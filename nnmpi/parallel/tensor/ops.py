@@ -60,10 +60,11 @@ P = TypeVar("P", Parameter, Parameter | None)
 
 
 def part_of(p: P, axis: int, bounds: Bounds, comm: Comm) -> P:
-    """Returns this rank's part of a parameter along an axis, as a new parameter; None if p is None.
+    """Returns this rank's part of a parameter p along an axis, as a new parameter; None if p is
+    None. `bounds` says which indices each rank has.
 
-    If the values of p are not initialised yet, only this part of them will be; otherwise they are
-    copied.
+    The part gets copies of p's values. If p is not initialised yet, only this part of its values
+    will be made.
     """
     if p is None:
         return p
@@ -84,8 +85,8 @@ def part_of(p: P, axis: int, bounds: Bounds, comm: Comm) -> P:
 
 
 def copy_of(p: P) -> P:
-    """Returns a new parameter with the values of p. If they are not initialised yet, both will get
-    the same values. None if p is None."""
+    """Returns a new parameter with the values of p; None if p is None. If p is not initialised yet,
+    both p and the new parameter will be initialised to the same values."""
     return p if p is None else part_of(p, 0, (0, p.place.shape[0]), comm_self())
 
 
@@ -145,10 +146,11 @@ def reduce_scatter(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array
 def all_to_all(
     parts: Sequence[Array], shapes: Sequence[tuple[int, ...]], comm: Comm, skips: bool = True
 ) -> list[Array]:
-    """Sends parts[r] to each rank r, and returns the arrays that this rank receives: that from rank
-    r has the shape shapes[r].
+    """Sends parts[r] to each rank r, and returns the arrays that this rank receives: entry r comes
+    from rank r and has the shape shapes[r].
 
-    With `skips`, no message is sent for an empty array; both ranks know that it is empty.
+    With `skips`, no message is sent for an empty array: its shape tells the sender and the receiver
+    that it is empty.
     """
     xp, me, dtype = xp_of(parts[0]), comm.rank, parts[0].dtype
     wire, ahead = wire_for(comm, parts[0]), [(me + s) % comm.size for s in range(1, comm.size)]

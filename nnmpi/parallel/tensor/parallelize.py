@@ -61,7 +61,7 @@ def parallelize(
     ways: Mapping[str, str] = {},
 ) -> Sharding:
     """Divides the layers of a model among the ranks of a Comm so that they send as little as
-    possible.
+    possible. Returns a Sharding, which says how the layers are divided.
 
     x is an array or tensor with some samples, of which only shape and dtype matter. With
     `whole_output` every rank gets all scores, as most losses need them. `ways` names, by path of a
@@ -98,8 +98,9 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
     """Replaces the layers of a model by this rank's parts of them, as `sharding` divides them,
     under the same names; `graph` is the graph of the model.
 
-    Every rank calls it on an equal model. Weights that are not initialised yet will be for this
-    rank's part only; others are cut. If something is wrong with the model, it is left unchanged.
+    Every rank calls it on an equal model. A part gets copies of the layer's weights; of weights
+    that are not initialised yet, only this rank's part will be made. If a layer cannot be replaced,
+    it raises ValueError and leaves the model unchanged.
     """
     if comm.size != sharding.ranks:
         raise ValueError(

@@ -13,8 +13,8 @@ def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Wa
     """Returns the ways in which ranks may divide the layer of a node, such as column or row; an
     empty list if one of its inputs or outputs is no tensor with an axis of samples.
 
-    `cuts` has the markers of those axes, besides channels, along which layers may be divided here
-    (positions, samples, axes of add-ons). Ways that cut another axis are left out.
+    Ways that cut channels are always considered; others only if `cuts` has the marker of the axis
+    that they cut (positions, samples, or an axis of an add-on).
     """
     edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
     if node.layer is None or not is_plain(node) or not all(edge.of_samples for edge in edges):
@@ -84,8 +84,9 @@ def variables_of(graph: Graph, node: Node) -> dict[str, int]:
 
 
 def _check_own(graph: Graph, node: Node, way: Way) -> None:
-    """Raises ValueError if `way` cannot be correct: a way to divide a layer that the attribute
-    `sharding` of a user's layer class lists."""
+    """Checks a way to divide the layer of a node that comes from the attribute `sharding` of a
+    user's layer class. Raises ValueError if `way` cuts an axis that does not exist, or if ranks
+    would compute wrong values."""
     label = f"layer {node.name} ({node.kind}): the way {way.pattern.how!r} of its rule"
     if (way.input is POSITIONS) != (way.output is POSITIONS):
         raise ValueError(

@@ -116,8 +116,8 @@ def shard(
 
 
 class _Search:
-    """A search for the best division of a model's layers among `ranks` ranks: the one with the
-    lowest PlanCost that `constraints` allow."""
+    """A search for the best division of a model's layers among `ranks` ranks: of those that
+    `constraints` allow, the one with the lowest cost (elements that are sent, or seconds)."""
 
     def __init__(
         self, graph: Graph, ranks: int, whole_output: bool, sequence: bool, constraints: Constraints
@@ -165,8 +165,9 @@ class _Search:
         return reasons
 
     def transitions(self) -> list[list[Transition]]:
-        """Returns, for each node, the transitions (choices between states) that are part of a
-        complete plan; raises ValueError if there are none.
+        """Returns, for each node, the transitions that are part of some plan for the whole model:
+        choices for the node, each from a state before it. Raises ValueError if there is no such
+        plan.
 
         After the forward sweep the `total` of a transition is the least cost up to it, and after
         the backward sweep that of the best plan through it.
@@ -305,8 +306,9 @@ class _Search:
 
 
 def _cheapest(reached: dict[State, PlanCost]) -> dict[State, PlanCost]:
-    """Returns all states that were reached, with their costs, if there are at most `MOST_STATES`;
-    otherwise the cheapest ones, and the one that cuts the fewest activations."""
+    """Returns the states from which the search goes on, with their costs: all that were `reached`
+    or, if these are more than `MOST_STATES`, so many of them: the cheapest ones, and the one that
+    cuts the fewest activations."""
     if len(reached) <= MOST_STATES:
         return reached
     least_cut = min(reached, key=lambda state: sum(subject == "edge" for (subject, _), _ in state))

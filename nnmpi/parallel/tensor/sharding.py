@@ -282,7 +282,7 @@ def _sent(graph: Graph, layer: ShardedLayer, ranks: int) -> Iterator[LayerMessag
 
 
 def message_of(row: Message, numbers: int, bounds: Bounds = ()) -> LayerMessage:
-    """Returns a LayerMessage: the kind of message `row`, with the number of elements of a sample
-    that it carries for one layer. It is sent in all passes that `row` names; `bounds` divide the
-    elements among ranks."""
+    """Returns a LayerMessage for one layer: a message of the kind `row` that carries `numbers`
+    elements for each sample, in all passes that `row` names. `bounds` says which of the elements
+    each rank contributes or gets."""
     return LayerMessage(row, numbers, row.passes, bounds)

@@ -164,13 +164,13 @@ def _of_samples(edge: Edge, ranks: int) -> AxisCut | None:
 
 
 class LayoutCut(NamedTuple):
-    """The functions for a cut that an add-on defines, such as image rows, and that is used only if
-    --layout asks for it.
+    """The functions by which an add-on lets ranks cut layers along an axis of its own, such as
+    image rows; they are called only if --layout asks for this axis.
 
-    ways     a function of (layer class, ways of its rule): returns those ways and the additional
-             ones that cut the layer along this axis
-    choices  a function of (choices, number of the node, way, cuts of the inputs): yields the
-             choices of such a way, as `NodeChoices.of` does
+    ways     a function of (layer class, ways of its rule): returns the ways of the rule, and the
+             additional ones that cut such a layer along this axis
+    choices  a function of (NodeChoices, number of the node, way, cuts of the inputs): yields the
+             choices for a node that is divided in this way, as `NodeChoices.of` does
     refuse   a function of (graph, number of the node, ranks): raises ValueError if the node cannot
              be cut so
     """
@@ -185,9 +185,10 @@ class Marker(NamedTuple):
     layer: positions, samples, or an axis of an add-on. It stands in the fields `input` and `output`
     of a Way.
 
-    cut        (edge, ranks): the cut of a tensor of the graph; None if it cannot be cut so
+    cut        a function of (edge of the graph, ranks): returns the AxisCut of this tensor; None if
+               it cannot be cut so
     words      added to the name of a way whose input or output alone is cut so
-    of_layout  further functions, for a cut that is used only if --layout asks for it
+    of_layout  the functions of an add-on whose axis is cut only if --layout asks for it, or None
     """
 
     cut: Callable[[Edge, int], AxisCut | None]
@@ -269,11 +270,11 @@ class Way(NamedTuple):
     output      the same for the output; ... is the axis of the input
     parameters  the axis along which each parameter or buffer is cut, by name; others are whole
     sizes       attributes that count channels, which are scaled down in a part
-    fits        a function: whether a layer with these settings can be divided so
-    block       a function: how many consecutive channels of the input must be on one rank, given
-                the shape of a whole sample of the input
-    behind      a function: the bounds of the output, given that shape and the bounds of the
-                channels of the input; None if a part lacks something that it needs
+    fits        a function of the layer's settings: whether such a layer can be divided so
+    block       a function of (settings, shape of a whole input sample): how many consecutive
+                channels of the input must be on one rank
+    behind      a function of (settings, shape of a whole input sample, bounds of the input's
+                channels): the bounds of the output; None if the layer cannot be divided so
     divided     a word for messages: what is divided, such as "vocabulary", if not output channels
     named       the Pattern (name and messages) of the way; None: the one in `PATTERNS` that has
                 the same input and output
