@@ -80,7 +80,8 @@ def parser() -> cli.Parser:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Prints the fastest layouts, or with --explain the parts of the time of one layout."""
+    """Prints the fastest layouts, or with --explain the parts of the time of one layout; returns
+    the exit status."""
     given = vars(options)
     ranks, nodes, memory, name, vocabulary, within = (given.pop(name) for name in CLUSTER)
     svg, is_json, layout = given.pop("svg"), given.pop("json"), given.pop("explain")

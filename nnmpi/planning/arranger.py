@@ -75,15 +75,17 @@ class Arranger:
         return replace(self.plain, **candidate.options)
 
     def sharding(self, candidate: Candidate) -> Sharding:
-        """Returns how a layout divides layers among ranks along tp and sequences among ranks along
-        cp. The two are computed separately, so that each can be cached."""
+        """Returns the Sharding of a layout: how it divides layers among ranks along tp, and
+        sequences among ranks along cp. These two divisions are computed, and cached, independently
+        of each other."""
         in_parts, ways = candidate.sequence_parallel, candidate.layout or None
         layers = self._cut(tp=candidate.tp, sequence_parallel=in_parts, layout=ways)
         return layers._replace(positions=self._cut(cp=candidate.cp).positions)
 
     def _cut(self, **options: Any) -> Sharding:
-        """Returns, from a cache, how the model is divided among ranks if these `options` replace
-        those of the run's config: either the options of tp, or those of cp."""
+        """Returns, from a cache, the Sharding of the model if `options` replace options of the
+        run's config. The caller gives the options that divide layers along tp, or the one that
+        divides sequences along cp."""
 
         def made() -> Sharding:
             return self._sharding_of(replace(self.plain, **options), None)

@@ -54,7 +54,8 @@ class _RankEnds(NamedTuple):
     start  until its first pass begins
     busy   spent in all of its passes
     end    until its last backward pass ends, which waits for those of later stages
-    last   spent in the passes that may follow the first complete sum of gradients
+    last   spent in the passes that may still be left when the gradients of one of its stages are
+           complete; sums of gradients may run at the same time as these passes
     """
 
     start: np.ndarray
@@ -292,8 +293,8 @@ class LowerBounds:
         """Returns the seconds of exchanges along tp and cp in the passes F, B and I of each stage,
         an array (stages, 3).
 
-        They are 0 if `--order` does not begin with tp: then these ranks may be on other nodes than
-        in the layout with one stage, from which the seconds are computed.
+        They are computed from a layout with one stage. All are 0 if `--order` does not begin with
+        tp: then ranks along tp and cp may be on other nodes in that layout than in this one.
         """
         nodes = [stage.nodes for stage in self._arranger.division(candidate).stages]
         if hides(self._costs.machine, "tp") or not self._arranger.plain.order.startswith("tp"):
@@ -328,9 +329,10 @@ class LowerBounds:
         return self._messages[key]
 
     def _halves(self, candidate: Candidate, place: int, held: _RankElements) -> tuple[float, float]:
-        """Returns lower bounds on two times, in seconds: to reduce-scatter between nodes the
-        gradients of all parameters that rank `place` trains, and those of its last bucket alone. An
-        all-gather takes as long. `held` has the numbers of parameter elements."""
+        """Returns lower bounds on the seconds of two reduce-scatters between nodes: of the
+        gradients of all parameters that the rank with number `place` trains, and of those in its
+        last bucket alone. All-gathers take as long. `held` has the numbers of elements of these
+        parameters."""
         key = candidate.shape, self._arranger.division_key(candidate), candidate.zero > 0, place
         if key not in self._sums:
             group = self._arranger.mesh(candidate).group(place, *REPLICAS)
@@ -345,10 +347,10 @@ class LowerBounds:
         """A lower bound on the seconds to reduce-scatter, or to all-gather, parameters between the
         nodes of `group`; `modules` has the number of elements of each module.
 
-        Each node, or with a ring each rank, sends everything except its own part. Each bucket takes
-        as many rounds as a ring or, unless `by_ring`, as the all-reduce with the fewest. A bucket
-        ends with the module that fills it, so it is shorter than the bucket size plus the longest
-        module: that bounds the number of buckets from below.
+        With `by_ring`, each of p ranks sends (p - 1) / p of the bytes, and a bucket takes p - 1
+        rounds; otherwise this holds for p nodes, and a bucket takes at least log2(p) / 2 rounds. A
+        bucket ends with the module that fills it, so it is shorter than the bucket size plus the
+        longest module: that bounds the number of buckets from below.
         """
         links, config = self._costs.exchanges.links(group), self._arranger.plain
         if strategy_of(config).averages or asked_kind(config).packs:  # less is sent

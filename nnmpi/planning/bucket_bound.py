@@ -54,9 +54,10 @@ class BucketBounds:
         return sum(least.values())
 
     def _of_micro_batch(self, candidate: Candidate) -> list[list[Exchange]]:
-        """Returns, for each rank along pp, the reduce-scatters and gathers that it makes in one
-        micro-batch. The lists are empty for strategies and layouts for which no such formula
-        exists."""
+        """Returns, for each rank along pp, a list of the reduce-scatters and gathers that it makes
+        in one micro-batch. All lists are empty if the layout is impossible, or if these exchanges
+        are not known without simulating a step: replicas average their parameters, gradients are
+        compressed, or the strategy has a program of its own."""
         plain, nothing = self._arranger.plain, [list[Exchange]()] * candidate.pp
         kind = strategy_of(plain)
         if kind.averages or kind.program or asked_kind(plain).packs:

@@ -15,7 +15,8 @@ TICKS = 1, 2, 5
 
 
 class LogAxis:
-    """A logarithmic axis of a plot, from pixel `start` to pixel `stop`."""
+    """A logarithmic axis of a plot, from pixel `start` to pixel `stop`, long enough for all of
+    `values`."""
 
     def __init__(self, values: list[float], start: float, stop: float) -> None:
         room = 0.06 * (log10(max(values) / min(values)) or 1)

@@ -121,10 +121,10 @@ def _kept(starts: list[int], parts: list[PassBytes], nodes: range) -> tuple[int,
 
 @cache
 def in_flight(schedule: str, p: int, m: int, v: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns, for the schedule of this name with p ranks, m micro-batches and v stages per rank,
-    two arrays with an entry per rank, at the time when it keeps most: how many micro-batches are
-    between their forward and backward pass, and how many between the halves I and W of a backward
-    pass. A micro-batch counts once for each stage of the rank."""
+    """Returns two arrays with a number for each rank: how many micro-batches are between their
+    forward and backward pass, and how many between the halves I and W of a backward pass, at the
+    time when the sum of the two is largest. They are for the schedule of this name with p ranks, m
+    micro-batches and v stages per rank. A micro-batch counts once for each stage of the rank."""
     most = list[tuple[int, int]]()
     for ops in proof.find(schedule).compute(p, m, v):
         flying = accumulate((op.kind is Kind.F) - (op.kind in (Kind.B, Kind.I)) for op in ops)

@@ -77,8 +77,9 @@ def _levels(
     a: Arrangement, rank: int, spans: Sequence[tuple[Op, Span]], shares: Mapping[int, float]
 ) -> Iterator[Level]:
     """Yields, as rows for a drawing, how many bytes of activations the rank keeps at each time:
-    while each unit (part of a stage, usually a layer) runs, and between passes. A pass adds or
-    frees the activations of its units one after the other; `shares` has the share of each unit."""
+    while each unit (part of a stage, usually a layer) runs, and between passes. `spans` says when
+    the units run in which operations. A pass adds or frees the activations of its units one after
+    the other; `shares` has the share of each unit in those of its stage."""
     sizes, clock = micro_batches(a, rank, a.config.batch_size), 0.0
     kept = {(op.kind, *op[1:3]): held for op, held, _ in alive(a, rank, sizes)}
     passes = [*_passes_of_stages(spans)]

@@ -116,7 +116,8 @@ def _captions(a: Arrangement, column: RankColumn) -> list[str]:
 
 
 def _column_heads(a: Arrangement, columns: Sequence[RankColumn], y: float) -> Iterator[str]:
-    """Yields the number of each rank above its coordinates, as SVG texts."""
+    """Yields SVG texts at height y, the heads of `columns`: the number of each rank above its
+    coordinates."""
     for column in columns:
         for i, words in enumerate(_captions(a, column)):
             colour, weight = (QUIET, "normal") if i else (INK, "bold")

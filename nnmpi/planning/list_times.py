@@ -53,7 +53,7 @@ class PassTimes(NamedTuple):
     """The seconds of a rank's passes over one micro-batch.
 
     passes     a dict: (stage, kind of pass) -> seconds
-    on_link    the part of these seconds in which the pass uses the link between nodes
+    on_link    the same for the seconds in which a pass uses the link between nodes
     of_units   seconds of all units (parts of the model, usually layers), shape (units, 3): forward,
                gradients of inputs and of parameters
     units      all units of the model
@@ -68,7 +68,8 @@ class PassTimes(NamedTuple):
 class Messages(NamedTuple):
     """The messages between the ranks of a pipeline, in a simulation of their steps.
 
-    arrivals  tables of times: a message enters when it arrives, and the receiver reads the entry
+    arrivals  a dict: (SEND_F or SEND_B, boundary between stages) -> a dict: micro-batch -> the time
+              at which the message arrives; the simulation makes the entries
     seconds   a dict: (kind of message, stage that sends it) -> the seconds that it takes
     """
 
@@ -109,9 +110,9 @@ class ListTimes:
         messages: Messages | None = None,
         update: float = 0.0,
     ) -> Callable[[Op], Timing]:
-        """Returns a function of an operation that returns its Timing for the simulation: its
-        seconds, and what it waits for. The simulation enters in `arrivals` when this rank's sums
-        and gathers are complete.
+        """Returns a function that gives the Timing of each of the rank's operations to a
+        simulation: how many seconds the operation takes, and what it waits for. The simulation
+        enters in `arrivals` when sums and gathers of this rank are complete.
 
         Without `messages`, messages from other stages arrive at once. `update` is the optimizer's
         seconds.

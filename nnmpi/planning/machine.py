@@ -252,8 +252,9 @@ def codec_of(config: Config) -> tuple[str, str]:
 
 
 def averaged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges two measurements of a Machine's fields: each figure in both becomes their geometric
-    mean, and `spread` tells by how much they differ."""
+    """Returns measured fields of a Machine, the average of two measurements: each figure that is in
+    both becomes their geometric mean, others are those of `first`. The field `spread` says by how
+    much the two differ."""
     fields, spread = dict(first), {"sums": 1.0, "models": 1.0}
     for name in first.keys() & second.keys():
         ratios = list[float]()
@@ -278,7 +279,9 @@ def _mean(a: Any, b: Any, ratios: list[float]) -> Any:
 
 
 def read_machine(path: str | PathLike[str]) -> Machine:
-    """Reads a machine file; raises ValueError if it is not one."""
+    """Reads a file that nnmpi.measure has written, and returns the Machine in it: the measured
+    speed of a node and of the links between nodes. Raises ValueError if there is no such file, if
+    its format is another one, or if figures are missing or impossible."""
     file = f"machine file {shown(path)}"
     text = content(path, file, LONGEST, "make one with python -m nnmpi.measure")
     try:

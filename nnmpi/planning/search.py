@@ -83,7 +83,7 @@ class SearchCounts(NamedTuple):
     pruned      left out, since a lower bound of their time is more than the time of the best ones
     refused     impossible, because the model cannot be divided so
     too_large   they need more memory than a rank has
-    unpriced    left when the search's time was up
+    unpriced    their time was not computed, because the search had used up its own time
     """
 
     looked: int
@@ -162,7 +162,8 @@ class Searcher:
 
     @gc_paused()
     def search(self, keep: int = 10) -> SearchResult:
-        """Finds the `keep` fastest layouts that fit in memory."""
+        """Finds the `keep` fastest layouts that fit in memory; returns them in a SearchResult,
+        which also says what became of the others."""
         layouts = [*self._candidates()]
         possible = [candidate for candidate in layouts if not self._is_refused(candidate)]
         best, unpriced = self._fastest(possible, keep, self._most, self._until)

@@ -22,8 +22,9 @@ MOST_BATCHES = 256
 
 
 def division_on_paper(times: ModelTimes, config: Config, link: Link = NEAR) -> Division:
-    """Divides a model into pipeline stages by the predicted seconds of its units (parts, usually
-    layers), and of the messages between stages on `link`, the link between two ranks along pp."""
+    """Returns the division of a model into pipeline stages that is the best by predicted seconds:
+    of the model's units (parts, usually layers), and of the messages between stages on `link`, the
+    link between two ranks along pp."""
     samples = ceil(config.batch_size / config.micro_batches / (config.dp or 1))
 
     def costs() -> list[UnitCost]:

@@ -299,8 +299,9 @@ def passes_of_stages(
 
 
 def exposed_in_passes(item: RankCosts, costs: CostModel) -> Mapping[tuple[int, Kind], float]:
-    """Returns a dict: (stage, kind of pass) -> the seconds by which exchanges within one such pass
-    of a rank make the pass longer, because computing does not hide them."""
+    """Returns a dict: (stage, kind of pass) -> the seconds by which exchanges within such a pass
+    make it longer, because computing does not hide them. `item` has the passes and exchanges of the
+    rank."""
     within = item.within_passes(costs.exchanges.seconds)
     if not hides(costs.machine, "tp"):
         return within

@@ -189,9 +189,10 @@ def model_times(graph: Graph, machine: Machine, dtype: str) -> ModelTimes:
 
 
 def with_launches(device: np.ndarray, host: np.ndarray, blocks: np.ndarray) -> np.ndarray:
-    """Returns the seconds of nodes, shape (nodes, 3): those on the device (`device`), plus the time
-    for which the device waits until the host has launched the kernels of a block; the latter is
-    computed for the forward and the backward pass of each block."""
+    """Returns the seconds of nodes, shape (nodes, 3), with the time added for which the device
+    waits until the host has launched the kernels of a block, in the forward and in the backward
+    pass. `device` has the seconds of nodes on the device, `host` those in which the host launches
+    their kernels, both of this shape; `blocks` has the number of each node's block."""
     seconds = device.copy()
     for half in (slice(F, I), slice(I, None)):
         busy, launching = (np.bincount(blocks, x[:, half].sum(axis=1)) for x in (device, host))

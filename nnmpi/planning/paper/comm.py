@@ -192,7 +192,7 @@ class PaperComm:
     # ---- memory that a node shares
 
     def node(self) -> tuple[int, ...]:
-        """The ranks of this Comm that share memory with this rank."""
+        """The indices, in this Comm, of the ranks that are on the same node as this rank."""
         return self.state.near(self.members)
 
     def shared(self, n: int, dtype: Any) -> "PaperBuffer":

@@ -57,8 +57,8 @@ class StepLog(Recorder):
         """Logs an exchange over the ranks of an axis, as part of the operation that runs now. It
         occurs `times` times; `started` is True for a non-blocking one.
 
-        Between operations, a non-blocking exchange is logged as one of parameters, a blocking one
-        as one of scalars.
+        An exchange that is made outside of any operation is logged as one of parameters if it is
+        non-blocking, otherwise as one of scalars.
         """
         kind, stage = self._op.kind, NONE
         word = OF_BUCKETS.get(kind) or WORDS.get(axis, "parameters" if started else "scalars")

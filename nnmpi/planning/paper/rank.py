@@ -59,7 +59,8 @@ class PaperRank(NamedTuple):
     state       the log of its exchanges, and the memory that its communicators would need
     store       the memory of its parameters
     optimizer   its optimizer
-    run         (batch, position of training, number of batches in the epoch): executes a step
+    run         a function of (batch, position of training, number of batches in the epoch) that
+                executes a step
     """
 
     state: RankState
@@ -206,13 +207,14 @@ def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
 
 
 def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
-    """Returns (few, period), by which a long step need not be simulated whole: from `few`
-    micro-batches on, each further `period` of them add equal exchanges. Both are `len(sizes)` if
-    this is not known to hold.
+    """Returns two numbers of micro-batches, (few, period), by which a long step need not be
+    simulated whole: if a step has at least `few`, then `period` more always add the same exchanges.
+    Both are `len(sizes)` if this is not known to hold. `sizes` are the samples of each micro-batch.
 
     Once its pipeline is full, 1F1B repeats its order of passes with each micro-batch or, with
-    several stages per rank, with each pp micro-batches. Gradients are summed in the order of the
-    last passes; only ZeRO 2 and 3 scatter and gather in the order of all passes.
+    several stages per rank, with each pp micro-batches. Only ZeRO 2 and 3 exchange gradients or
+    parameters in all of these passes, and need a full pipeline in the short step; others sum
+    gradients in the last passes.
     """
     m, pp, stages = len(sizes), a.mesh.axes["pp"], len(a.stages)
     is_plain = a.steps_together and not a.strategy.program and not a.strategy.averages

@@ -166,10 +166,10 @@ def _samples(a: Arrangement, at: Mapping[str, np.ndarray], batch: int) -> Iterat
 def _sent_by_place(
     a: Arrangement, at: Mapping[str, np.ndarray], batch: int
 ) -> Iterator[np.ndarray]:
-    """Yields, for each collective over replicas, two arrays with a number for each rank: how many
-    messages, and how many chunks, it sends in the first and last rounds. Ranks with equal numbers
-    send equal amounts, because in the rounds between all ranks send the same. `at` has the
-    coordinates of all ranks by axis."""
+    """Yields, for each collective over replicas, two arrays with a number for each rank: the
+    messages, and the chunks, that the rank sends in the first and last few rounds. In the other
+    rounds all ranks send equally much, so ranks with equal numbers send equally much in all. `at`
+    has the coordinates of all ranks by axis."""
     place, p = _place(a, at, REPLICAS), a.mesh.count(*REPLICAS)
     of_dp = exchanges(a, 0, batch).get("dp", ()) if 1 < p <= MANY else ()
     for operation, name in {(exchange.operation, exchange.algorithm): None for exchange in of_dp}:

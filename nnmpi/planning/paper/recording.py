@@ -48,18 +48,19 @@ class NullOpRecorder:
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
     ) -> None:
-        """Ignores an autograd op, which has returned y."""
+        """Called after each autograd op `op`, with its arguments, options and result y; does
+        nothing."""
 
     def enter(self, context: str) -> None:
-        """Ignores the begin of a block such as `with no_grad()`."""
+        """Called at the start of a block such as `with no_grad()`; does nothing."""
 
     def note_older(self, t: Any) -> None:
-        """Ignores that the tensor t, whose memory was written to through another tensor, is
-        used."""
+        """Called before an op reads a tensor t whose memory was changed in place through another
+        tensor, such as a view of t; does nothing."""
 
     def run_again(self, function: Callable[[], Any]) -> Any:
-        """Runs `function`, which is recomputed in the backward pass (checkpointing), without
-        recording it, and returns its result."""
+        """Called with a function whose activations are not kept (checkpointing): calls it, and
+        returns its result."""
         return function()
 
 
@@ -346,9 +347,9 @@ def _taken_gradients(seeds: list[Any], inputs: Sequence[Tensor]) -> list[Any]:
 
 
 def _in_second_half(taken: PassBytes) -> PassBytes:
-    """Returns the bytes of a first stage in a schedule that divides backward passes into I
-    (gradient of the input) and W (gradients of parameters), given those of its whole passes. The
-    first stage needs no gradient of its input: I does nothing, and W is the whole backward pass.
-    Until then the stage keeps the gradient of its output."""
+    """Returns the bytes of the first stage in a schedule that divides backward passes into I
+    (gradient of the input) and W (gradients of parameters); `taken` has those of an undivided
+    backward pass. The first stage needs no gradient of its input: I does nothing, and W is the
+    whole backward pass. Until W the stage keeps its activations and the gradient of its output."""
     more = {Kind.I: taken.out, Kind.W: max(taken.more[Kind.B] - taken.out, 0)}
     return taken._replace(left=taken.kept + taken.out, more={**taken.more, **more})

@@ -108,16 +108,16 @@ def _make(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
 
 
 def recorded_rank(a: Arrangement, rank: int, stage: int, samples: int) -> int:
-    """Returns the first rank along tp whose part of a stage has the same lengths as that of `rank`:
-    its passes are recorded for both."""
+    """Returns the rank whose passes are recorded in place of those of `rank`: of the ranks along
+    tp, the first one whose parts of the stage's layers are as long."""
     tp = a.mesh.coordinates(rank)["tp"]
     return a.mesh.group(rank, "tp")[places_recorded(a, stage, samples)[tp]]
 
 
 @cached
 def places_recorded(a: Arrangement, stage: int, samples: int) -> Sequence[int]:
-    """Returns, for each index along tp, the first index whose ranks have parts of equal lengths of
-    the stage's layers, so that one recording serves both.
+    """Returns a list: entry i is the first index along tp at which ranks have parts of the stage's
+    layers that are as long as the parts at index i, so that one recording serves both.
 
     Index 0 is recorded separately: without data all tokens and classes are 0, and the ranks with
     index 0 own those.

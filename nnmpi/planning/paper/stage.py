@@ -152,9 +152,9 @@ class PassRecorder:
 
 
 class ExchangeRecorder(StepLog):
-    """A StepLog for recording passes: it does not store exchanges but passes each one to a
-    PassRecorder, with the ranks of the exchange given as indices into `groups`, the ranks along
-    each axis of the mesh."""
+    """A StepLog that a simulated rank has while its passes are recorded: `note` adds the exchange
+    to a PassRecorder instead of storing it. `groups` has the ranks along each axis of the mesh; the
+    ranks of the exchange become indices into these."""
 
     def __init__(self, recorder: PassRecorder, groups: Mapping[str, tuple[int, ...]]) -> None:
         super().__init__()
@@ -177,9 +177,9 @@ def placeholder(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
 
 
 class SharedMemoryStore(SingleStore):
-    """The memory of one parameter while passes are recorded. It says that other parameters share
-    it, as under ZeRO 2 and 3, so that autograd ops call the same functions as in a run with
-    ZeRO."""
+    """The memory of one parameter while passes are recorded. It claims that other parameters share
+    this memory, as they do in a run with ZeRO 2 or 3, so that autograd ops call the same functions
+    as in such a run."""
 
     rotates = is_shared = True
 
@@ -305,7 +305,8 @@ class PaperStage(Module):
         return PaperRoot(self, events, outputs, leaves)
 
     def replay(self, events: Events, stats: BatchStats) -> None:
-        """Repeats a recorded pass: logs its exchanges, and makes its calls to batch statistics."""
+        """Repeats the recorded pass `events`: logs its exchanges, and makes the calls by which
+        BatchNorm exchanged statistics again, on `stats`."""
         vars(self).update(_stats=stats)
         for recorded, times in events.exchanges.items():
             self._exchange(recorded, times)
