@@ -184,10 +184,9 @@ def opened(trainer: Trainer, comm: Comm) -> Report | None:
     """Opens the report of rank 0 (log and output) before the run begins; every rank of the job
     calls it.
 
-    Returns None on other ranks, and if a rank is lost: then `fit` opens the report.
-
-    If a rank is lost during the call, `fit` notices it too, and arranges the remaining ranks. If
-    one was lost earlier, others may be in `fit` already, so this function does not communicate.
+    Returns the report on rank 0, and None on other ranks. If a rank is lost, it returns None on all
+    ranks, and `fit`, which notices the loss too, opens the report. If the loss was before the call,
+    this function does not communicate, since other ranks may be in `fit` already.
     """
     if comm.is_abandoned:
         return None

@@ -35,9 +35,9 @@ def _hooks(trainer: Training) -> Iterator[StepHook]:
 
 
 def every(steps: int, trainer: Training, act: Callable[[], None]) -> StepHook:
-    """Returns a function to be called after each step, which calls `act` each time the run has made
-    `steps` more steps. One result may stand for several steps, so step numbers are compared instead
-    of counting calls."""
+    """Returns a function to be called after each step: it calls `act` whenever the number of steps
+    has reached or passed another multiple of `steps`. (It compares step numbers, since it is called
+    once for several steps if these have one result.)"""
     # if a loss interrupted the work after a step, that step is followed again
     last = trainer.run.state.step - (trainer.run.unfollowed is not None)
 
@@ -60,8 +60,9 @@ def _progress(trainer: Training, result: StepResult, loss: float) -> None:
 
 
 def _log_step(trainer: Training, result: StepResult, loss: float) -> None:
-    """Reports a step in the log if one is due (--log-every), with means over the steps since the
-    last report."""
+    """Reports a step in the log if one is due (--log-every), and calls on_log of callbacks: the
+    mean loss and gradient norm of the steps since the last report, the learning rate, seconds and
+    speed."""
     run, session = trainer.run, trainer.session
     if not run.logs_step:
         return

@@ -10,7 +10,8 @@ from nnmpi.run.training import Training
 
 def compare_settings(trainer: Training, factors: Sequence[float] = ()) -> None:
     """Raises AgreedError, on all ranks, if a callback has changed settings on some ranks only, or
-    if a user's learning rate schedule returns different factors on different ranks."""
+    if `factors`, the next values of a user's learning rate schedule, differ between ranks. Every
+    rank calls it."""
     together = trainer.session.arrangement.steps_together
     trainer.session.settings.compare(trainer.comm, "" if together else ", in on_epoch", factors)
 

@@ -260,7 +260,8 @@ class Checkpoints:
         )
 
     def _report(self, result: WriteResult | None) -> None:
-        """Reports that a checkpoint was written, or why it was not."""
+        """Reports, for the result of a write, that a checkpoint was written, or why it was not. For
+        None, no write has ended since the last call, and there is nothing to report."""
         if result is None or self._writer is None:
             return
         self._times.written(result.seconds)

@@ -35,8 +35,9 @@ Comm, so as its attribute both become garbage together."""
 
 
 def watch(comm: Comm, owner: object, close: Callable[[], None]) -> Callable[[], object]:
-    """Registers the function `close`, which `close_dropped` calls once `owner`, a session, has been
-    garbage collected on all ranks. Returns a function that cancels this. Every rank calls it."""
+    """Registers `close`, a function that closes the session `owner`: `close_dropped` will call it
+    once `owner` has been garbage collected on all ranks. Returns a function that cancels the
+    registration. Every rank calls it."""
     if comm.size == 1:  # one rank shares nothing, and may free its memory at any time
         return lambda: None
     sessions: Sessions = comm.attributes.setdefault(SESSIONS, Sessions())

@@ -92,9 +92,9 @@ def save(session: Session) -> None:
 
 
 def rescue(session: Session, error: Exception) -> None:
-    """Called after an error on this rank: rank 0 saves the model to the file of --save if its
-    values are complete and no other rank can be changing them. With several ranks that is only
-    between steps: in a step, the others may have made the update in which this rank failed."""
+    """Called after an error on this rank: saves the model to the file of --save, if this is rank 0,
+    it has the whole model, and all values are of the same step. With several ranks that is known
+    only between steps: within one, others may have made the update in which this rank failed."""
     if session.is_closed:
         return
     run, comm = session.run, session.comm

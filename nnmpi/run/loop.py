@@ -104,8 +104,8 @@ def _follow(trainer: Training, following: Iterable[StepHook], result: StepResult
 
 
 def _evaluate(trainer: Training, train: Sums) -> None:
-    """Evaluates the model after an epoch, reports the result, and saves a checkpoint if one is
-    due."""
+    """Evaluates the model after an epoch, reports the result with `train`, the sums of losses over
+    the epoch's training steps, calls callbacks, and saves a checkpoint if one is due."""
     run = trainer.run
     run.measured = {"loss": train.mean_loss, **evaluate(trainer)}
     metrics = {
@@ -135,9 +135,9 @@ def _evaluate(trainer: Training, train: Sums) -> None:
 
 
 def _suspends(trainer: Training) -> bool:
-    """True if a run that has stopped early is to be suspended with a checkpoint: if a rank has
-    asked for that, or if no remaining rank has asked for any stop: then a rank that was lost since
-    has asked, and perhaps to suspend."""
+    """True if a run that has stopped early is to be suspended with a checkpoint: if a rank asks to
+    suspend it; or if the run writes checkpoints and no remaining rank asks to stop it, since then a
+    lost rank did, and perhaps asked to suspend it. Every rank calls it."""
     stops, suspends, _ = requests(trainer)
     suspends = suspends or (not stops and trainer.checkpoints.are_written)
     trainer.run.suspend_requested = suspends  # on all ranks: the one that has asked may be lost

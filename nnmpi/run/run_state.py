@@ -65,7 +65,8 @@ class RunState:
                 evaluated, or how the run was suspended
     measured    losses and metrics of the evaluation after the last step, if there was one
     changed     settings that callbacks have changed, by step and occasion
-    unfollowed  the result of the last step, until its hooks are done; only if ranks may be lost
+    unfollowed  the result of the last step while the functions that follow a step (reports,
+                checkpoints and others) run, if ranks may be lost; otherwise None
     is_running  True from the beginning of a run to its end
     sessions    the number of sessions that the run has had
     reached     the newest step before a rank was lost, which may take the run back; 0: none was, or
@@ -77,7 +78,7 @@ class RunState:
     read_every  intervals, in steps, at which the model or the result of a step is read
     log_every   the interval of step events, in steps; 0: there are none
     report      the destination of the run's events
-    opened      the same report, on ranks that write it
+    opened      the same object on ranks that write to the log or the terminal; None on others
     pace        times and rates; `fit` starts new ones
     """
 
@@ -110,8 +111,8 @@ class RunState:
         self.end()
 
     def set_step_range(self, step_range: tuple[int, int] | None) -> None:
-        """Sets the first step and the end of the run; the learning rate schedule extends over these
-        steps."""
+        """Sets the first step of the run and its end; for None they are as the options say. The
+        learning rate schedule extends over these steps."""
         self.step_range, (start, self.total_steps) = step_range, step_range or (0, self._steps)
         given, steps = self._log_every, self.total_steps - start
         self.log_every = max(1, steps // STEP_EVENTS) if given is None else given

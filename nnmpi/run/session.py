@@ -219,7 +219,8 @@ class Session:
         return self._steps
 
     def evaluate(self) -> Sums:
-        """Returns the loss and metrics on the test split."""
+        """Evaluates the model on the test split; returns Sums: the loss and metrics, summed over
+        its samples, with what to divide them by for the means."""
         measured = LossAndMetrics(self.task.objective)
         self._evaluate(self.setup.test, measured)
         return measured.sums
@@ -240,7 +241,7 @@ class Session:
 
     def _evaluate(self, loader: Loader, outputs: Outputs) -> None:
         """Runs the model in evaluation mode on all samples of a loader, and passes its outputs to
-        `outputs`."""
+        `outputs`, an object that collects them or computes losses from them."""
         with self.evaluating():
             self.strategy.evaluate(loader, self.run.state.step, outputs)
 

@@ -53,8 +53,9 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
 def open_reports(
     trainer: Training, lost: list[Event], outputs: ExitStack, report: Report | None
 ) -> None:
-    """Opens the reports of this rank (log, output), which are closed with `outputs`. Reports the
-    start of the run, and then the events in `lost`, about ranks that were lost."""
+    """Opens the reports of this rank (log and terminal, or the user's object `report`), and leaves
+    to `outputs` to close them. Reports the start of the run, and then the events in `lost`, which
+    are about ranks that were lost."""
     run, session, comm, config = trainer.run, trainer.session, trainer.comm, trainer.config
     resumed = run.resumed if run.fit_calls == 1 else None
     is_reported = trainer.supervisor.is_start_reported(trainer)

@@ -132,7 +132,8 @@ class Trainer:
     # ---- training
 
     def fit(self, report: Report | None = None, *, epochs: int | None = None) -> Event:
-        """Trains, evaluates after each epoch, and saves; returns the last event.
+        """Trains, evaluates after each epoch, and saves; returns the last event. `report` gets all
+        events of the run; by default the options say where they are written.
 
         `epochs` trains for that many more epochs, whatever the options say; the schedule of the
         learning rate then starts anew over these epochs. Counts of steps and epochs continue.
@@ -154,7 +155,8 @@ class Trainer:
         """Trains from the start of the run (of `epochs` epochs; None: as the options say), or from
         the point to which a Supervisor has set the run after the loss of a rank; returns the last
         event of the run, its results. `lost` has an event for each loss of a rank that is still to
-        be reported: which ranks were lost, and how many steps are repeated."""
+        be reported: which ranks were lost, and how many steps are repeated. Reports are opened by
+        `open_reports`, which explains `outputs` and `report`."""
         if not self.run.is_running:
             start.check_ready(self.run, self.session, epochs)
             self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
@@ -261,15 +263,15 @@ class Trainer:
             yield
 
     def optimizer_state_dict(self) -> dict[str, np.ndarray]:
-        """Returns the optimizer state of all ranks, as `Optimizer.named_state` does, on rank 0.
-        Every rank calls it."""
+        """Returns, on rank 0, the optimizer state of the whole model as a dict, with the keys that
+        `Optimizer.named_state` uses; on other ranks an empty dict. Every rank calls it."""
         self._check_together("optimizer_state_dict")
         self.comm.meet("optimizer_state_dict")
         return dict(whole_optimizer(self.optimizer, self.model, self.comm))
 
     def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads this rank's part of the optimizer state of all ranks. Every rank calls it, with the
-        whole state."""
+        """Loads optimizer state that `optimizer_state_dict` has returned on rank 0. Every rank
+        calls it with the whole `state`, and takes the part that belongs to its parameters."""
         load_state(self.optimizer, self.model, state, self.comm)
 
     def save_checkpoint(self, directory: str | os.PathLike[str]) -> str:

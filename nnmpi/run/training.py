@@ -94,23 +94,24 @@ class Checkpoints(Protocol):
         """Prepares to write checkpoints of a run."""
 
     def after_step(self, session: Session, result: StepResult) -> None:
-        """Starts a checkpoint after a step if one is due, and reports one that has been written
-        meanwhile."""
+        """Called after each step: starts to write a checkpoint if one is due, and reports an
+        earlier one if it has been written by now."""
 
     def is_due(self) -> bool:
-        """Returns True if this rank requests a checkpoint at the end of an epoch."""
+        """Returns True if this rank asks for a checkpoint after the evaluation of this epoch. Ranks
+        then tell each other: `after_epoch` gets on all ranks whether some rank asks for one."""
 
     def after_epoch(self, session: Session, is_due: bool) -> None:
-        """Starts a checkpoint after the evaluation of an epoch if `is_due` (a rank requests one),
-        or if one is due by itself."""
+        """Called after the evaluation of an epoch: starts to write a checkpoint if `is_due` (some
+        rank asks for one), or if the options ask for one after this epoch."""
 
     def suspend(self, session: Session) -> Event:
-        """Writes the last checkpoint of a run that has steps left; returns the fields about it for
-        the last event."""
+        """Writes the last checkpoint of a run that is suspended, with steps left to make; returns
+        fields about it for the last event of the run's log."""
 
     def finish(self) -> Event:
-        """Waits for the checkpoint that is being written; returns the fields on checkpoints for the
-        last event."""
+        """Waits until the checkpoint that is being written is complete; returns fields about all
+        checkpoints of the run for the last event of its log."""
 
     def end(self, session: Session) -> None:
         """Writes the checkpoint of a completed run."""
@@ -169,9 +170,9 @@ class Supervisor(Protocol):
         it."""
 
     def run(self, trainer: "Training", body: Callable[[list[Event]], Event]) -> Event:
-        """Calls `body`, the training of `fit`, and returns its result. After the loss of a rank it
-        may call `body` again, to continue the run. `body` gets events about losses of ranks, which
-        it reports and clears."""
+        """Calls body(events), the training of `fit`, and returns its result, the last event of the
+        run. After the loss of a rank it may call `body` again, to continue the run. `events` is a
+        list of events about losses of ranks; `body` reports them, and clears the list."""
 
     def is_start_reported(self, trainer: "Training") -> bool:
         """True if the start of this run was reported before a rank was lost, so that it is not
@@ -219,7 +220,8 @@ class Unsupervised:
         load_callbacks(trainer, comm)
 
     def run(self, trainer: "Training", body: Callable[[list[Event]], Event]) -> Event:
-        """Calls `body`, the training of `fit`, once, and returns its result."""
+        """Calls body([]), the training of `fit`, once, and returns its result: no rank was lost
+        before, so there are no such events to report."""
         return body([])
 
     def is_start_reported(self, trainer: "Training") -> bool:

@@ -36,8 +36,9 @@ CLAIMS = ("all-reduce", "reduce", "broadcast", "all-gather", "reduce-scatter")
 
 
 def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
-    """Returns a picture of the rounds of a collective algorithm, as SVG; if it is no correct
-    collective, a text that says why it is no all-reduce."""
+    """Returns a picture of the rounds of an algorithm, as SVG: as the first of the collectives in
+    CLAIMS (such as all-reduce) that it computes. If it computes none of them, the picture is a text
+    that says why it is no all-reduce."""
     name = next((name for name, known in ALGORITHMS.items() if known is a), "")
     wrong = ""
     for operation in CLAIMS:

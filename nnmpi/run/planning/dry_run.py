@@ -67,9 +67,9 @@ def print_dry_run(c: Config, comm: Comm) -> int:
 
 def dry_run(setup: Setup, comm: Comm) -> Event:
     """Returns what --dry-run prints, as a dict of JSON values: model, data and layout, and for each
-    group of ranks that do equal work the bytes that a rank would hold and send in a step. The ranks
-    are those of `comm` or, if `config.ranks` is given, so many, which need not exist. Every rank
-    calls it."""
+    group of ranks that do equal work the bytes that a rank would hold and send in a step. This is
+    computed for the ranks of `comm` or, if `config.ranks` is set, for that number of ranks, which
+    need not exist. Every rank of `comm` calls it."""
     config, dataset = setup.config, setup.dataset
     paper = config.ranks and Cluster.on_paper(config.ranks, device=setup.on.name)
     cluster = _surviving(config, paper or discover(comm, setup.on))

@@ -222,8 +222,8 @@ def by_part(spans: Iterable[Span]) -> dict[str, float]:
 
 
 def _compared(trace: Path, a: Arrangement, costs: CostModel, step: StepModel) -> list[Event]:
-    """Returns the predicted and the traced time of each part of a step, the largest difference
-    first."""
+    """Returns a dict for each part of a step, with the seconds that are predicted and those
+    measured in the trace file `trace`; the part with the largest difference comes first."""
     rank = a.mesh.group(a.mesh.size - 1, "pp")[step.ranks.index(step.busiest)]
     predicted = by_part(spans_of_step(a, costs, step))
     predicted["other"] = step.time.packing + step.time.other

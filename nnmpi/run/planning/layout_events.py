@@ -84,8 +84,8 @@ def rank_fields(a: Arrangement) -> Event:
 
 def rearranged(old: Arrangement, new: Arrangement, model: Module) -> list[MovePlan]:
     """Returns the plans by which ranks move data when they change from one arrangement to another:
-    one for parameters, and one for other state. Ranks are on the nodes of the arrangement that has
-    more."""
+    one for parameters, and one for other state. Which ranks share a node is taken from the
+    arrangement that has more ranks."""
     axes = {p.place.path: p.memory_axes for p in model.parameters()}
     values = {variable.path for variable in old.graph.variables}
     have = [(r, x) for r in range(old.ranks) for x in state_on_paper(old, r, axes)]

@@ -213,8 +213,9 @@ def coding(
     node: Node, codec: str, call_of: Callable[..., Any], session: Session, fields: Fields
 ) -> None:
     """Measures the seconds per element that a codec (compression of gradients) takes, without the
-    time to read and write memory, and adds them to `fields`. `call_of` returns a function that
-    encodes and decodes, and the bytes that it reads and writes."""
+    time to read and write memory, and adds them to `fields` under the name `codec`.
+    call_of(parameters) returns (a function that encodes and decodes gradients of these parameters,
+    the bytes that it reads and writes)."""
     call, nbytes = call_of(session.optimizer.parameters)
     seconds = node.cold_seconds(call) - nbytes * fields["moving"]
     fields["coding"] = {codec: max(seconds, 0.0) / _numbers(session)}

@@ -81,8 +81,8 @@ def _links(comm: Comm, leader: int, deadline: Deadline) -> Link | None:
 
 
 def _wait(comm: Comm) -> None:
-    """Waits until all ranks have come here, mostly asleep: nodes that are containers may share
-    cores with ranks that still measure."""
+    """Returns when all ranks have called it. Until then it sleeps most of the time: ranks that
+    still measure may use the same cores, if nodes are containers on one computer."""
     met = comm.start(np.zeros(1), "doubling")
     while not met.poll():
         comm.system.sleep(POLL_SECONDS)

@@ -71,7 +71,8 @@ def fit_line(sizes: Sequence[int], times: Sequence[float]) -> Link:
 
 
 def fitted_network(comm: Comm, deadline: Deadline | None = None) -> Network:
-    """Measures the cost of messages and additions while all ranks are busy; every rank calls it.
+    """Measures the cost of messages and additions while all ranks are busy, and returns it as a
+    Network; every rank calls it.
 
     If the number of ranks is odd, the last one has no partner, and waits. Raises OutOfTimeError if
     the deadline passes before the end.
@@ -91,8 +92,8 @@ def fitted_network(comm: Comm, deadline: Deadline | None = None) -> Network:
 
 
 def _of_pairs(comm: Comm, deadline: Deadline) -> Network:
-    """Measures the cost of messages and additions on an even number of ranks, which exchange
-    messages in pairs."""
+    """Does what `fitted_network` does on an odd number of ranks: all but the last one measure, in
+    pairs, and the last one gets the result."""
     pairs, network = comm.split(int(comm.rank == comm.size - 1)), None
     assert pairs is not None
     with suppress(OutOfTimeError):  # of these ranks; the last one does not know yet

@@ -139,15 +139,15 @@ def on_paper(config: Config, request: PlanRequest, machine: MachineRequest) -> P
 def plan_models(
     request: PlanRequest, uncut: UncutModel, cluster: Cluster, machine: Machine
 ) -> PlanModels:
-    """Returns the objects that predict the memory and time of layouts for a model, on a cluster of
-    such machines."""
+    """Returns the objects that predict the memory and time of layouts for a model, on a cluster
+    whose nodes are like `machine`."""
     arranger, costs = cost_models(uncut, cluster, machine)
     return PlanModels(arranger, costs, [*_notes(uncut.config, request, machine, costs.model)])
 
 
 def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
-    """Finds the fastest layouts; raises ValueError if no layout is possible, or if none fits in
-    memory."""
+    """Finds the fastest layouts for a request, and returns them with notes for the user; raises
+    ValueError if no layout is possible, or if none fits in memory."""
     arranger, costs, limit = models.arranger, models.costs, request.limit
     result = Searcher(arranger, costs, limit, within=request.within).search()
     _check_found(arranger.plain, request, result)
@@ -361,9 +361,9 @@ def _no_outcome(measured: float | None) -> Event:
 
 
 def _outcome(predicted: float, measured: float | None) -> Event:
-    """Returns the field `plan` for the last event of a run's log, which compares the plan with the
-    run: the predicted seconds of a step and, unless `measured` is None, the measured seconds and
-    the relative error."""
+    """Returns a dict with the one field `plan`, for the last event of a run's log, which compares
+    the plan with the run: the predicted seconds of a step and, unless `measured` is None, the
+    measured seconds and the relative error."""
     known = {"predicted_seconds": predicted}
     if measured is not None:
         known |= {"measured_seconds": measured, "error": predicted / measured - 1}

@@ -65,9 +65,9 @@ def _row(layouts: FoundLayouts, planned: PricedLayout, best: PricedLayout) -> Ev
 
 
 def why(planned: PricedLayout, best: PricedLayout, memory: float) -> str:
-    """Returns a text that says why a layout is not the best: it needs too much memory, or the term
-    of the step's time in which it is slowest. A layout may even be faster, by less than
-    measurements differ."""
+    """Returns a text that says why the layout `planned` is not the best one: it needs more than
+    `memory` bytes; or it is slower, most of all in the term of the step's time that the text names;
+    or it is faster than `best`, by less than measurements differ. "" if it is the best one."""
     if planned.nbytes > memory:
         return f"memory: {amount(planned.nbytes - memory)} too much"
     if planned.time.seconds < best.time.seconds:

@@ -16,8 +16,9 @@ WIDTH = 100
 
 
 def lines(a: Arrangement) -> Iterator[str]:
-    """Yields lines that list, for each kind of rank, its units (parts of the model, usually layers)
-    and its operations in a step; raises ValueError for a layout whose step is not run as a list."""
+    """Yields lines for `simulate layout --list`: for each group of ranks with equal lists, its
+    units (parts of the model, usually layers) and its operations in a step. Raises ValueError for a
+    layout whose step is not run as a list."""
     for reason in _others(a):
         raise ValueError(f"--list: a step with {reason} is no list yet: leave it out")
     alike = defaultdict[tuple[int, int], list[int]](list)  # whose lists are equal

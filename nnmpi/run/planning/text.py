@@ -6,8 +6,8 @@ from nnmpi.options.amounts import amount, plural
 
 
 def chosen(e: Event) -> str:
-    """Returns lines for the start of a run: the layout that --plan has chosen, and its predicted
-    time and memory."""
+    """Returns lines for the user at the start of a run: the layout that --plan has chosen, and its
+    predicted time and memory. They are made from the run's start event."""
     plan = e["plan"]
     notes = "".join(f"note: {note}\n" for note in plan["notes"])
     return (
@@ -18,8 +18,8 @@ def chosen(e: Event) -> str:
 
 
 def outcome(e: Event) -> str:
-    """Returns a line for the end of a run: the seconds of a step, measured and predicted; "" if the
-    run made no second step."""
+    """Returns a line for the user at the end of a run, made from its last event: the seconds of a
+    step, measured and predicted; "" if the run made no second step."""
     plan = e["plan"]
     if "error" not in plan:
         return ""

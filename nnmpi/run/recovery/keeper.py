@@ -33,8 +33,9 @@ class Keeper:
         self._epoch_start: Version | None = None
 
     def begin_steps(self, session: Session) -> None:
-        """Makes a copy or a backup of the training state before the steps of an epoch, which change
-        it: callbacks may have changed it since the last copy. Every rank calls it."""
+        """Every rank calls it before the steps of an epoch, which change the training state. It
+        repeats the backup, since callbacks may have changed values after it was made; with
+        parameter servers, it keeps a copy of the state at the start of the epoch."""
         if self._backups is not None:  # a callback, or a user between runs, may have changed values
             self._backups.renew(session.run.state.step, facts_of(session), session.state())
         self.keep_epoch_start(session)

@@ -46,7 +46,8 @@ class RankStatus(NamedTuple):
     runs_before      how many runs the log had before this one, as far as it knows
     holds            the versions of the state of which it has a part, without data; empty on a
                      spare rank
-    tensors          the parameters and buffers of the model and the state of its modules, whole
+    tensors          descriptions, without data, of all parameters and buffers of the model and of
+                     the state of its modules, as `whole_state` returns them
     pending_version  the step whose summed gradients this rank has, without the decision on the
                      update: it can still make that update to the first of `holds`
     decision         the sums over all ranks (such as loss and gradient norm) that decide on the

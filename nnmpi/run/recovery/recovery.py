@@ -168,8 +168,8 @@ class Recovery:
         session.kept.begin_steps(session)
 
     def around(self, trainer: Training, hooks: list[StepHook]) -> list[StepHook]:
-        """Returns the functions `hooks`, which are called after each step, between two more: one
-        records that they have begun, the other that all are done."""
+        """Returns the functions that are called after each step: one that records that they have
+        begun, then `hooks`, and at the end one that records that all are done."""
         return [partial(_begun, trainer), *hooks, partial(_done, trainer)]
 
     # ---- after a loss
@@ -268,8 +268,8 @@ class Recovery:
         self._is_set_up, trainer.run.is_running = True, plan.stage == RunStage.RUNNING
 
     def _tell_spare(self, trainer: Training) -> None:
-        """Sends the checkpoint from which the run was resumed to the spare ranks, which have not
-        read it."""
+        """If the run was resumed from a checkpoint, sends the facts in it from rank 0 to the spare
+        ranks, which have not read it, and sets their counters of the run. Every rank calls it."""
         first = gather_objects(self.survivors.all, trainer.run.resumed)[0]
         if first is not None and self.is_spare:
             trainer.run.resume(first)

@@ -7,7 +7,8 @@ from nnmpi.parallel.arrangement.rank_names import ranks_text
 
 
 def recovered(e: Event) -> str:
-    """Returns text that says which ranks were lost, and how the others continue."""
+    """Returns text for a "recovered" event, that says which ranks were lost, and how the others
+    continue."""
     lost = f"rank{'s' * (len(e['lost']) > 1)} {', '.join(map(str, e['lost']))}"
     steps = f"step {e['step']:,}"
     if e["steps_again"]:
@@ -16,7 +17,8 @@ def recovered(e: Event) -> str:
 
 
 def backups(e: Event) -> str:
-    """Returns text that says how many bytes would be lost with a rank, and what backups cost."""
+    """Returns text for the description of a layout, that says how many bytes would be lost with a
+    rank, and what backups cost."""
     if not any(kind["backups_bytes"] for kind in e["kinds"]):
         return "no backups: everything that a rank has is on another rank too"
     often = f"every {plural(e['backup'], 'step')}" if e["backup"] else "as often as --mtbf suggests"

@@ -41,10 +41,10 @@ def newest(
     versions: Iterable[Version], tensors: Sequence[StateArray]
 ) -> tuple[Version | None, str]:
     """Returns the newest version (training state after some step) that is complete when the arrays
-    of all ranks are put together; if there are several, the one with the least progress. Also
-    returns "", or for None a text on what the newest version lacks.
+    of all ranks are put together; if ranks have it with different progress, the one with the least.
+    Also returns ""; or, with None for the version, a text that says what the newest one lacks.
 
-    tensors   the parameters and buffers of the model, whole
+    tensors   descriptions of the whole parameters, buffers and other state of the model
     """
     known, missing = [*versions], ""
     for key in sorted({version.key for version in known}, reverse=True):
@@ -60,7 +60,8 @@ def newest(
 
 def _check(arrays: Sequence[StateArray], tensors: Sequence[StateArray]) -> None:
     """Raises ValueError unless the arrays together have every element of `tensors` and of all other
-    state of which they have a part. (State of which only one replica has a copy may be lost.)"""
+    state of which they have a part. State that differs between replicas, such as residuals of
+    compression, may be incomplete: each replica has its own, which is lost with it."""
     needed = {x.name: x for x in tensors}
     needed |= {x.name: x.as_whole() for x in arrays if unnumbered(x.name)[1] is None}
     Mover([(0, x) for x in arrays], [(0, x) for x in needed.values()], [0])

@@ -73,8 +73,9 @@ EVERY_AXIS = frozenset({"batch", "channels", *addons.table("layout_axes")})
 
 
 def _constraints(config: Config, price: WayPrice | None) -> Constraints:
-    """Returns what --layout allows and asks for when layers are divided along tp; with `price`,
-    everything is allowed, since the fastest ways are searched."""
+    """Returns the Constraints under which layers are divided along tp: the axes that --layout
+    allows, and its ways for single layers. With `price`, the seconds of a way, all axes are
+    allowed, since the fastest ways are searched."""
     if price is not None:
         return Constraints(EVERY_AXIS, price=price)
     if config.layout is None:

@@ -59,9 +59,9 @@ def facts_of(model: Module) -> ModelFacts:
 
 
 def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]:
-    """Returns (config, build): the config with the name of the model, and the function that makes
-    the model, or None if the name says how. They differ from the arguments if the file of --load
-    contains more than tensors and names its model: then the function makes that model."""
+    """Returns (config, build), where `build` is the function that makes the model; None: the name
+    `config.model` says how. These are the arguments, unless the user has given no function and
+    --load names a folder whose config.json describes a model: then they are for this model."""
     is_own = build is not None or user_code.is_named(config.model)
     if config.load and not is_own:
         is_named = config.model != Config().model

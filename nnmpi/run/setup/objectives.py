@@ -118,7 +118,7 @@ def objective(
 
 def check_scores(loss: Criterion, data: Dataset, scores: Any, label: str) -> None:
     """Raises MisfitError unless `scores`, the model's output for two samples, have a shape that
-    fits the labels."""
+    fits the labels of the data set. `label` is the beginning of the error message."""
     if not isinstance(scores, Tensor):
         name = type(scores).__name__
         raise MisfitError(f"{label}: the model must return a tensor, not a {name}")
@@ -151,8 +151,8 @@ def _check_classes(loss: ClassLoss, data: Dataset, shape: tuple[int, ...], label
 
 
 def _of_positions(y: np.ndarray, shape: tuple[int, ...]) -> str:
-    """Returns the end of an error message for scores that do not fit labels with one entry per
-    position, with the remedy if it is known."""
+    """Returns the end of an error message for scores that do not fit the labels y: the shape that
+    they must have, or the remedy if it is known. `shape` is that of the scores of one sample."""
     if y.ndim == 1:
         return "; its last layer needs an output for each class"
     first = y[:LOOKED_AT]

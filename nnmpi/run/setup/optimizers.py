@@ -44,9 +44,10 @@ def _checked(name: str, function: Any) -> Any:
 
 
 def _agreed(function: MakeOptimizer, comm: Comm, named: Named) -> Optimizer:
-    """Calls a user's function and returns the optimizer that it makes. Raises ValueError, on all
-    ranks, unless on each rank the optimizer has all parameters, in groups whose options are equal
-    on all ranks. Every rank calls it."""
+    """Calls a user's function with `named`, a list of (path, parameter) of this rank, and returns
+    the optimizer that it makes. Raises ValueError, on all ranks, unless on each rank the optimizer
+    has exactly these parameters, in groups whose options are equal on all ranks. Every rank calls
+    it."""
     problem, groups, cause = "", [], None
     try:
         optimizer = function(list(named))

@@ -68,8 +68,8 @@ def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler:
 
 
 def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:
-    """Returns the Sampler that generates text like that of a data set, every `every` steps; raises
-    ValueError if the data is not text."""
+    """Returns the Sampler that generates a text every `every` steps, with the tokenizer of the data
+    set and the prompt of the config; raises ValueError if the data is not text."""
     (x, *others), y = arrays(dataset.train.x), dataset.train.y
     if dataset.language is None or others or x.shape != y.shape:
         raise ValueError(
