@@ -39,7 +39,7 @@ def parser() -> cli.Parser:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Prints the output of a subcommand."""
+    """Prints the output of a subcommand, text or JSON, and returns the exit status."""
     output = options.run(options)
     print(output if isinstance(output, str) else json.dumps(output, indent=2), flush=True)
     return 0

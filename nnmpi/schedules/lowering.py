@@ -138,8 +138,8 @@ def stream(p: int, stage: int, last: Callable[[], int]) -> Iterator[Op]:
     next operation is computed from the numbers of passes so far, and no list is kept.
 
     With a fixed end it is 1F1B with an APPLY for each micro-batch, once the gradient of the input
-    is on its way. During the backward pass of micro-batch i the end may move to i + p - 1 or later:
-    no later pass has been started by then.
+    is on its way. During the backward pass of micro-batch i, `last()` may decrease to i + p - 1,
+    but not to less: that is the last micro-batch of which a pass may have been started by then.
     """
     posted = {Kind.RECV_F: 0, Kind.RECV_B: 0}  # number of receives so far
     forward = backward = 0

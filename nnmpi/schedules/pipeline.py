@@ -84,8 +84,9 @@ def zb_h1(p: int, m: int, v: int = 1) -> list[list[Op]]:
 
 
 def _in_turn(passes: list[tuple[int, int]], back: list[tuple[int, int]], ahead: int) -> list[Op]:
-    """Returns the passes of a rank, each given as (micro-batch, stage): first `ahead` forward
-    passes, then one backward and one forward pass in turn."""
+    """Returns the operations of a rank in order: first `ahead` of its forward passes, then one
+    forward and one backward pass in turn, at the end the backward passes that are left. `passes`
+    has the (micro-batch, stage) of each forward pass, `back` those of each backward pass."""
     forward = [Op(Kind.F, *at) for at in passes]
     ops = forward[:ahead]
     for k, at in enumerate(back):
@@ -95,8 +96,9 @@ def _in_turn(passes: list[tuple[int, int]], back: list[tuple[int, int]], ahead: 
 
 
 def _split(ops: list[Op], delay: int) -> list[Op]:
-    """Divides each backward pass (B) into input gradient (I) and weight gradient (W), where W comes
-    `delay` backward passes after its I."""
+    """Returns the operations `ops` of a rank with each backward pass (B) divided into I, the
+    gradient of the input, and W, the gradients of weights; the W of a micro-batch follows `delay`
+    further passes I."""
     out: list[Op] = []
     owed: list[Op] = []
     for op in ops:

@@ -118,9 +118,10 @@ def _fault(op: Op, have: Have, place: Place) -> str:
 
 
 def _fault_of_step(op: Op, have: Have, step: set[Kind], stages: int) -> str:
-    """Returns a text that says why NOTE or APPLY cannot run at its place in the program, or "".
-    `have` has, by (stage, micro-batch), the kinds of operations that come before it; `step` says
-    which of NOTE and APPLY do."""
+    """Returns a text that says why `op`, which is NOTE or APPLY, cannot run at its place in a
+    rank's program, or "". Of the operations before it, `have` has the kinds of passes and messages
+    by (stage, micro-batch), and `step` has NOTE and APPLY if they are among them. `stages` is the
+    number of stages of the model."""
     if op.kind in step:
         return "it has run before"
     left = [at for at, kinds in have.items() if kinds.isdisjoint((B, W))]

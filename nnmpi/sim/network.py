@@ -38,7 +38,8 @@ TOPOLOGIES: dict[str, tuple[re.Pattern[str], Callable[..., Topology]]] = {
 def add_number(
     group: Any, flag: str, default: str, text: str, kind: type = float, metavar: str | None = None
 ) -> None:
-    """Adds a numeric option whose help text names its default."""
+    """Adds the option `flag` for a number of the type `kind`; its help is `text` and the
+    default."""
     text = f"{text} (default {default})"
     group.add_argument(flag, type=kind, default=default, metavar=metavar, help=text)
 

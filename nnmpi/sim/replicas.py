@@ -156,8 +156,8 @@ def rate_needed(limit: float, seconds: Callable[[float], float]) -> float | None
     seconds; None if there is none. `seconds` gives the time of a step at a bandwidth.
 
     As long as a step waits for the same exchange, its seconds are linear in 1 / rate. So the search
-    tries where a line between both ends reaches the limit and, in turn, the middle of the range on
-    a logarithmic scale.
+    narrows a range of rates in two ways in turn: at the point where a line between the two ends of
+    the range reaches the limit, and at the middle of the range on a logarithmic scale.
     """
     (low, slow), (high, fast) = ((rate, seconds(rate)) for rate in (LEAST, MOST))
     if fast > limit:

@@ -86,10 +86,10 @@ def letter_values(p: int, nbytes: float, network: Network) -> dict[str, float]:
 
 
 def _dual_root_messages(p: int) -> tuple[int, int]:
-    """Returns two numbers of messages in a dual-root all-reduce, in which two trees sum blocks up
-    to their roots, the roots exchange them, and the sums go down the trees. The first is the
-    longest chain of messages that wait for each other until the roots have exchanged the last
-    block, the second the longest chain after that.
+    """Returns the lengths, in messages, of two chains in which each message waits for the one
+    before it, in a dual-root all-reduce. There two trees of ranks sum blocks up to their roots, the
+    roots exchange these sums, and the sums go down the trees. The first chain is the longest one
+    until the roots have exchanged the last block, the second the longest one after that.
 
     The first chain begins at the first leaf on the lowest level; its block waits for those of
     siblings on the way up. The second one ends at the leaf whose path from the root has the most

@@ -78,9 +78,9 @@ def run(options: argparse.Namespace) -> Any:
 
 
 def _stages_of(schedule: Schedule, o: argparse.Namespace) -> int:
-    """Returns the number of stages per rank with which a schedule is simulated: that of the option
-    --virtual-stages. Without the option, and in a comparison for schedules that allow only one
-    number, it is that number, or 2 if the schedule allows any."""
+    """Returns the number of stages per rank with which a schedule is simulated. For a schedule that
+    allows only one number, it is this number in a comparison, and without --virtual-stages. In all
+    other cases it is that of the option, by default 2."""
     if o.virtual_stages is None or (o.compare and not schedule.virtual):
         return schedule.stages_a_rank(2)
     return int(o.virtual_stages)

@@ -82,7 +82,8 @@ def bsp_time(delays: Sequence[Delay]) -> float:
     has the delay of each worker.
 
     A worker's step takes `always` with probability 1 - share, else always * jitter. The probability
-    that all workers take at most x is a product, which jumps only at these values of x.
+    that all workers take at most x is a product of probabilities, which changes only where x is one
+    of these times: so the mean is a sum over these times.
     """
     points = sorted({d.always * f for d in delays for f in (1.0, d.jitter)})
     below = [math.prod(_at_most(d, x) for d in delays) for x in points]

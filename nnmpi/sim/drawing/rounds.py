@@ -76,9 +76,9 @@ def _numbers(plan: Sequence[tuple[Sequence[Step], object]]) -> Iterator[str]:
 
 
 def _numbers_held(claim: Claim, sums: Expressions) -> list[int]:
-    """Returns the number with which a drawing labels each possible content of a chunk: how many
-    ranks' contributions it is the sum of or, for an all-to-all, the number of the content itself.
-    `sums` has the contents."""
+    """Returns, for each content that a chunk may have, the number with which a drawing labels it:
+    how many ranks' contributions it is the sum of. For an all-to-all, which only moves chunks, that
+    is the number of the content itself. `sums` has the contents."""
     is_moved = claim is ALL_TO_ALL
     return [x if is_moved else bits.bit_count() for x, bits in enumerate(sums.contributors)]
 
@@ -148,8 +148,9 @@ def _centre(rank: int, p: int) -> float:
 
 
 def _legend(p: int, y: float, claim: Claim, width: float) -> tuple[list[str], float]:
-    """Returns (the SVG of a legend of the colours, the y of its last line). The legend begins at
-    height y, and its lines are at most `width` wide."""
+    """Returns (the SVG of a legend of the colours, the y of its last line), for drawings of p ranks
+    that carry out the collective `claim`. The legend begins at height y, and its lines are at most
+    `width` wide."""
     x, parts, is_moved = 16.0, list[str](), claim is ALL_TO_ALL
     for colour, words in (
         (ADDED, "is added"),
@@ -191,10 +192,11 @@ def _held(name: str, have: Held, numbers: Sequence[int], y: float) -> Iterator[s
 
 
 def _messages(steps: Sequence[Step], chunks: int, y: float) -> Iterator[str]:
-    """Yields the SVG of an arrow for each message, from the sender's box to the receiver's, with
-    its chunks.
+    """Yields the SVG of an arrow for each message of a round, from the sender's box to the
+    receiver's, with its chunks. `steps` has what each rank does in the round.
 
-    It begins at the right half of the sender's box and ends at the left half of the receiver's.
+    An arrow begins at the right half of the sender's box, and ends at the left half of the
+    receiver's.
     """
     p = len(steps)
     for r, s in enumerate(steps):

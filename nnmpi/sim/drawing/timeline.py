@@ -102,9 +102,9 @@ def kinds(timelines: Iterable[Timeline]) -> list[str]:
 
 
 def shortest(timelines: Iterable[Timeline]) -> float:
-    """Returns the shortest duration that must be visible in drawings, by which these are scaled:
-    the median duration of each kind of computation (F, B, ...) is taken, and of these the
-    smallest."""
+    """Returns a duration by which drawings are scaled, so that a computation of this duration is
+    still readable: the median of each kind of computation (F, B, ...) in each timeline is taken,
+    and of these the smallest."""
     durations = defaultdict(list)
     for t in timelines:
         for span in t.spans:
@@ -174,8 +174,9 @@ def _is_cut(span: Span, scale: float) -> bool:
 
 
 def _fill(span: Span, width: int) -> str:
-    """Returns the text of a span that has no room for letter and number: the last digit of the
-    micro-batch for a forward pass, otherwise the letter, repeated."""
+    """Returns the text of a span that has no room for letter and number: one character, repeated
+    `width` times: the last digit of the micro-batch for a forward pass, otherwise the letter in
+    lower case."""
     letter = style(span.kind).letter
     return (str(span.micro)[-1] if letter == "F" else letter.lower()) * width
 
