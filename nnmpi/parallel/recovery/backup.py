@@ -222,7 +222,8 @@ class Backups:
             self._due, self._returned = due, self._clock()
 
     def renewal_of(self, version: int) -> int:
-        """Returns how often the backup of the state after `version` steps has been repeated."""
+        """Returns how often the backup of the state after `version` steps has been sent again
+        because this state had changed; of two copies, that with the larger number is newer."""
         return self._renewal if version == self._latest else 0
 
     def held(self) -> list[Version]:

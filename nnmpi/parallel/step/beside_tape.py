@@ -219,7 +219,8 @@ class NotedStats:
         return self.moments_of[-1]
 
     def sum(self, sums: Array) -> Array:
-        """Returns the sum of an array over all ranks, and keeps it for the replay."""
+        """Returns the sum of an array over all ranks, and keeps this sum: the replay that is
+        compared with this pass, of the same samples, takes it instead of a second message."""
         sent = sums.copy()
         with plain_exchanges():
             total = self._inner.sum(sums)

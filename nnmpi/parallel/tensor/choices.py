@@ -82,10 +82,11 @@ class NodeChoices:
     """Finds the choices for each node of a graph: the ways in which ranks may divide it, given how
     its inputs are cut.
 
-    cuts      markers of what may be cut besides channels, such as positions
-    per_step  the number of samples of a step. Activations are sent for each sample, but
-              gradients are summed once a step: so the cost of a sum is divided by this number. 0: a
-              sum costs as much as if each rank had a copy of the parameter
+    cuts      the axes that may be cut besides channels, each by its Marker, such as that of
+              positions
+    per_step  the number of samples of a step, by which the cost of summing a gradient is divided:
+              activations are sent for each sample, gradients once a step. 0: unknown; a sum then
+              costs as much as if each rank had a copy of the parameter
     """
 
     def __init__(

@@ -130,9 +130,9 @@ def moves_event(old: Arrangement, new: Arrangement, model: Module) -> Event:
 
 
 def _figures(kind: RankKind) -> Event:
-    """Returns an element of the field `kinds` (see `rank_fields`) for one group of ranks that do
-    equal work: the numbers of these ranks and of their stages, the bytes of each kind of memory,
-    and the bytes and messages that a rank sends in a step, along each axis of the mesh."""
+    """Returns an element of the field `kinds` of the event of a dry run (`rank_fields`), for one
+    group of ranks that do equal work: which ranks and stages these are, the bytes of each kind of
+    memory, and the bytes and messages that a rank sends in a step, along each axis of the mesh."""
     sent = {axis: amount._asdict() for axis, amount in kind.traffic.items()}
     return {
         "ranks": list(kind.ranks),
