@@ -96,6 +96,7 @@ def test_a_dry_run_prints_memory_and_steps(command: Command) -> None:
 def test_a_dry_run_of_local_steps_has_the_mean_of_their_messages(command: Command) -> None:
     local = "--ranks=4", "--sync=local", "--every=30", "--allreduce=ring"
     completed = command("--model=digits-cnn", "--data=digits", *local, "--dry-run")
+    assert completed.status == 0, completed.err
     (event,) = completed.events
     assert re.search(r"along dp\n +0-3 +4\.3 kB in 0\.267\n", as_text(event))
 
