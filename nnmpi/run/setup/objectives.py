@@ -27,6 +27,9 @@ from nnmpi.parallel.tensor.sharding import Sharding
 
 LOOKED_AT = 1000  # labels, of which a message says what they look like
 
+REMEDY = "take another model or other data, or reshape samples in the model's forward"
+"""The advice of a message on a model and data that do not fit."""
+
 
 class MisfitError(ValueError):
     """Raised because the model does not return scores that fit the loss and the labels."""
@@ -202,7 +205,7 @@ def model_graph(
     except MisfitError:
         raise
     except ValueError as error:
-        raise ValueError(f"{label}: samples are {_shapes(x)}; {error}") from None
+        raise ValueError(f"{label}: samples are {_shapes(x)}; {error}; {REMEDY}") from None
     if not any(v.is_trained for v in graph.variables):
         raise ValueError(f"model {config.model} has no parameter with requires_grad")
     return graph
