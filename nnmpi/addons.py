@@ -65,7 +65,6 @@ and tests the rest.
     checkpoints     an option          (Trainer): the Checkpoints of a run
     resumes         an option          (Trainer, config, comm): True if it has opened the session of
                                        a run on a checkpoint
-    continues       an option          (config): True if the run goes on in the log of another
     restarts        an option          (log): a note on a run that was to continue from a checkpoint
                                        and has found none
     layouts         an option          (config, comm): the layout for the ranks of the job
@@ -484,7 +483,6 @@ ADD_ONS = {
             "read_every": {"save_every": "nnmpi.run.checkpointing:read_every"},
             "checkpoints": {"checkpoint_dir": "nnmpi.run.checkpointing:Checkpoints"},
             "resumes": {"checkpoint_dir": "nnmpi.run.resume:open_on_newest"},
-            "continues": {"resume": "nnmpi.run.resume:may_continue"},
             "methods": {
                 "resume": "nnmpi.run.resume:resuming",
                 "save_checkpoint": "nnmpi.run.checkpointing:save_checkpoint",

@@ -100,6 +100,8 @@ class Part(NamedTuple):
     costs     options on which the time and memory of a layer depend
     meetings  options that say when ranks exchange gradients or parameters; --plan, which searches
               for a layout, does not change them
+    appends   options of runs that may add to a log with the events of another run, which they
+              continue
     axes      axes of the mesh that the add-on adds; their sizes are options of it
     """
 
@@ -108,6 +110,7 @@ class Part(NamedTuple):
     choices: Mapping[str, Sequence[str]] = {}
     costs: Sequence[str] = ()
     meetings: Sequence[str] = ()
+    appends: Sequence[str] = ()
     axes: Sequence[MeshAxis] = ()
 
 

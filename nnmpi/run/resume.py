@@ -33,11 +33,6 @@ def resuming(config: Config, directory: str | os.PathLike[str]) -> Config:
     return replace(config, resume=True, **changes)  # type: ignore[call-arg]
 
 
-def may_continue(config: Config) -> bool:
-    """Returns True if the run continues from a checkpoint, and so adds to its log."""
-    return bool(config.resume)
-
-
 def open_on(
     trainer: Training, config: Config, comm: Comm, checkpoint: StoredCheckpoint
 ) -> ResumePoint:

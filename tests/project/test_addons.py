@@ -50,7 +50,6 @@ OF_OPTIONS = {
     "supervisors",
     "checkpoints",
     "resumes",
-    "continues",
     "restarts",
     "layouts",
     "axis_set_ups",

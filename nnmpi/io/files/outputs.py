@@ -141,6 +141,11 @@ def _refusal(log: str, error: OSError) -> ValueError:
 # ---- outputs
 
 
+_APPENDING = ("append", *(name for part in addons.rows("options") for name in part.appends))
+"""The options of runs that may write to a log with the events of another run. A run that continues
+from a checkpoint is checked once more when it opens its log, by the LogMark in the checkpoint."""
+
+
 class OutputFile(NamedTuple):
     """A file that a run writes besides its log and its model, named by an option.
 
@@ -181,9 +186,7 @@ def check_outputs(config: Config) -> None:
     for file, path in files.items():
         _refuse_other_kinds(path, f"write {file.option}", file.kind, file.fits)
     if config.log:
-        continues = any(may(config) for may in addons.given("continues", config))
-        appends = config.append or continues or bool(addons.chosen("restarts", config))
-        check_log(config.log, appends)
+        check_log(config.log, any(getattr(config, option) for option in _APPENDING))
 
 
 def _refuse_other_kinds(

@@ -45,4 +45,4 @@ FEATURES = (
     Feature("time_limit", requires={"checkpoint_dir": "the run ends with a checkpoint there"}),
 )
 
-PART = Part(Options, FEATURES)
+PART = Part(Options, FEATURES, appends=("resume",))

@@ -51,4 +51,4 @@ FEATURES = (
     Feature("mtbf", requires={"backup": "it says how often backups are worth their cost"}),
 )
 
-PART = Part(Options, FEATURES)
+PART = Part(Options, FEATURES, appends=("elastic",))
