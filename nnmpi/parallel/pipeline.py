@@ -47,7 +47,7 @@ def _cut(model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str,
             held.update(variable.names)
         elif variable.is_parameter:
             where = f"stage of rank {ranks[0]} along pp"
-            where = where if has else f"branch of rank {owned.variables[v]} along tp"
+            where = where if has else f"module of rank {owned.variables[v]} along tp"
             parameters[variable.path].move(OnAnotherRank(variable.path, where), 0)
     return ModelPart(
         model,

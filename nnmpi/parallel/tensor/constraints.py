@@ -123,9 +123,9 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
     fit a layer, the last counts.
 
     A pattern selects only layers that can be divided in the way that it names. It leaves out layers
-    in parallel branches that one rank computes (`inside` has their nodes), and layers that work
-    unchanged on a part of their input; one of the latter is selected only by its full path, with a
-    way of an add-on.
+    in parts of modules, such as parallel branches, that one rank computes (`inside` has their
+    nodes), and layers that work unchanged on a part of their input; one of the latter is selected
+    only by its full path, with a way of an add-on.
 
     Raises ValueError for a pattern that selects nothing, and for a path whose layer cannot be
     divided in this way.

@@ -272,7 +272,7 @@ class _Search:
         how many elements the model sends, and how many with the next best choice in `of_node`."""
         node, choice, total = self.graph.nodes[k], taken.choice, taken.total
         if choice.way is ON_ONE_RANK:
-            return f"rank {self.owned.nodes[k]} along tp has the branch"
+            return f"only rank {self.owned.nodes[k]} along tp has it"
         if node.name in self.wanted:
             return "the layout names its way"
         if choice.cost.copied and self.constraints.names:
