@@ -19,7 +19,7 @@ from nnmpi.options import cli
 from nnmpi.options.amounts import amount, plural
 from nnmpi.options.quoting import shown
 from nnmpi.options.tables import columns
-from nnmpi.parallel.mesh import CUTS
+from nnmpi.parallel.mesh import CUT_BY_AXIS
 
 Checkpoint = dict[str, Any]
 """A checkpoint as the JSON object that --json prints."""
@@ -163,7 +163,7 @@ def _facts(
         return {"step": step, "folder": str(folder), "problem": str(error)}
     run, about = manifest.snapshot, manifest.about()
     loss = about.metrics.get("loss")
-    sizes = {axis: n for axis in CUTS if (n := getattr(run.config, axis)) > 1}
+    sizes = {axis: n for axis in CUT_BY_AXIS if (n := getattr(run.config, axis)) > 1}
     return {
         "step": step,
         "folder": str(folder),

@@ -75,7 +75,7 @@ def _term(spec: str) -> Rate:
     return rate
 
 
-CUTS = {
+_CUTTABLE_ALONG = {
     "batch": ("dp", "tp"),
     "length": ("tp",),
     **dict.fromkeys(("channels", "heads", "vocabulary", "experts"), ("tp",)),
@@ -93,7 +93,7 @@ def cuttable() -> dict[str, tuple[str, ...]]:
     axes = [axis for part in addons.rows("options") for axis in part.axes]
     return {
         name: (*(axis.name for axis in axes if name in axis.activations), *along)
-        for name, along in CUTS.items()
+        for name, along in _CUTTABLE_ALONG.items()
     }
 
 

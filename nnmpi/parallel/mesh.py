@@ -31,7 +31,8 @@ MODEL = tuple(axis.name for axis in AXES if not axis.replicas)
 """The axes whose ranks hold one model together."""
 BATCH = tuple(axis.name for axis in AXES if axis.batch)
 """The axes whose ranks share each batch."""
-CUTS = {axis.name: axis.cuts for axis in reversed(AXES) if axis.cuts}
+CUT_BY_AXIS = {axis.name: axis.cuts for axis in reversed(AXES) if axis.cuts}
+"""By axis of the mesh, what is cut along it, as text, such as {"tp": "layers"}."""
 
 
 class Mesh:

@@ -24,7 +24,7 @@ from nnmpi.parallel.arrangement.partition import (
 )
 from nnmpi.parallel.arrangement.state_on_paper import state_arrays_of
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.mesh import CUTS
+from nnmpi.parallel.mesh import CUT_BY_AXIS
 from nnmpi.parallel.unit_costs import Timing, UnitCost, UnitCosts, profile, stage_costs
 from nnmpi.schedules import proof
 from nnmpi.schedules.op import Kind
@@ -130,7 +130,7 @@ def measured_stages(
     def measure() -> UnitCosts:  # on rank 0, and on the ranks that divide layers with it
         if layout.batch.rank or layout.axis["pp"].rank:
             return UnitCosts(samples, begins, ())
-        together = tuple(layout.axis[axis] for axis in CUTS)
+        together = tuple(layout.axis[axis] for axis in CUT_BY_AXIS)
         timing = Timing(together=together, clock=layout.all.system.clock)
         costs = profile(model, graph, model_units, gather(samples), on, timing, config.dtype)
         layout.axis["tp"].free_sums()  # also for layers of stages that this rank will not have

@@ -12,7 +12,7 @@ from nnmpi.io.output.messages import Event
 from nnmpi.options.config import options
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.mesh import CUTS
+from nnmpi.parallel.mesh import CUT_BY_AXIS
 from nnmpi.run.resume_point import ResumePoint
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
@@ -49,7 +49,7 @@ def start_event(session: Session, run: RunState) -> Event:
         "seed": config.seed,
         "ranks": session.comm.size,
         "sync": config.sync,
-        **{axis: n for axis in CUTS if (n := getattr(config, axis)) > 1},
+        **{axis: n for axis in CUT_BY_AXIS if (n := getattr(config, axis)) > 1},
         **setup.user_functions,
         **session.strategy.describe(),
         **{

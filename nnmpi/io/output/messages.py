@@ -8,7 +8,7 @@ import numpy as np
 from nnmpi import addons
 from nnmpi.options.amounts import plural
 from nnmpi.options.quoting import printable
-from nnmpi.parallel.mesh import CUTS
+from nnmpi.parallel.mesh import CUT_BY_AXIS
 
 Event = dict[str, Any]
 
@@ -74,7 +74,7 @@ def ranks_used(e: Event) -> Iterator[str]:
         yield plural(e["micro_batches"], "micro-batch", "es")
         if "cut" in e:
             yield f"cut at {e['cut']}"
-    for axis, cut in CUTS.items():
+    for axis, cut in CUT_BY_AXIS.items():
         if axis in e:
             yield f"{cut} cut over {plural(e[axis], 'rank')}"
     if "allreduce" in e:

@@ -27,7 +27,7 @@ from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, BucketSlice, HeldVariable, RankModel
 from nnmpi.parallel.layout import summed_axes
-from nnmpi.parallel.mesh import CUTS, Mesh
+from nnmpi.parallel.mesh import CUT_BY_AXIS, Mesh
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 from nnmpi.parallel.tensor.ways import SAMPLE_CUT
 from nnmpi.schedules.op import Op
@@ -57,7 +57,7 @@ def _own_part(axis: str, sharding: Sharding, e: int, r: int, shape: list[int]) -
 
 
 LOCAL_SHAPES: Mapping[str, Callable[[Sharding, int, int, list[int]], None]] = {
-    **{axis: partial(_own_part, axis) for axis in CUTS},
+    **{axis: partial(_own_part, axis) for axis in CUT_BY_AXIS},
     "tp": _own_channels,
 }
 """By axis of the mesh: a function (sharding, e, r, shape) that changes the shape of edge `e` of the

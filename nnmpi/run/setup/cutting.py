@@ -26,7 +26,7 @@ from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.layout import Layout, mesh_of
-from nnmpi.parallel.mesh import CUTS
+from nnmpi.parallel.mesh import CUT_BY_AXIS
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, WayPrice
 from nnmpi.parallel.tensor.parallelize import rebuild
@@ -128,7 +128,7 @@ sequences."""
 def set_ups(config: Config) -> dict[str, AxisSetUp]:
     """Returns, for each axis with several ranks that divides a model, the functions that do it;
     axes of add-ons come first."""
-    axes = (axis for axis in reversed(CUTS) if getattr(config, axis) > 1)
+    axes = (axis for axis in reversed(CUT_BY_AXIS) if getattr(config, axis) > 1)
     return {axis: SET_UPS.get(axis) or addons.row("axis_set_ups", axis) for axis in axes}
 
 
