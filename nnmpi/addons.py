@@ -227,7 +227,7 @@ ADD_ONS = {
         ),
     ),
     "winograd": AddOn(
-        modules=("nnmpi.arrays.winograd",),
+        modules=("nnmpi.arrays.winograd", "nnmpi.arrays.kernels.winograd_matrices"),
         rows={
             "convolutions": dict.fromkeys(
                 ("auto", "winograd2", "winograd4"), "nnmpi.arrays.winograd:method_of"

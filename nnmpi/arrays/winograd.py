@@ -9,8 +9,8 @@
     M[k] = V[k] (T, C) @ U[k] (C, O)                  U = kron(G, G) @ w
     Y = kron(A', A') @ M  (m, m, T, O)                output pixel (a, b) of every tile
 
-and backwards through the transposes. The matrices of F(2x2) are those of Lavin and Gray (2015), for
-F(4x4) see POINTS. A tile is one or four pooling windows. In NumPy, copies move whole rows of tiles
+and backwards through the transposes. `kernels/winograd_matrices.py` has the matrices, with B for B'
+and A for A'. A tile is one or four pooling windows. In NumPy, copies move whole rows of tiles
 (phases first, then tiles), all transforms are GEMMs, and planes are padded by 16 elements: rows
 that are a power of two apart share a cache set. V, U and the gradient of M have the dtype of
 images, everything else that of sums.
@@ -29,6 +29,7 @@ from nnmpi.arrays.kernels.conv import ConvShape, images_per_chunk
 from nnmpi.arrays.kernels.epilogue import Gradients, RowConstants
 from nnmpi.arrays.kernels.linear import products_loop
 from nnmpi.arrays.kernels.window import Window
+from nnmpi.arrays.kernels.winograd_matrices import transform
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
 SIDES = {"auto": (2, 4), "winograd2": (2,), "winograd4": (4,)}
@@ -37,57 +38,6 @@ SIDES = {"auto": (2, 4), "winograd2": (2,), "winograd4": (4,)}
 MIN_CHANNELS = 8  # with fewer, the transforms cost more than the GEMMs save
 
 _PLANE_PAD = 16  # elements; without them one transform took 9 times as long
-
-
-class Transform(NamedTuple):
-    """The three Kronecker matrices of F(m x m, 3x3): B (t*t, t*t), G (t*t, 9), A (m*m, t*t)."""
-
-    B: np.ndarray
-    G: np.ndarray
-    A: np.ndarray
-
-
-POINTS = (5 / 8, 3 / 2)
-"""F(4x4) evaluates polynomials at 0, at these points, at their negatives, and at infinity.
-
-Its error is a third of that with the points 1 and 2. All products of these points below are exact
-in float32.
-"""
-
-
-def _toom_cook(a: float, b: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Computes B (6, 6), G (6, 3) and A (4, 6) of F(4, 3) for the points 0, a, -a, b, -b and
-    infinity.
-
-    The row of B of a point p is the product of (x - q) over the other points q, lowest power first;
-    the row of G is (1, p, p^2) over this product at p, and the column of A is (1, p, p^2, p^3).
-    """
-    points = [0.0, a, -a, b, -b]
-    others = [[q for q in points if q != p] for p in points]
-    B = np.array([[*np.poly(rest)[::-1], 0] for rest in others] + [np.poly(points)[::-1]])
-    at = [np.prod([p - q for q in rest]) for p, rest in zip(points, others, strict=True)]
-    powers = np.vander(points, 4, increasing=True)
-    G = np.vstack([powers[:, :3] / np.array(at)[:, None], [0, 0, 1]])
-    return B, G, np.column_stack([powers.T, [0, 0, 0, 1]])
-
-
-@lru_cache(maxsize=8)
-def transform(m: int, dtype: str) -> Transform:
-    """Returns the matrices of F(m x m, 3x3) for m = 2 or 4.
-
-    F(2x2) is as exact as a direct sum; F(4x4) does less work and loses half a digit.
-    """
-    if m == 2:
-        B = [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]]
-        G = [[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]]
-        A = [[1, 1, 1, 0], [0, 1, -1, -1]]
-        scale = 2
-    else:
-        B, G, A = (X.tolist() for X in _toom_cook(*POINTS))
-        scale = 1
-    square = [np.array(X, np.float64) for X in (B, G, A)]
-    B2, G2, A2 = (np.kron(X, X).astype(dtype) for X in square)
-    return Transform(B2, (G2 / scale**2).astype(dtype), A2)
 
 
 class Tiling(NamedTuple):
