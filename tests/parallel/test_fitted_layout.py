@@ -8,7 +8,7 @@ import pytest
 from helpers.datafiles import refused
 
 from nnmpi import Config
-from nnmpi.io.checkpoints.snapshot import LAYOUT_GROUPS
+from nnmpi.io.checkpoints.snapshot import ARRANGEMENT_GROUPS
 from nnmpi.options.config import options
 from nnmpi.parallel import strategies
 from nnmpi.parallel.layout import mesh_of, server_count
@@ -22,7 +22,7 @@ from nnmpi.run.recovery.layouts import fitted
 from nnmpi.run.setup.cutting import UncutModel, uncut_of
 
 MOST = 24  # ranks
-OF_THE_RUN = [option.name for option in options() if option.metadata["group"] not in LAYOUT_GROUPS]
+OF_THE_RUN = [o.name for o in options() if o.metadata["group"] not in ARRANGEMENT_GROUPS]
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "dp": {},

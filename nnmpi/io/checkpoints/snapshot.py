@@ -18,7 +18,7 @@ from nnmpi.parallel.stage_cut import UNIT_COSTS
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
 
-LAYOUT_GROUPS = ("layout", "pipeline", "reduce", "sync", "equality")
+ARRANGEMENT_GROUPS = ("layout", "pipeline", "reduce", "sync", "equality")
 """The groups of options that determine how ranks are arranged; a resumed run may change these."""
 
 COSTS_DEPEND_ON = (
@@ -80,7 +80,7 @@ class Snapshot(NamedTuple):
             return all(old[name] == new[name] for name in names)
 
         costs = same(COSTS_DEPEND_ON)
-        rest = ranks == self.ranks and same(option.name for option in options(LAYOUT_GROUPS))
+        rest = ranks == self.ranks and same(option.name for option in options(ARRANGEMENT_GROUPS))
         return {k: v for k, v in self.measured.items() if (costs if k == UNIT_COSTS else rest)}
 
 
@@ -100,10 +100,10 @@ def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, rank
     Raises ValueError if an option must not change, or if the run cannot continue with it.
     """
     for name in changes:
-        if name not in {option.name for option in options(LAYOUT_GROUPS)}:
+        if name not in {option.name for option in options(ARRANGEMENT_GROUPS)}:
             raise ValueError(
                 f"{quoted(name)} cannot be changed in a run; only options that arrange ranks can: "
-                f"those of the groups {', '.join(LAYOUT_GROUPS)}"
+                f"those of the groups {', '.join(ARRANGEMENT_GROUPS)}"
             )
     new = replace(config, **changes)
     check_resumable(vars(snapshot.config), vars(new), "the snapshot")

@@ -12,7 +12,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm.stderr import print_error
 from nnmpi.data import blank
 from nnmpi.data.inputs import arrays
-from nnmpi.io.checkpoints.snapshot import LAYOUT_GROUPS
+from nnmpi.io.checkpoints.snapshot import ARRANGEMENT_GROUPS
 from nnmpi.io.output import Event, open_report
 from nnmpi.io.output.messages import as_text
 from nnmpi.options import cli
@@ -194,8 +194,8 @@ def _old_options(given: argparse.Namespace) -> argparse.Namespace:
     all other options unchanged."""
     p = cli.Parser("nnmpi.simulate layout", argument_default=argparse.SUPPRESS)
     add_ranks(p)
-    cli.add_flags(p, LAYOUT_GROUPS)
-    of_layouts = {"ranks", "nodes", *(option.name for option in options(LAYOUT_GROUPS))}
+    cli.add_flags(p, ARRANGEMENT_GROUPS)
+    of_layouts = {"ranks", "nodes", *(option.name for option in options(ARRANGEMENT_GROUPS))}
     kept = {name: value for name, value in vars(given).items() if name not in of_layouts}
     try:
         old = p.parse_args(shlex.split(given.before))
