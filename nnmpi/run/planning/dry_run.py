@@ -88,7 +88,7 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
     if arrangement.store.buckets:
         strategies.check_micro_batches(model, setup.train, setup.steps, config.micro_batches)
     splits = dataset.train, dataset.test
-    steps = len(setup.train)
+    steps_per_epoch = len(setup.train)
     return {
         **layout_event(arrangement),
         "event": "dry-run",
@@ -99,8 +99,8 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
         "test_samples": len(dataset.test.y),
         "data_bytes": sum(a.nbytes for split in splits for a in (*arrays(split.x), split.y)),
         "steps": setup.steps,
-        "epochs": -(-setup.steps // steps),
-        "steps_per_epoch": steps,
+        "epochs": -(-setup.steps // steps_per_epoch),
+        "steps_per_epoch": steps_per_epoch,
     }
 
 
