@@ -68,6 +68,8 @@ class RunState:
     unfollowed  the result of the last step while the functions that follow a step (reports,
                 checkpoints and others) run, if ranks may be lost; otherwise None
     is_running  True from the beginning of a run to its end
+    in_epoch    True while the steps of an epoch are made
+    phase       whether this rank is between steps, in the passes of one, or in its update
     sessions    the number of sessions that the run has had
     reached     the newest step before a rank was lost, which may take the run back; 0: none was, or
                 a `restore` has undone it
