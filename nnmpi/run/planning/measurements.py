@@ -195,7 +195,7 @@ def update(node: Node, session: Session, fields: Fields) -> None:
     optimizer = session.optimizer
     for p in optimizer.parameters:
         p.has_grad = True
-    seconds = node.cold_seconds(partial(optimizer.step, lr_factor=0.0)) / _numbers(session)
+    seconds = node.cold_seconds(partial(optimizer.step, lr_factor=0.0)) / _elements(session)
     fields["updates"] = {session.config.optimizer: seconds}
 
 
@@ -205,7 +205,7 @@ def moving(node: Node, session: Session, fields: Fields) -> None:
 
     It adds two arrays, each with as many elements as the model has parameters.
     """
-    a, b = np.ones((2, _numbers(session)), np.float32)
+    a, b = np.ones((2, _elements(session)), np.float32)
     fields["moving"] = node.cold_seconds(partial(np.add, a, b)) / (3 * a.nbytes)
 
 
@@ -218,7 +218,7 @@ def coding(
     the bytes that it reads and writes)."""
     call, nbytes = call_of(session.optimizer.parameters)
     seconds = node.cold_seconds(call) - nbytes * fields["moving"]
-    fields["coding"] = {codec: max(seconds, 0.0) / _numbers(session)}
+    fields["coding"] = {codec: max(seconds, 0.0) / _elements(session)}
 
 
 def overheads(node: Node, session: Session, fields: Fields) -> None:
@@ -237,12 +237,12 @@ def overheads(node: Node, session: Session, fields: Fields) -> None:
     for count in sessions:
         of_units = sum(unit.seconds for unit in measured.units[max(n // count, 1)])
         step = min(times[count] for times in rounds)
-        left[count] = step - count * of_units - _numbers(session) * seconds_of_update
+        left[count] = step - count * of_units - _elements(session) * seconds_of_update
     micro_batch = max((left[many] - left[1]) / max(many - 1, 1), 0.0)
     fields |= {"step": max(left[1] - micro_batch, 0.0), "micro_batch": micro_batch}
 
 
-def _numbers(session: Session) -> int:
+def _elements(session: Session) -> int:
     """Returns the number of elements of all parameters."""
     return sum(p.size for p in session.optimizer.parameters)
 
