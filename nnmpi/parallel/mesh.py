@@ -35,6 +35,12 @@ CUT_BY_AXIS = {axis.name: axis.cuts for axis in reversed(AXES) if axis.cuts}
 """By axis of the mesh, what is cut along it, as text, such as {"tp": "layers"}."""
 
 
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Returns the sizes of those axes that have several ranks as text, such as "dp 2 x tp 4"; "one
+    rank" if there are none."""
+    return " x ".join(f"{axis} {n}" for axis, n in sizes.items() if n > 1) or "one rank"
+
+
 class Mesh:
     """A grid of ranks. `axes` maps the name of each axis to its size; ranks along the last axis are
     consecutive."""

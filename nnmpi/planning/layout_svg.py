@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.rank_names import ranks_text
-from nnmpi.parallel.mesh import REPLICAS
+from nnmpi.parallel.mesh import REPLICAS, sizes_text
 from nnmpi.planning.layout_lines import DrawnLayer, blocks
 from nnmpi.sim.drawing.svg import INK, PAPER, QUIET, blend, box, page, text
 
@@ -60,7 +60,7 @@ def as_svg(layouts: Mapping[str, Arrangement]) -> str:
 def _axes(a: Arrangement) -> str:
     """Returns a text with the sizes of the axes that have several ranks, the ZeRO stage, and the
     number of servers."""
-    words = [" x ".join(f"{axis} {n}" for axis, n in a.mesh.axes.items() if n > 1) or "one rank"]
+    words = [sizes_text(a.mesh.axes)]
     words += [f"ZeRO {a.store.zero}"] * bool(a.store.zero)
     servers = tuple(range(a.mesh.size, a.ranks))
     words += [f"servers: {ranks_text(servers)}"] * bool(servers)

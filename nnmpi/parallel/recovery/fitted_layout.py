@@ -25,7 +25,7 @@ from nnmpi import addons
 from nnmpi.options.amounts import plural
 from nnmpi.options.config import Config
 from nnmpi.parallel.layout import server_count
-from nnmpi.parallel.mesh import AXES
+from nnmpi.parallel.mesh import AXES, sizes_text
 from nnmpi.parallel.refusals import PLAIN, REFUSALS, REQUIREMENTS, is_met
 
 AXES_BESIDE_DP = tuple(axis.name for axis in AXES if axis.name != "dp")
@@ -72,7 +72,7 @@ def fit_layout(
         except ValueError as error:
             if sizes == asked:  # these options cannot be combined on any ranks
                 raise
-            passed_over.append(f"{_words(sizes)} is not possible: {error}")
+            passed_over.append(f"{sizes_text(sizes)} is not possible: {error}")
         else:
             why = _why(config, fitting, working, ranks, passed_over[:1])
             return FittedLayout(fitting, working, ranks - working, why)
@@ -143,21 +143,17 @@ def pointless(config: Config, ranks: int) -> list[str]:
 # ---- the text of the reasons
 
 
-def _words(sizes: Mapping[str, int]) -> str:
-    return " x ".join(f"{axis} {n}" for axis, n in sizes.items() if n > 1) or "one rank"
-
-
 def _why(config: Config, fitting: Config, working: int, ranks: int, passed_over: list[str]) -> str:
     asked, sizes = ({axis: getattr(c, axis) for axis in AXES_BESIDE_DP} for c in (config, fitting))
     copy_ranks, servers = prod(sizes.values()), server_count(fitting)
-    layout = _words({"dp": (working - servers) // copy_ranks, **sizes})
+    layout = sizes_text({"dp": (working - servers) // copy_ranks, **sizes})
     layout += f" and {plural(servers, 'server')}" if servers else ""
     parts = [f"{layout} on {plural(working, 'rank')}"]
     if ranks > working:
         takes = "no more can work" if copy_ranks == 1 else f"a copy of the model takes {copy_ranks}"
         parts.append(f"{plural(ranks - working, 'spare rank')}, since {takes}")
     if sizes != asked:
-        parts.append(f"{_words(asked)} takes {prod(asked.values())}")
+        parts.append(f"{sizes_text(asked)} takes {prod(asked.values())}")
     parts += [*passed_over, *_changes(config, fitting)]
     parts += (note(config) for note in addons.given("fitted_notes", config))
     return "; ".join(filter(None, parts))

@@ -14,7 +14,7 @@ from nnmpi.io.output.plot import RunLog, picture
 from nnmpi.nn.graph import Graph
 from nnmpi.options.amounts import plural
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.mesh import Mesh
+from nnmpi.parallel.mesh import Mesh, sizes_text
 from nnmpi.planning import layout_svg
 from nnmpi.run.notebook.graph_svg import graph
 from nnmpi.schedules.lowering import programs
@@ -81,7 +81,7 @@ def mesh(m: Mesh) -> str:
     axes = [axis for axis, n in m.axes.items() if n > 1] or [*m.axes][-1:]
     *outer, last = axes
     rows = m.groups(last)[:MOST]
-    title = " x ".join(f"{axis} {n}" for axis, n in m.axes.items() if n > 1) or "one rank"
+    title = sizes_text(m.axes)
     drawn = sum(len(ranks[:MOST]) for ranks in rows)
     if m.size > drawn:
         title += f", {drawn:,} of {m.size:,} ranks"

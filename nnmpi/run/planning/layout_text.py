@@ -9,6 +9,7 @@ from nnmpi.io.output.messages import Event, gpus, phrases
 from nnmpi.options.amounts import in_column, plural, three_or_none
 from nnmpi.options.tables import columns
 from nnmpi.parallel.arrangement.rank_names import ranks_text
+from nnmpi.parallel.mesh import sizes_text
 from nnmpi.planning.layout_lines import merge_blocks
 from nnmpi.planning.paper.rank_kinds import HELD, MANY
 
@@ -24,8 +25,9 @@ def arranged(e: Event) -> str:
 
 
 def _parts(e: Event) -> Iterator[str]:
-    axes = " x ".join(f"{axis} {n}" for axis, n in e["layout"].items() if n > 1) or "one rank"
-    how = [f"{plural(e['ranks'], 'rank')} on {plural(e['nodes'], 'node')}: {axes}"]
+    how = [
+        f"{plural(e['ranks'], 'rank')} on {plural(e['nodes'], 'node')}: {sizes_text(e['layout'])}"
+    ]
     how += gpus(e)
     how += [*phrases("sync_phrases", e), *phrases("phrases", e)]
     how += [f"ZeRO {e['zero']}"] * bool(e["zero"])
@@ -61,7 +63,7 @@ def _parts(e: Event) -> Iterator[str]:
 
 def _moves(e: Event) -> str:
     """Returns text on the bytes that each rank receives from other ranks in a change of layout."""
-    axes = " x ".join(f"{axis} {n}" for axis, n in e["before"].items() if n > 1) or "one rank"
+    axes = sizes_text(e["before"])
     zero = f", ZeRO {e['before_zero']}" * bool(e["before_zero"])
     holders = range(min(e["before_ranks"], MOST_HOLDERS))
     rows = [("ranks", "need", "receive", "send", *(f"of {r}" for r in holders))]
