@@ -236,8 +236,9 @@ def _compared(trace: Path, a: Arrangement, costs: CostModel, step: StepModel) ->
 
 
 def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:
-    """Returns, from the trace file `path`, the seconds of each part (such as "compute") of a rank's
-    step, for the step of median length; raises ValueError unless the trace has `ranks` ranks."""
+    """Returns, from the trace file `path`, the seconds of each part of a rank's step, such as
+    "forward of stage 0", for the step of median length; raises ValueError unless the trace has
+    `ranks` ranks."""
     trace = TraceFile.read(path)
     if trace.ranks != ranks:
         raise ValueError(
