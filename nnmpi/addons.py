@@ -133,6 +133,99 @@ class AddOn(NamedTuple):
     files: tuple[str, ...] = ()
 
 
+# ---- functions that read the list
+
+
+def table(name: str) -> dict[str, str]:
+    """Returns a table of add-ons, such as "optimizers": where the object of each key is defined.
+
+    The result is {key: "module:name"}, from all add-ons that are installed.
+    """
+    return {key: where for a in ADD_ONS.values() for key, where in a.rows.get(name, {}).items()}
+
+
+def names_of(package: str) -> dict[str, str]:
+    """Returns the names that add-ons add to a package, "nnmpi" or a package in it.
+
+    The result is {name: "module:name"}: where each name is defined.
+    """
+    full = {f"nnmpi.{key}".rpartition("."): where for key, where in table("names").items()}
+    return {name: where for (of, _, name), where in full.items() if of == package}
+
+
+def row(name: str, key: str) -> Any:
+    """Imports and returns the object (a class, a function or a module) that add-ons give for a key
+    of a table: row("optimizers", "radam") is the class RAdam. None if no installed add-on has this
+    key."""
+    where = table(name).get(key)
+    return None if where is None else loaded(where)
+
+
+def needed(name: str, key: str) -> Any:
+    """Imports and returns the object (a class, a function or a module) that add-ons give for a key
+    of a table, such as "radam" in the table "optimizers".
+
+    Raises AttributeError if no installed add-on has this key.
+    """
+    if (value := row(name, key)) is None:
+        raise AttributeError(f"{key} is of an add-on that is not here: install nnmpi with it")
+    return value
+
+
+def rows(name: str) -> Iterator[Any]:
+    """Imports and yields every object (a class, a function or a module) in a table of add-ons, such
+    as all optimizers of the table "optimizers"."""
+    return map(loaded, table(name).values())
+
+
+def given(name: str, options: object) -> Iterator[Any]:
+    """Yields the objects in a table of add-ons that the options of a run, such as a Config, ask
+    for: for instance the functions in the table "checks" that check the options in use.
+
+    The keys of such a table are options, which ask for their object if their value is not the
+    default, or features, which ask for it if they are switched on. A feature is what a run can be
+    asked to do by one or more options.
+    """
+    features, plain = _features(), type(options)  # a dataclass has its defaults as attributes
+    for key, where in table(name).items():
+        if key in features and features[key].asks:
+            is_given = bool(features[key].asked(options, 0))
+        else:
+            is_given = getattr(options, key) != getattr(plain, key)
+        if is_given:
+            yield loaded(where)
+
+
+def chosen(name: str, options: object) -> Any:
+    """Returns the first object in a table of add-ons that `options`, such as a Config, ask for: by
+    an option whose value is not its default, or by a feature that is switched on. None if they ask
+    for none."""
+    return next(given(name, options), None)
+
+
+@cache
+def _features() -> dict[str, Any]:
+    """Returns the features of all add-ons by name. A feature is what a run can be asked to do by
+    one or more options, such as to continue when ranks are lost."""
+    return {f.name: f for part in rows("options") for f in part.features}
+
+
+def of_fields(name: str, fields: Container[str]) -> Iterator[Any]:
+    """Imports and yields the objects (functions, for instance) in the table `name` of add-ons whose
+    keys are among `fields`, the keys of an entry of the run's log."""
+    return (loaded(where) for key, where in table(name).items() if key in fields)
+
+
+def loaded(where: str) -> Any:
+    """Imports a module and returns it, or, for "module:name", its attribute."""
+    module, _, attribute = where.partition(":")
+    value = import_module(module)
+    return attrgetter(attribute)(value) if attribute else value
+
+
+# ---- the list
+
+
 def _places(modules: Mapping[str, str], package: str = "") -> dict[str, str]:
     """Returns rows for the table `names`, which lists what add-ons add to the namespace of nnmpi.
 
@@ -852,90 +945,3 @@ ADD_ONS = {
     ),
 }
 """The add-ons by name."""
-
-
-def table(name: str) -> dict[str, str]:
-    """Returns a table of add-ons, such as "optimizers": where the object of each key is defined.
-
-    The result is {key: "module:name"}, from all add-ons that are installed.
-    """
-    return {key: where for a in ADD_ONS.values() for key, where in a.rows.get(name, {}).items()}
-
-
-def names_of(package: str) -> dict[str, str]:
-    """Returns the names that add-ons add to a package, "nnmpi" or a package in it.
-
-    The result is {name: "module:name"}: where each name is defined.
-    """
-    full = {f"nnmpi.{key}".rpartition("."): where for key, where in table("names").items()}
-    return {name: where for (of, _, name), where in full.items() if of == package}
-
-
-def row(name: str, key: str) -> Any:
-    """Imports and returns the object (a class, a function or a module) that add-ons give for a key
-    of a table: row("optimizers", "radam") is the class RAdam. None if no installed add-on has this
-    key."""
-    where = table(name).get(key)
-    return None if where is None else loaded(where)
-
-
-def needed(name: str, key: str) -> Any:
-    """Imports and returns the object (a class, a function or a module) that add-ons give for a key
-    of a table, such as "radam" in the table "optimizers".
-
-    Raises AttributeError if no installed add-on has this key.
-    """
-    if (value := row(name, key)) is None:
-        raise AttributeError(f"{key} is of an add-on that is not here: install nnmpi with it")
-    return value
-
-
-def rows(name: str) -> Iterator[Any]:
-    """Imports and yields every object (a class, a function or a module) in a table of add-ons, such
-    as all optimizers of the table "optimizers"."""
-    return map(loaded, table(name).values())
-
-
-def given(name: str, options: object) -> Iterator[Any]:
-    """Yields the objects in a table of add-ons that the options of a run, such as a Config, ask
-    for: for instance the functions in the table "checks" that check the options in use.
-
-    The keys of such a table are options, which ask for their object if their value is not the
-    default, or features, which ask for it if they are switched on. A feature is what a run can be
-    asked to do by one or more options.
-    """
-    features, plain = _features(), type(options)  # a dataclass has its defaults as attributes
-    for key, where in table(name).items():
-        if key in features and features[key].asks:
-            is_given = bool(features[key].asked(options, 0))
-        else:
-            is_given = getattr(options, key) != getattr(plain, key)
-        if is_given:
-            yield loaded(where)
-
-
-def chosen(name: str, options: object) -> Any:
-    """Returns the first object in a table of add-ons that `options`, such as a Config, ask for: by
-    an option whose value is not its default, or by a feature that is switched on. None if they ask
-    for none."""
-    return next(given(name, options), None)
-
-
-@cache
-def _features() -> dict[str, Any]:
-    """Returns the features of all add-ons by name. A feature is what a run can be asked to do by
-    one or more options, such as to continue when ranks are lost."""
-    return {f.name: f for part in rows("options") for f in part.features}
-
-
-def of_fields(name: str, fields: Container[str]) -> Iterator[Any]:
-    """Imports and yields the objects (functions, for instance) in the table `name` of add-ons whose
-    keys are among `fields`, the keys of an entry of the run's log."""
-    return (loaded(where) for key, where in table(name).items() if key in fields)
-
-
-def loaded(where: str) -> Any:
-    """Imports a module and returns it, or, for "module:name", its attribute."""
-    module, _, attribute = where.partition(":")
-    value = import_module(module)
-    return attrgetter(attribute)(value) if attribute else value
