@@ -41,6 +41,7 @@ class TensorBase:
     array: Array
     requires_grad: bool
     renew: Callable[[], None]
+    viewed: Any
     is_refreshed = False
     """True if `refresh` does anything: then nodes hold the tensor even if it gets no gradient."""
     storage: Storage
@@ -103,8 +104,7 @@ class TensorBase:
 
     def numpy(self) -> np.ndarray:
         """The values as a NumPy array, which on the CPU shares the tensor's memory."""
-        self.storage.lend()
-        return backend.to_host(self.array)
+        return self.storage.to_numpy(self.array)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """The values, for np.asarray(tensor); raises TypeError if a gradient would be lost."""
@@ -130,13 +130,9 @@ class TensorBase:
         changes this tensor, and the other way round.
 
         If the elements lie in another order in memory (images are channels-last), the view is a
-        copy, and writing to it raises RuntimeError.
+        copy. Then, after a write to one of the two, using the other one raises RuntimeError.
         """
-        y = self.reshape(*sizes)
-        xp = backend.xp_of(self.operand)
-        if y.size and not xp.may_share_memory(y.operand, self.operand):
-            y.storage = Storage(is_copy=True)
-        return y
+        return self.reshape(*sizes)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
         """A tensor with the axes from start_dim to end_dim merged into one; by default all axes."""

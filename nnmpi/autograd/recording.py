@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol, Self, TypeAlias
 
+import numpy as np
+
+from nnmpi.arrays.backend import to_host
 from nnmpi.arrays.kernels import Prepare
 
 
@@ -119,6 +122,11 @@ HAS_MOVED = -2
 """The value of `Sharing.renewed` for memory that a parameter has left."""
 
 
+HAS_COPY = -3
+"""The value of `Sharing.renewed` for a reshaped copy where PyTorch may have a view, and for a
+tensor after a write to such a copy of it."""
+
+
 @dataclass(slots=True, eq=False)
 class Sharing:
     """A record of the tensors that share one block of memory, and of the last write to it. Times
@@ -128,7 +136,6 @@ class Sharing:
     block    a weak reference to the array that owned the memory at that time
     home     where the values are now, if they have been moved to other memory: the arguments of the
              move for `nn.joined_memory.follow`; else None
-    is_copy  True for a copy where PyTorch has a view, so that a write would not reach the tensor
     owners   weak references to the parameters that have this memory
     renewed  the time of the last write through which gradients must flow: a tensor in this memory
              with an older tape node gets a new one before it is used (`shared_writes.renew`)
@@ -136,7 +143,6 @@ class Sharing:
 
     block: Any = None
     home: Any = None
-    is_copy: bool = False
     owners: tuple[Any, ...] = ()
     renewed: int = 0
     time: int = 0
@@ -157,14 +163,8 @@ class Storage:
     is_refreshed = False
     sharing: Sharing | None
 
-    def __init__(self, is_copy: bool = False) -> None:
-        self.sharing, self.written = Sharing(is_copy=True) if is_copy else None, 0
-
-    @property
-    def is_copy(self) -> bool:
-        """True if this is the memory of a copy where PyTorch has a view: a write does not reach the
-        original."""
-        return self.sharing is not None and self.sharing.is_copy
+    def __init__(self) -> None:
+        self.sharing, self.written = None, 0
 
     def lend(self) -> Sharing:
         """Returns the Sharing of this memory, the record of the tensors that share it, and makes
@@ -190,6 +190,22 @@ class Storage:
     def storage(self) -> "Storage":
         """The object itself: the tape asks every parent for its storage."""
         return self
+
+    @property
+    def of_all_writes(self) -> "Storage":
+        """The Storage in which each write to the memory is recorded: not only those that autograd
+        notices."""
+        return self.root
+
+    def without_history(self) -> "Storage":
+        """Returns a Storage for a tensor `t.data` in the same memory, to which writes are not
+        noticed by autograd."""
+        return Storage()
+
+    def to_numpy(self, array: Any) -> np.ndarray:
+        """Returns an array of this memory as a NumPy array, which on the CPU shares the memory."""
+        self.lend()
+        return to_host(array)
 
 
 class TapeNode:

@@ -11,11 +11,12 @@ its own: a write to it changes the values of the original tensor, but no gradien
 them. A node that needs an old value raises in the backward pass, as after any write.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from gc import get_referents
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from nnmpi.arrays.meta import is_meta, owner
 from nnmpi.arrays.meta.shapes import refuse
 from nnmpi.autograd.ops.shape import add_at
 from nnmpi.autograd.recording import (
+    HAS_COPY,
     HAS_INPLACE,
     HAS_MOVED,
     AnyTensor,
@@ -64,6 +66,82 @@ class DetachedStorage(Storage):
 
     def mark_written(self) -> None:
         self.root.mark_written()
+
+
+class CopyStorage(Storage):
+    """The Storage of a reshaped tensor that shares memory with the original in PyTorch but not
+    here, or perhaps the other way round: elements of the original lie in another order.
+
+    Both can be used until one of them is written to. From then on the other one has values that it
+    may not have in PyTorch, and its next use raises RuntimeError.
+
+    original   the Storage of the original tensor
+    seen       the time of the last write to the original when the copy was made
+    block      a weak reference to the array in which both lie; `_no_block` if the copy lies apart
+    """
+
+    __slots__ = ("block", "original", "seen")
+
+    def __init__(self, original: Storage, block: Callable[[], Any]) -> None:
+        super().__init__()
+        self.lend().renewed = HAS_COPY
+        self.original, self.seen, self.block = original, original.written, block
+
+    def without_history(self) -> "CopyStorage":
+        other = CopyStorage(self.original, self.block)
+        other.seen = self.seen
+        return other
+
+    @property
+    def is_current(self) -> bool:
+        """True if the original has not been written to since the copy was made."""
+        is_current = self.original.written == self.seen
+        while (home := self.original.lend().home) is not None:  # an optimizer has moved it
+            self.original, self.seen = home[1], 0
+        return is_current and self.original.written == self.seen
+
+    def mark_written(self) -> None:
+        super().mark_written()
+        sharing = self.original.lend()
+        is_known = not self.original.written or sharing.block is _no_block
+        self.original.mark_written()
+        sharing.renewed = HAS_COPY
+        # a write that lies apart changes nothing that a node of the original keeps
+        if is_known or self.block is not _no_block:
+            sharing.time, sharing.block = self.original.written, self.block
+        self.seen = self.original.written
+
+
+def _no_block() -> None:
+    """The `Sharing.block` of a tensor of which only copies that lie apart were written to."""
+
+
+def note_reshaped(t: AnyTensor, y: AnyTensor) -> None:
+    """Gives y, the result of a reshape of tensor t, its Storage: that of t if PyTorch has a view
+    there, a new one if PyTorch has a copy, and a CopyStorage if that is not known."""
+    base = _base_of(t)
+    is_shared = not y.size or xp_of(t.operand).may_share_memory(y.operand, t.operand)
+    # of a whole result, what is a view here is one in PyTorch, where elements are in C order; if
+    # elements of the base are in C order too, strides are PyTorch's
+    is_c_order = base.operand.flags.c_contiguous
+    if is_shared and (is_c_order or base is t):
+        return
+    if is_c_order:
+        _set_storage(y, Storage())
+    else:
+        block = ref(owner(y.operand)) if is_shared else _no_block
+        _set_storage(y, CopyStorage(t.storage.of_all_writes, block))
+
+
+def note_copy(t: AnyTensor, y: AnyTensor) -> None:
+    """Gives y, a copy of elements of tensor t where PyTorch has a view, a CopyStorage."""
+    _set_storage(y, CopyStorage(t.storage.of_all_writes, _no_block))
+
+
+def _set_storage(y: AnyTensor, storage: Storage) -> None:
+    y.viewed, y.storage = None, storage
+    if y.node is not None:
+        y.node.storage = storage
 
 
 def may_write(t: AnyTensor) -> bool:
@@ -132,6 +210,9 @@ def renew(t: AnyTensor) -> None:
         loaded("nnmpi.nn.joined_memory:follow")(t)
         t.renew()  # the memory may have moved more than once
         return
+    if renewed == HAS_COPY:
+        _check_copy(t.storage.root, t.shape)
+        return
     if t.node and t.node.tick > renewed:
         return
     record = recording.get()
@@ -142,6 +223,18 @@ def renew(t: AnyTensor) -> None:
         return
     vjp = partial(_spread, _places_of(base, t), base.shape)
     t.requires_grad, t.node = True, TapeNode(t, (base.node or base,), (True,), (vjp,))
+
+
+def _check_copy(storage: Storage, shape: tuple[int, ...]) -> None:
+    """Raises RuntimeError for a tensor of this Storage and shape if it is reshaped from, or to,
+    another one that has been written to."""
+    if not (isinstance(storage, CopyStorage) and storage.is_current):
+        raise RuntimeError(
+            f"a tensor of shape {tuple(shape)} is used after a write in place to another one that "
+            "may share its elements in PyTorch: its reshape, view or unfold, or that of which it "
+            "is one; here it may not, as images are channels-last in memory. Reshape after the "
+            "write, or write to a clone()"
+        )
 
 
 def keeps_written(node: TapeNode, storage: Storage) -> bool:

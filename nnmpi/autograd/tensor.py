@@ -124,7 +124,7 @@ class Tensor(TorchNames):
         """The values as a tensor in the same memory, without history; the tape does not detect
         writes to it."""
         t = Tensor(self.array)
-        t.storage = Storage(self.storage.is_copy)
+        t.storage = self.storage.without_history()
         t.storage.lend()
         self.storage.lend()
         return t
@@ -207,9 +207,11 @@ class Tensor(TorchNames):
         """Adds a contribution to the gradient of this leaf, vjp(g, out), where `out` is memory of
         the gradient into which the vjp may write."""
         new = vjp(g, None)
-        total = new if self.grad_array is None else precision.added(self.grad_array, new)
+        if self.grad_array is not None:
+            precision.add_to(self.grad_array, new)
+            return
         # copies: a vjp may return g itself (as that of add), which other tensors get too
-        self.grad_array = backend.xp_of(self.array).array(total, self.array.dtype)
+        self.grad_array = backend.xp_of(self.array).array(new, self.array.dtype)
 
     def lend(self, view: Tensor) -> None:
         """Makes `view`, a tensor in this tensor's memory, share its Storage, which records in-place
@@ -240,7 +242,7 @@ class Tensor(TorchNames):
             and new.dtype == old.dtype
             and new.shape == old.shape
             and is_float(old.dtype)
-            and (sharing is None or (not sharing.is_copy and shared_writes().may_write(self)))
+            and (sharing is None or shared_writes().may_write(self))
         )
 
     def before_write(self) -> Tensor:
@@ -314,12 +316,6 @@ class Tensor(TorchNames):
                 f"cannot write in place to a tensor of shape {self.shape}: the tensor or the value "
                 "requires a gradient, which would become wrong; make a new tensor, or write under "
                 "nnmpi.no_grad()"
-            )
-        if self.storage.is_copy:
-            raise RuntimeError(
-                f"writing in place to this copy of shape {self.shape} would not reach the tensor: "
-                "it is of a state dict, or a view with elements in another memory order; write to "
-                "the tensor itself, or to copy.clone()"
             )
         written = constant(value, (self,))
         self.drop_data_for(written)

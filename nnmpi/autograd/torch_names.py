@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from nnmpi.addons import table
+from nnmpi.addons import loaded, table
 from nnmpi.arrays import backend
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Result
@@ -139,9 +139,12 @@ class TorchNames(TensorBase):
     # ---- shapes
 
     def reshape(self, *sizes: int | tuple[int, ...]) -> Self:
-        """A tensor with the same elements in another shape: t.reshape(2, -1) or t.reshape((2,
-        -1))."""
-        return self.applied(shape.reshape, self, shape=flat(sizes))
+        """A tensor with the same elements in another shape, if possible in the same memory:
+        t.reshape(2, -1) or t.reshape((2, -1))."""
+        y = self.applied(shape.reshape, self, shape=flat(sizes))
+        if self.viewed is not None or not self.operand.flags.c_contiguous:
+            loaded("nnmpi.autograd.shared_writes:note_reshaped")(self, y)
+        return y
 
     def transpose(self, *axes: Any) -> Self:
         """The tensor with its axes in the given order, by default reversed; with two numbers, these

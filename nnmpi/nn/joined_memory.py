@@ -1,12 +1,10 @@
 """Lets a parameter share the memory of a tensor: `nn.Parameter(z)` and `p.data = z`, as in PyTorch.
 
 An optimizer moves parameters into one buffer. Tensors that shared the memory of a parameter are
-moved to its new memory as soon as they are used (`follow`). A gradient that a program keeps gets
-memory of its own when it is cleared.
+moved to its new memory as soon as they are used (`follow`).
 """
 
 import gc
-from collections.abc import Sequence
 from typing import Any
 from weakref import ref
 
@@ -14,8 +12,8 @@ from nnmpi.arrays.backend import Array, address_of, xp_of
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import HAS_MOVED, Storage
-from nnmpi.autograd.shared_writes import DetachedStorage
-from nnmpi.nn.parameter import DataStorage, Parameter, ParameterData, in_shape
+from nnmpi.autograd.shared_writes import CopyStorage, DetachedStorage
+from nnmpi.nn.parameter import DataStorage, Parameter, ParameterData
 from nnmpi.nn.place import Place
 from nnmpi.nn.single_store import SingleStore
 
@@ -42,9 +40,9 @@ def joins(p: Parameter, z: Any) -> bool:
     stores = [q.store for q in (p, source) if isinstance(q, Parameter) and q.store is not None]
     if source is p or p.has_grad or not all(type(store) is SingleStore for store in stores):
         return False
-    array = z.operand
+    array, is_copy = z.operand, isinstance(z.storage.root, CopyStorage)
     in_order = array.transpose(p.memory_axes).flags.c_contiguous
-    if z.node is not None or z.storage.is_copy or not in_order or tuple(array.shape) != p.shape:
+    if z.node is not None or is_copy or not in_order or tuple(array.shape) != p.shape:
         return False
     p.move(SingleStore(array), 0)
     p.storage = source.storage.root
@@ -61,9 +59,11 @@ def leave(p: Parameter, old: Array) -> None:
 
     Raises ValueError if another parameter shares the memory `old`.
     """
-    new, given = p.operand, None if p.given_grad is None else p.given_grad()
-    if given is not None and p.has_grad:
-        given.operand = p.grad_memory
+    new, of_grad = p.operand, None if p.given_grad is None else p.given_grad()
+    if of_grad is not None and p.has_grad:
+        of_grad.memory = p.grad_memory
+        if (given := of_grad.tensor()) is not None:
+            given.operand = of_grad.memory
     sharing = p.storage.lend()
 
     def others() -> list[Any]:
@@ -80,16 +80,6 @@ def leave(p: Parameter, old: Array) -> None:
         return
     p.storage.lend()
     sharing.home, sharing.renewed = (p.memory_axes, p.storage, old, new), HAS_MOVED
-
-
-def copy_away(t: Tensor, memory_axes: Sequence[int]) -> None:
-    """Moves a tensor to new memory, with a copy of its values and its axes in the order
-    `memory_axes`, because its old memory gets other uses. Views of the tensor move with it."""
-    old = t.operand
-    new = in_shape(old.transpose(memory_axes).flatten(), old.shape, memory_axes)
-    sharing, t.operand, t.storage = t.storage.lend(), new, Storage()
-    t.storage.lend()
-    sharing.home, sharing.renewed = (memory_axes, t.storage, old, new), HAS_MOVED
 
 
 def follow(t: Tensor) -> None:

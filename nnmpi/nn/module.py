@@ -22,7 +22,6 @@ import numpy as np
 
 from nnmpi.arrays.backend import Array
 from nnmpi.autograd import Tensor, on_host
-from nnmpi.autograd.recording import Storage
 from nnmpi.nn.hooks import Hooked
 from nnmpi.nn.parameter import Parameter, clear_gradients
 from nnmpi.nn.passes import LOCAL, UNTRACKED, Pass, combined_buffers, current_pass
@@ -247,6 +246,4 @@ class Module(Hooked, Registries):
 def _copy(value: Parameter | Array) -> Tensor:
     """Returns a copy of a tensor or an array on the host, marked as a copy so that in-place writes
     are refused."""
-    t = Tensor(np.array(on_host(value), order="C"))
-    t.storage = Storage(is_copy=True)
-    return t
+    return Tensor(np.array(on_host(value), order="C"))

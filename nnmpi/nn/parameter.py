@@ -39,6 +39,7 @@ Init = Callable[[keyed.Key, np.ndarray], np.ndarray]
 
 
 MADE = "nnmpi.nn.joined_memory:made"
+LEAVE = "nnmpi.nn.kept_gradients:leave"
 """The function that makes a parameter in the memory of a tensor."""
 
 
@@ -70,7 +71,7 @@ def clear_gradients(parameters: Iterable[Parameter], set_to_none: bool) -> None:
     for p in parameters:
         if set_to_none:
             if p.given_grad is not None:
-                p.leave_grad()
+                loaded(LEAVE)(p)
             p.has_grad = False
         elif p.has_grad:
             p.grad_memory[...] = 0
@@ -89,7 +90,8 @@ class Parameter(Tensor):
     padded_size  the number of elements that a flat buffer reserves for this parameter: the size of
                  the largest part on any rank, so that the buffers of all ranks have equal lengths
     has_grad     whether `grad` is not None
-    given_grad   a reference to the tensor that `grad` returned last
+    given_grad   a reference to the Storage of the tensor that `grad` has returned, which lives as
+                 long as a program keeps the gradient; None if `grad` was not read
     seed         the seed of the initial values; None if they were given, loaded or trained
     drawn_as     the type and the backend in which values are drawn by default
     seed_state   the seed and counter for `nn.init`, if the parameter belongs to no module
@@ -113,7 +115,7 @@ class Parameter(Tensor):
     )
 
     is_refreshed = True
-    given_grad: ref[Tensor] | None
+    given_grad: ref[Any] | None
 
     def __init__(self, value: Any, requires_grad: bool = True) -> None:
         if isinstance(value, Tensor) and loaded(MADE)(self, value, requires_grad):
@@ -314,24 +316,12 @@ class Parameter(Tensor):
         gradient's memory until the gradient is cleared."""
         if not self.has_grad:
             return None
-        given = None if self.given_grad is None else self.given_grad()
-        memory = self.grad_memory
-        if given is None or given.operand is not memory:
-            given = Tensor(memory)
-            self.given_grad = ref(given)
+        given: Tensor = loaded("nnmpi.nn.kept_gradients:given")(self)
         return given
 
     @grad.setter
     def grad(self, value: Any) -> None:
         self.grad_array = None if value is None else array_of(value)
-
-    def leave_grad(self) -> None:
-        """Gives a tensor that `grad` has returned its own copy of the gradient. It is called before
-        the gradient is cleared, since the next gradient overwrites the memory."""
-        given = None if self.given_grad is None else self.given_grad()
-        self.given_grad = None
-        if given is not None and self.has_grad:
-            loaded("nnmpi.nn.joined_memory:copy_away")(given, self.memory_axes)
 
     @property
     def grad_array(self) -> Array | None:
@@ -345,7 +335,7 @@ class Parameter(Tensor):
             if value is not target:
                 target[...] = self._fitting("grad", value)
         elif self.given_grad is not None:
-            self.leave_grad()
+            loaded(LEAVE)(self)
         self.has_grad = value is not None
 
     def _fitting(self, attribute: str, value: Any) -> Array:
@@ -425,6 +415,10 @@ class DataStorage(Storage):
     @property
     def sharing(self) -> Sharing | None:  # type: ignore[override]
         return self._of.sharing
+
+    @property
+    def of_all_writes(self) -> Storage:
+        return self._of
 
     def lend(self) -> Sharing:
         return self._of.lend()

@@ -51,6 +51,7 @@ MOST_LISTS = 16
 """The largest number of lists that are kept for a step."""
 
 _OF_PARAMETER, _TRAINING = attrgetter("requires_grad", "store", "has_grad"), attrgetter("training")
+_GIVEN_GRAD = attrgetter("given_grad")
 
 
 def compile(function: Callable[..., Any]) -> "CompiledStep":
@@ -130,7 +131,8 @@ class CompiledStep:
             if key not in self._lists:
                 return self._first(key, code, arrays, args, named)
             self._last, self._last_code, self._replay = guards, code, self._lists[key]
-        if self._replay is None:
+        # a replay would overwrite a gradient that the program keeps
+        if self._replay is None or any(r and r() for r in map(_GIVEN_GRAD, code.parameters)):
             return self._function(*args, **named)
         try:
             result = self._replay(arrays)
@@ -259,9 +261,7 @@ class _State:
         facts = self._present, self._passes, self._seed_state, self._steps
         if facts != (other._present, other._passes, other._seed_state, other._steps):
             return False
-        absent = [
-            p.grad_memory for p in self._code.parameters if p.requires_grad and not p.has_grad
-        ]
+        absent = [p.grad_memory for p in self._code.parameters if p.requires_grad and not p.has_grad]
         skipped = {id(array) for array in absent}
         pairs = zip(self._memory, self._arrays, other._arrays, strict=True)
         return all(

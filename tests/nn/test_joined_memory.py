@@ -168,6 +168,52 @@ def zeros_for_a_gradient_that_is_kept(n: Any) -> list[Any]:
     return [g]
 
 
+def arrays_of_gradients_that_are_kept(n: Any) -> list[Any]:
+    p, q = n.nn.Parameter(n.ones(2, 2)), n.nn.Parameter(n.ones(3))
+    opt = n.optim.SGD([p, q], lr=0.5)
+    kept = []
+    for k in range(3):
+        opt.zero_grad()
+        ((p * p).sum() * (k + 1.0) + q.sum()).backward()
+        g = p.grad
+        kept += [g.numpy(), g.detach().numpy()[0], g.data[1].numpy(), np.asarray(q.grad)[:1]]
+        opt.step()
+    return [*kept, p, q]
+
+
+def tensors_of_gradients_that_are_kept(n: Any) -> list[Any]:
+    p = n.nn.Parameter(n.ones(2, 2))
+    opt = n.optim.SGD([p], lr=0.5)
+    kept = []
+    for _ in range(3):
+        opt.zero_grad()
+        (p * p).sum().backward()
+        kept += [p.grad.detach(), p.grad.data, p.grad.view(-1)[1:].detach()]
+        opt.step()
+    return [*kept, p]
+
+
+def gradients_that_add_up(n: Any) -> list[Any]:
+    p, x = n.nn.Parameter(n.ones(2)), n.ones(2, requires_grad=True)
+    n.optim.SGD([p], lr=0.5)
+    (p * x).sum().backward()
+    kept = [f(t.grad) for t in (p, x) for f in (lambda g: g, lambda g: g.numpy())]
+    (p * x).sum().backward()
+    kept[1][0] = kept[3][0] = 7  # where each gradient is
+    return [*kept, p.grad, x.grad]
+
+
+def a_gradient_of_which_an_array_is_kept_is_replaced(n: Any) -> list[Any]:
+    p, q = n.nn.Parameter(n.ones(2)), n.nn.Parameter(n.ones(2))
+    opt = n.optim.SGD([p, q], lr=1.0)
+    (p * q).sum().backward()
+    array = p.grad.numpy()
+    p.grad = None
+    (p * q).sum().mul(3.0).backward()  # the gradient of q goes on
+    opt.step()
+    return [array, p.grad, q.grad, p, q]
+
+
 CASES: dict[Callable[[Any], list[Any]], Any] = {
     a_tensor_becomes_a_parameter: [[5, 2, 2]] * 2,
     an_optimizer_moves_it: [
@@ -192,6 +238,16 @@ CASES: dict[Callable[[Any], list[Any]], Any] = {
         [[2, 2], [2, 2]], [2, 2], [[4, 4], [4, 4]], [4, 4], [[6, 6], [6, 6]], [6, 6]
     ],
     zeros_for_a_gradient_that_is_kept: [[0, 0]],
+    arrays_of_gradients_that_are_kept: [
+        [[2, 2], [2, 2]], [2, 2], [2, 2], [1], [[0, 0], [0, 0]], [0, 0], [0, 0], [1],
+        [[0, 0], [0, 0]], [0, 0], [0, 0], [1], [[0, 0], [0, 0]], [-0.5, -0.5, -0.5],
+    ],
+    tensors_of_gradients_that_are_kept: [
+        *[[[2, 2], [2, 2]]] * 2, [2] * 3, *[[[0, 0], [0, 0]], [[0, 0], [0, 0]], [0] * 3] * 2,
+        [[0, 0], [0, 0]],
+    ],
+    gradients_that_add_up: [[7, 2]] * 6,
+    a_gradient_of_which_an_array_is_kept_is_replaced: [[1, 1], [3, 3], [4, 4], [-2, -2], [-3, -3]],
 }  # fmt: skip
 """What each case returns at the end."""
 
@@ -205,6 +261,38 @@ def test_all_see_what_is_written(case: Callable[[Any], list[Any]]) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_values_are_pytorchs(case: Callable[[Any], list[Any]]) -> None:
     assert [t.tolist() for t in case(pytorch())] == CASES[case]
+
+
+def test_a_compiled_step_leaves_gradients_that_a_program_keeps() -> None:
+    def kept_by(run: Callable[[Any], Any]) -> list[Any]:
+        p = nn.Parameter(nnmpi.ones(3))
+        opt = nnmpi.optim.SGD([p], lr=0.25)
+
+        def step(x: Any) -> Any:
+            loss = (p * p * x).sum()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            return loss
+
+        step, kept = run(step), []
+        for k in range(8):
+            step(nnmpi.full((3,), float(k)))
+            if k in (3, 4):
+                kept += [p.grad, p.grad.numpy()]
+        values = [t.tolist() for t in kept]
+        if run is not list:
+            kept.clear()
+        return [*values, p.tolist()]
+
+    compiled = list[Any]()
+
+    def compile_it(step: Any) -> Any:
+        compiled.append(nnmpi.compile(step))
+        return compiled[0]
+
+    assert kept_by(compile_it) == kept_by(lambda step: step)
+    assert compiled[0].replays > 0
 
 
 def test_an_optimizer_refuses_two_parameters_in_one_memory() -> None:

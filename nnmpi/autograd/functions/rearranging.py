@@ -10,7 +10,7 @@ from nnmpi.autograd.arguments import flat
 from nnmpi.autograd.functional import as_tensors, tensor
 from nnmpi.autograd.functions.gathering import index_select
 from nnmpi.autograd.ops import arrange, shape
-from nnmpi.autograd.recording import Storage
+from nnmpi.autograd.shared_writes import note_copy
 from nnmpi.autograd.tensor import Tensor, apply, on_host
 
 
@@ -90,7 +90,7 @@ def unfold(t: Any, dimension: int, size: int, step: int) -> Tensor:
     order = [k for k in range(windows.ndim) if k != axis + 1]
     y = windows.permute(*order, axis + 1)
     y = y if t.ndim else y.reshape(-1)[:size]
-    y.storage = Storage(is_copy=True)
+    note_copy(t, y)
     result: Tensor = y
     return result
 

@@ -16,7 +16,7 @@ from nnmpi.arrays.meta.log import call_log, log_check
 from nnmpi.autograd import Tensor, apply, array_of, as_tensor
 from nnmpi.autograd.lookup import EmbeddingResult
 from nnmpi.autograd.ops import elementwise, linear, lookup
-from nnmpi.autograd.ops.shape import axis_within
+from nnmpi.autograd.ops.shape import axis_within, flattened, reshape
 from nnmpi.nn import initial
 from nnmpi.nn.in_place import applied_by_layer
 from nnmpi.nn.module import Module
@@ -322,7 +322,11 @@ class Flatten(Module):
         self.start_dim, self.end_dim = start_dim, end_dim
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor(x).flatten(self.start_dim, self.end_dim)
+        t, current = as_tensor(x), current_pass.get()
+        shape = flattened(t.shape, self.start_dim, self.end_dim)
+        # only a program that calls the layer itself may write to the result
+        is_called = current is None or (current.samples is None and current.around is None)
+        return t.reshape(shape) if is_called else apply(reshape, t, shape=shape)
 
     def extra_repr(self) -> str:
         return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
