@@ -30,7 +30,7 @@ class TensorBase:
     """The base of Tensor: its array and shape, conversions to Python and NumPy, and methods that
     are built on `reshape`, `transpose` and indexing."""
 
-    __slots__ = ("operand", "requires_grad", "storage")
+    __slots__ = ("needs_grad", "operand", "storage")
 
     applied: Callable[..., Self]
     """`tensor.apply`: runs an op on arrays, and returns a tensor."""
@@ -39,7 +39,9 @@ class TensorBase:
     """The array that ops read; unlike `array`, it may be valid only until the next op."""
 
     array: Array
-    requires_grad: bool
+    needs_grad: bool
+    """`requires_grad` as it was when the tensor was last used: a write to memory that tensors share
+    may have changed it since."""
     renew: Callable[[], None]
     viewed: Any
     is_refreshed = False
@@ -49,6 +51,17 @@ class TensorBase:
     reshape: Callable[..., Self]
     transpose: Callable[..., Self]
     __getitem__: Callable[..., Self]
+
+    @property
+    def requires_grad(self) -> bool:
+        """True if backward passes compute the gradient of this tensor."""
+        if (sharing := self.storage.sharing) is not None and sharing.renewed > 0:
+            self.renew()
+        return self.needs_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.needs_grad = value
 
     @property
     def size(self) -> ElementCount:

@@ -24,7 +24,7 @@ class EmbeddingResult(Tensor):
 
     def __init__(self, y: Tensor, index: Array) -> None:
         super().__init__(y.operand)
-        self.requires_grad, self.node = y.requires_grad, y.node
+        self.needs_grad, self.node = y.needs_grad, y.node
         self.index: Array | None = index
 
     @property

@@ -148,13 +148,13 @@ def may_write(t: AnyTensor) -> bool:
     """True if a write to t in place can be recorded: t must not be a view of a leaf that requires a
     gradient."""
     base = _base_of(t)
-    return base is t or base.node is not None or not base.requires_grad
+    return base is t or base.node is not None or not base.needs_grad
 
 
 def copied(t: AnyTensor) -> AnyTensor:
     """A tensor with the history of t and a copy of its values."""
     t.renew()
-    copy = type(t)(t.operand.copy(order="K"), t.requires_grad)
+    copy = type(t)(t.operand.copy(order="K"), t.needs_grad)
     copy.node = t.node
     return copy
 
@@ -181,14 +181,14 @@ def write(t: AnyTensor, y: AnyTensor) -> None:
     storage = t.storage
     sharing = storage.lend()
     sharing.renewed = storage.written
-    t.requires_grad, t.node = y.requires_grad, None
+    t.needs_grad, t.node = y.needs_grad, None
     if node is not None:
         t.node = TapeNode(t, node.parents, node.needs, node.vjps, node.prepare)
-    if places is not None and (base.requires_grad or t.requires_grad):
-        needs = (base.requires_grad, t.requires_grad)
+    if places is not None and (base.needs_grad or t.needs_grad):
+        needs = (base.needs_grad, t.needs_grad)
         parents = (base.node or base.storage, t.node or storage)
         vjps = (partial(_others, places), partial(_elements, places))
-        base.requires_grad = True
+        base.needs_grad = True
         needed = [vjp if need else None for vjp, need in zip(vjps, needs, strict=True)]
         base.node = TapeNode(base, parents, needs, needed)
 
@@ -219,10 +219,10 @@ def renew(t: AnyTensor) -> None:
     if not isinstance(record, bool):
         record.note_older(t)
     base = _base_of(t)
-    if base is t or not base.requires_grad:
+    if base is t or not base.needs_grad:
         return
     vjp = partial(_spread, _places_of(base, t), base.shape)
-    t.requires_grad, t.node = True, TapeNode(t, (base.node or base,), (True,), (vjp,))
+    t.needs_grad, t.node = True, TapeNode(t, (base.node or base,), (True,), (vjp,))
 
 
 def _check_copy(storage: Storage, shape: tuple[int, ...]) -> None:

@@ -48,7 +48,7 @@ def seed(root: AnyTensor, gradient: Array | None) -> Array:
     """The gradient that a backward pass starts from: the given one, or 1 for a root with one
     element."""
     value = root.array  # before its history, which this renews
-    if not root.requires_grad:
+    if not root.needs_grad:
         raise RuntimeError(
             "backward: this tensor was not computed from one that requires a gradient: create that "
             "with requires_grad=True, and compute outside of no_grad()"

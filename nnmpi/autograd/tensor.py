@@ -53,7 +53,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
             if (sharing := a.storage.sharing) is not None and sharing.renewed:
                 a.renew()
             arrays.append(a.operand)
-            needed = a.requires_grad
+            needed = a.needs_grad
             parents.append(a.node or (a if needed or a.is_refreshed else a.storage))
             needs.append(needed)
         else:
@@ -69,7 +69,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     if record := _recorder():
         vjps: Sequence[Any] = result.vjps
         if True in needs and vjps:
-            y.requires_grad = True
+            y.needs_grad = True
             if False in needs:
                 vjps = [*vjps]
                 for k in range(len(vjps)):
@@ -106,7 +106,7 @@ class Tensor(TorchNames):
             raise ValueError(f"only floating-point tensors have gradients; this is {data.dtype}")
         self.operand = data
         self.grad_array = self.node = self.viewed = None
-        self.requires_grad = requires_grad
+        self.needs_grad = requires_grad
         self.storage = Storage()
 
     @property
@@ -238,7 +238,7 @@ class Tensor(TorchNames):
         return (
             self.is_replaceable
             and bool(recording.get())
-            and (self.node is not None or not self.requires_grad)
+            and (self.node is not None or not self.needs_grad)
             and new.dtype == old.dtype
             and new.shape == old.shape
             and is_float(old.dtype)
@@ -265,7 +265,7 @@ class Tensor(TorchNames):
             shared_writes().write(self, y)
             return self
         self.operand, self.node, self.storage = y.operand, y.node, y.storage
-        self.requires_grad = y.requires_grad
+        self.needs_grad = y.requires_grad
         return self
 
     def __getstate__(self) -> tuple[Any, ...]:
@@ -277,7 +277,7 @@ class Tensor(TorchNames):
                 f"a result of shape {self.shape} that needs a gradient cannot be copied by "
                 "deepcopy or pickle, which would lose it: copy t.detach(), or write t.clone()"
             )
-        return self.operand, self.requires_grad, self.grad_array
+        return self.operand, self.needs_grad, self.grad_array
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         Tensor.__init__(self, *state[:2])
@@ -286,7 +286,7 @@ class Tensor(TorchNames):
     def __copy__(self) -> Tensor:
         """Another tensor in the same memory, without history."""
         self.renew()
-        return self.detach().requires_grad_(self.requires_grad)
+        return self.detach().requires_grad_(self.needs_grad)
 
     def renew(self) -> None:
         """Updates the tensor's history, before it is used, if a tensor that shares its memory was

@@ -64,7 +64,7 @@ class DistributedDataParallel(Module):
         self._rows = rows_of(process_group)
         self._broadcast_buffers, self._is_synced = broadcast_buffers, True
         self._was_synced = True  # the forward pass before, after which buffers may differ
-        trained = [p for p in module.parameters() if p.requires_grad]
+        trained = [p for p in module.parameters() if p.needs_grad]
         if not trained:
             raise ValueError(
                 "DistributedDataParallel: no parameter of this model is trained: use it as it is"

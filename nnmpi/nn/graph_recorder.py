@@ -144,7 +144,7 @@ class GraphRecorder:
         for e, t in enumerate(self._tensors):
             axes, order = tuple(map(Axis, t.operand.shape)), order_of(t.operand)
             owner = owners.setdefault(id(meta.owner(t.operand)), e)
-            self.edges.append(Edge(axes, t.dtype.name, order, t.requires_grad, owner))
+            self.edges.append(Edge(axes, t.dtype.name, order, t.needs_grad, owner))
         self._tensors.clear()
         self._edges.clear()
         self._replaced.clear()
@@ -180,7 +180,7 @@ class GraphRecorder:
         """
         if self._unit is not None and self._within:
             raise ConflictError(self._within[-1], WRITES)
-        self._tensors[self._edges[id(t)]] = Tensor(t.operand, t.requires_grad)
+        self._tensors[self._edges[id(t)]] = Tensor(t.operand, t.needs_grad)
         self._replaced.append(t)
         if self._unit is None:
             self._edges[id(t)] = self._edges[id(y)]
@@ -204,7 +204,7 @@ class GraphRecorder:
         calls this object after each op while it is the current recorder (see
         `nnmpi.autograd.recording`)."""
         used = [self._numbers[id(a)] for a in args if id(a) in self._numbers]
-        if y.requires_grad:
+        if y.needs_grad:
             self.order.extend(v for v in used if self.variables[v].is_trained)
         if self._unit is not None:
             self._unit.update(dict.fromkeys(used))
@@ -296,7 +296,7 @@ class GraphRecorder:
         """Registers a tensor as a new edge of the graph and returns it; if the tensor is an edge
         already, registers and returns a copy."""
         if id(t) in self._edges or type(t) is not Tensor:  # known, a parameter or a Lookup
-            t = Tensor(t.operand, t.requires_grad)
+            t = Tensor(t.operand, t.needs_grad)
         t.__class__ = TracedTensor
         self._edges[id(t)] = len(self._tensors)
         self._tensors.append(t)
@@ -326,7 +326,7 @@ class GraphRecorder:
     def _refuse_outside(self, t: Tensor) -> None:
         """Raises ValueError for a tensor that requires a gradient but is not a parameter of the
         model."""
-        if t.requires_grad and id(t) not in self._numbers:
+        if t.needs_grad and id(t) not in self._numbers:
             raise ValueError(
                 f"the model uses a tensor of shape {t.shape} that requires a gradient but is not "
                 "one of its parameters, so it would be neither trained nor saved: make it an "

@@ -25,7 +25,7 @@ def made(p: Parameter, z: Tensor, requires_grad: bool) -> bool:
     if not is_float(z.dtype):
         return False
     p._declare(Place.of_whole("", z.shape), None, None)
-    p.requires_grad = requires_grad
+    p.needs_grad = requires_grad
     return joins(p, z)
 
 

@@ -200,7 +200,7 @@ class Module(Hooked, Registries):
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Freezes all parameters, or makes them trainable again."""
         for p in self.parameters():
-            p.requires_grad = requires_grad
+            p.needs_grad = requires_grad
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:

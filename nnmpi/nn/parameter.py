@@ -125,7 +125,7 @@ class Parameter(Tensor):
         if not is_float(array.dtype) or not hasattr(data, "dtype"):
             array = array.astype(np.float32)
         self._declare(Place.of_whole("", array.shape), None, None)
-        self.requires_grad = requires_grad
+        self.needs_grad = requires_grad
         self.move(SingleStore(array), 0)
 
     @classmethod
@@ -151,7 +151,7 @@ class Parameter(Tensor):
         """Returns a new parameter with the same shape, initial values (not drawn yet) and options,
         which belongs to no module."""
         twin = Parameter.lazy(self._place, self.init, self.memory_axes)
-        twin.requires_grad, twin.padded_size = self.requires_grad, self.padded_size
+        twin.needs_grad, twin.padded_size = self.needs_grad, self.padded_size
         return twin
 
     def copied(self, values: Array) -> Parameter:
@@ -166,7 +166,7 @@ class Parameter(Tensor):
         self, place: Place, init: Init | None, memory_axes: tuple[int, ...] | None
     ) -> None:
         self.node = self.viewed = self.given_grad = None
-        self.storage, self.requires_grad = Storage(), True
+        self.storage, self.needs_grad = Storage(), True
         self._place, self._shape, self.init = place, place.local_shape, init
         self.memory_axes = tuple(range(len(self._shape))) if memory_axes is None else memory_axes
         self.padded_size = place.size
@@ -185,14 +185,14 @@ class Parameter(Tensor):
         """
         return (
             (self._place, self.init, self.memory_axes),
-            (self.requires_grad, self.seed, self.padded_size),
+            (self.needs_grad, self.seed, self.padded_size),
             (self.array.transpose(self.memory_axes), self.grad_array),
         )
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         declared, trained, (memory, grad) = state
         self._declare(*declared)
-        self.requires_grad, self.seed, self.padded_size = trained
+        self.needs_grad, self.seed, self.padded_size = trained
         self.move(SingleStore(memory.transpose(inverse(self.memory_axes))), 0)
         self.grad_array = grad
 
@@ -440,7 +440,7 @@ class ParameterData(Tensor):
     def __init__(self, parameter: Parameter) -> None:
         self.parameter = parameter
         self.node = self.viewed = self.grad_array = None
-        self.requires_grad = False
+        self.needs_grad = False
         self.storage = DataStorage(parameter)
 
     @property

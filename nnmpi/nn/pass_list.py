@@ -205,7 +205,7 @@ class _StandInStore(SingleStore):
         assert p.store is not None
         self.rotates = self.is_shared = p.store.rotates  # ops run as on the values of that store
         super().__init__(stand_ins.of(p.store.fixed_value(p.index)))
-        if p.requires_grad:
+        if p.needs_grad:
             self._slot = stand_ins.of(p.store.fixed_gradient(p.index))
         self._p = p
 
@@ -355,7 +355,7 @@ def record(
         _as_current(current),
     ):
         for p in (p for part in parts for p in part.parameters()):
-            p.has_grad = how.adds and p.requires_grad
+            p.has_grad = how.adds and p.needs_grad
         modules = [m for part in parts for m in part.modules()]
         changes = [m._changes for m in modules]
         root = recorded.run(parts[0], inputs, given)
@@ -365,11 +365,11 @@ def record(
             raise NumbersReadError("forward assigns a buffer instead of writing into it")
         if any(call.function is refused for call in calls):
             raise NumbersReadError("forward reads values, and goes on if that is refused")
-        if not root.requires_grad:
+        if not root.needs_grad:
             refuse("a pass without gradients")
         outputs, backward = recorded.outputs(root), len(calls)
-        seeds = [meta.like(t.array) if t.requires_grad else None for t in outputs]
-        seed, leaves = recorded.seed(root, seeds), [t for t in inputs if t.requires_grad]
+        seeds = [meta.like(t.array) if t.needs_grad else None for t in outputs]
+        seed, leaves = recorded.seed(root, seeds), [t for t in inputs if t.needs_grad]
         halves = how.halves and bool(leaves)
         if halves:
             rest = root.backward(seed, until=leaves)

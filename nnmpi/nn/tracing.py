@@ -183,7 +183,7 @@ class PlaceholderStore(SingleStore):
 def _without_numbers(value: Any) -> Any:
     """Returns a floating-point tensor as one without data, and any other value unchanged."""
     if isinstance(value, Tensor) and is_float(value.dtype):
-        return Tensor(meta.like(value.operand), value.requires_grad)
+        return Tensor(meta.like(value.operand), value.needs_grad)
     return value
 
 

@@ -50,7 +50,7 @@ from nnmpi.optim.step_code import StepCode
 MOST_LISTS = 16
 """The largest number of lists that are kept for a step."""
 
-_OF_PARAMETER, _TRAINING = attrgetter("requires_grad", "store", "has_grad"), attrgetter("training")
+_OF_PARAMETER, _TRAINING = attrgetter("needs_grad", "store", "has_grad"), attrgetter("training")
 _GIVEN_GRAD = attrgetter("given_grad")
 
 
@@ -261,7 +261,7 @@ class _State:
         facts = self._present, self._passes, self._seed_state, self._steps
         if facts != (other._present, other._passes, other._seed_state, other._steps):
             return False
-        absent = [p.grad_memory for p in self._code.parameters if p.requires_grad and not p.has_grad]
+        absent = [p.grad_memory for p in self._code.parameters if p.needs_grad and not p.has_grad]
         skipped = {id(array) for array in absent}
         pairs = zip(self._memory, self._arrays, other._arrays, strict=True)
         return all(

@@ -91,7 +91,7 @@ def adopted(groups: Iterable[dict[str, Any]]) -> list[Leaf]:
         for i, t in enumerate(group["params"]):
             if isinstance(t, Parameter) or not isinstance(t, Tensor):
                 continue
-            if t.node is not None or not t.requires_grad:
+            if t.node is not None or not t.needs_grad:
                 why = "is a result" if t.node is not None else "requires no gradient"
                 raise ValueError(
                     f"an optimizer cannot update the tensor of shape {t.shape} in its list, which "

@@ -240,7 +240,7 @@ def _facts(code: StepCode) -> list[Any]:
     It is compared before and after the step is recorded: a step that changes any of these is
     refused."""
     of_modules = [(m, m._changes, m.training, m._hooks) for m in code.all_modules]
-    of_parameters = [(p, p.requires_grad) for p in code.parameters]
+    of_parameters = [(p, p.needs_grad) for p in code.parameters]
     groups = [group for optimizer in code.optimizers for group in optimizer.param_groups]
     options = [(group, dict(group)) for group in groups]
     return [of_modules, of_parameters, options, recording.get()]
@@ -250,7 +250,7 @@ def _restore(facts: Sequence[Any]) -> None:
     _, of_parameters, groups, records = facts
     recording.set(records)
     for p, requires_grad in of_parameters:
-        p.requires_grad = requires_grad
+        p.needs_grad = requires_grad
     for group, options in groups:
         group.clear()
         group.update(options)

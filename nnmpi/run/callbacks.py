@@ -120,7 +120,7 @@ class Settings:
     def _current(self) -> tuple[list[bool], list[dict[str, Any]]]:
         """Returns (the current `requires_grad` of each parameter, the current options of each
         parameter group of the optimizer)."""
-        trained = [p.requires_grad for p in self._parameters.values()]
+        trained = [p.needs_grad for p in self._parameters.values()]
         return trained, [plain(group) for group in self._optimizer.param_groups]
 
     def change(self, changes: Changes) -> None:
@@ -128,7 +128,7 @@ class Settings:
         initial values."""
         trained, groups = self._start
         for (path, p), is_trained in zip(self._parameters.items(), trained, strict=True):
-            p.requires_grad = is_trained and path not in changes.frozen
+            p.needs_grad = is_trained and path not in changes.frozen
         changed = zip(self._optimizer.param_groups, groups, changes.options, strict=False)
         for group, options, others in changed:
             group.update({**options, **others})

@@ -363,6 +363,15 @@ def test_gradients_are_the_slopes_of_the_values(name: str) -> None:
     assert (gradient * direction).sum() == pytest.approx((high - low) / 2e-6, rel=1e-6)
 
 
+@pytest.mark.parametrize("n", [nnmpi, pytest.param("torch", marks=needs_torch)])
+def test_an_older_view_of_a_constant_requires_a_gradient(n: Any) -> None:
+    n = pytorch() if n == "torch" else n
+    x, w = n.zeros(3), n.ones(3, requires_grad=True)
+    v, d = x[1:], x.detach()
+    x += w
+    assert [t.requires_grad for t in (v, x, d)] == [True, True, False]
+
+
 def squared(n: Any, w: Any) -> Any:
     x = w * 1.5
     y, v = x * x, x[0]

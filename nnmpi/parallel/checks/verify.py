@@ -184,7 +184,7 @@ class VerifiedStrategy:
         for group, ours in zip(*groups, strict=True):
             group |= {**ours, "params": group["params"]}
         for ours, single in zip(*(m.parameters() for m in self._models), strict=True):
-            single.requires_grad = ours.requires_grad
+            single.needs_grad = ours.needs_grad
 
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
         """Returns a dict: what is compared ("loss", "gradients", "parameters", "buffers") -> the

@@ -80,7 +80,7 @@ def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
     """Creates the store of this rank, a server or worker, and moves the parameters into it; returns
     the store, and the slice of the parameters that each server updates.
     """
-    trained = [p for p in spec.task.model.parameters() if p.requires_grad]
+    trained = [p for p in spec.task.model.parameters() if p.needs_grad]
     n = spans_of([p.padded_size for p in trained])[-1][1]
     ends = [chunk_start(n, layout.servers, k) for k in range(layout.servers + 1)]
     slices = [slice(*bounds) for bounds in pairwise(ends)]

@@ -72,7 +72,7 @@ def call(module: Module, x: Tensors) -> Any:
 
 def needing_gradients(x: Tensors) -> tuple[Tensor, ...]:
     """Returns the tensors of an input that require a gradient."""
-    return tuple(t for _, t in parts(x) if t.requires_grad)
+    return tuple(t for _, t in parts(x) if t.needs_grad)
 
 
 class JoinedOutputs(Tensor):
@@ -88,10 +88,10 @@ class JoinedOutputs(Tensor):
         super().__init__(np.zeros(()))
         self.parts = parts
         self.gradients: Sequence[Any] = ()
-        needs = [t.requires_grad for t in parts]
+        needs = [t.needs_grad for t in parts]
         if True in needs and recording.get():
             vjps = tuple(partial(self._gradient, k) for k in range(len(parts)))
-            self.requires_grad = True
+            self.needs_grad = True
             self.node = TapeNode(self, [t.node or t for t in parts], needs, vjps)
 
     def seed(self, gradients: Sequence[Array | None]) -> Array:
@@ -337,7 +337,7 @@ class TapePass:
         """Computes the gradients of the inputs that come from another stage, starting from `seed`,
         the gradient of the root; does not stop between units (usually layers)."""
         leaves = needing_gradients(self._state.input)
-        if leaves and self.root.requires_grad:
+        if leaves and self.root.needs_grad:
             self._rest = self.root.backward(seed, until=leaves)
         else:  # the input is data: all of the backward pass is left
             self._begin(seed)
@@ -357,7 +357,7 @@ class TapePass:
 
     def _begin(self, seed: Array) -> None:
         root = self.root
-        if root.requires_grad:
+        if root.needs_grad:
             self._rest = root.begun(seed) if isinstance(root, JoinedOutputs) else begun(root, seed)
 
     def _check(self, leaves: Iterable[Any]) -> None:

@@ -61,7 +61,7 @@ MOST_LISTS = 16
 """The largest number of recorded passes of a stage. If more are needed, each pass seems to be
 different, and the stage runs by autograd."""
 
-_OF_PARAMETER = attrgetter("requires_grad", "store")
+_OF_PARAMETER = attrgetter("needs_grad", "store")
 _OF_MODULE = attrgetter("_changes", "training")
 
 
@@ -351,7 +351,7 @@ class StageLists:
             self.reason = self.reason or "two recordings of a pass differ"
         of_units = self._stage.of_units, self._stage.absent
         planned = PlannedPass(passes[0], kind.in_flight, *of_units)
-        needed = tuple(p.requires_grad for p in self._parameters)
+        needed = tuple(p.needs_grad for p in self._parameters)
         if self._trained.setdefault(needed, planned.trained) != planned.trained:
             # whether a pass adds to a gradient is known of all parameters together
             self.reason = "micro-batches use different parameters"
