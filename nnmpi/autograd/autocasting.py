@@ -46,13 +46,13 @@ def _contracts(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
 
 def _keeps_state(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
     """True if a call of a recurrent op, with these arguments and options, keeps its state in
-    float32 under autocast, as PyTorch does: GRU, GRUCell and LSTMCell, if an input or a state is
-    float32."""
+    float32 under autocast, as PyTorch does: GRU, GRUCell and LSTMCell, if their initial state (c of
+    an LSTMCell) is float32. Without one it is zeros in the type of the input."""
     mode, is_layer = options["mode"], "sequences" in options
     if mode.startswith("RNN") or (mode == "LSTM" and is_layer):
         return False
-    inputs = args[: 3 if mode == "LSTM" else 2]  # x, and the states if they are given
-    return any(a is not None and not is_half(a.dtype) for a in inputs)
+    state = args[2 if mode == "LSTM" else 1]
+    return not is_half((args[0] if state is None else state).dtype)
 
 
 def _on_gpu(args: Sequence[Any], options: Mapping[str, Any]) -> bool:

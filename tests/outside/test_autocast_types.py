@@ -48,6 +48,34 @@ def test_results_have_the_same_types(name: str, half: str) -> None:
     assert y.dtype == ("float32" if name in cases.FLOAT32 else half)
 
 
+def types(result: Any) -> Any:
+    """The types of the tensors in a result."""
+    if isinstance(result, tuple):
+        return [types(y) for y in result]
+    return str(result.dtype).removeprefix("torch.")
+
+
+@pytest.mark.parametrize("of_h", ["float32", "bfloat16", None])
+@pytest.mark.parametrize("of_c", ["float32", "bfloat16"])
+@pytest.mark.parametrize("of_x", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell"])
+def test_states_have_the_same_types(name: str, of_x: str, of_c: str, of_h: str | None) -> None:
+    shape_x, shape, depth = ((3, 4), (3, 5), ()) if "Cell" in name else ((2, 3, 4), (2, 3, 5), (2,))
+
+    def found(t: Any, tensor: Any) -> Any:
+        def given(kind: str, *shape: int) -> Any:
+            return tensor(numbers(*shape)).to(getattr(t, kind))
+
+        layer, states = getattr(t.nn, name)(4, 5, *depth), None
+        if of_h is not None:
+            h = given(of_h, *shape)
+            states = (h, given(of_c, *shape)) if "LSTM" in name else h
+        with t.autocast("cpu", dtype=t.bfloat16):
+            return types(layer(given(of_x, *shape_x), states))
+
+    assert found(nnmpi, nnmpi.tensor) == found(pytorch(), pytorch().from_numpy)
+
+
 @pytest.mark.parametrize("name", cases.SAME_NUMBERS)
 @pytest.mark.filterwarnings("ignore")
 def test_results_have_the_same_values(name: str) -> None:
