@@ -75,6 +75,13 @@ PRODUCTS: dict[str, dict[str, Rule]] = {
     "nnmpi.autograd.ops.experts": {"experts": _always},
     "nnmpi.autograd.ops.activations": {"prelu": _always},
     "nnmpi.autograd.ops.recurrent": {"recurrent": lambda *given: not _keeps_state(*given)},
+    # the ops of layers that are divided among ranks
+    "nnmpi.parallel.tensor.layers": dict.fromkeys(("column", "gathering_linear", "row"), _always),
+    "nnmpi.parallel.tensor.image_rows.layers": {"conv2d": _always},
+    "nnmpi.parallel.tensor.experts": dict.fromkeys(
+        ("experts_by_exchange", "experts_on_ranks"), _always
+    ),
+    "nnmpi.parallel.context.ring": {"ring_attention": _always},
 }
 """Ops that compute in 16 bits, by the module that defines them."""
 

@@ -198,6 +198,12 @@ TABLE = {
         OF_RECOMPUTATION, (1,), threads_all=(2, 3, 4, 8), mpi=(2,), mpi_all=(1, 3, 4, 8)
     ),
     "zero": Row(of(laws_zero), (3,), threads_all=(1, 4), mpi=(2,), quick=(2,)),
+    "autocast": Row(
+        of_add_ons({"torch-settings", "transformer", "experts"}, "training.laws_autocast"),
+        (2,),
+        threads_all=(3, 4),
+        mpi=(2,),
+    ),
     "resume": Row(of(laws_resume), (4,), threads_all=(1, 3), mpi_all=(2,)),
     "gpt2": Row(
         of_add_ons({"language"}, "training.laws_gpt2", "training.laws_generation"),

@@ -16,6 +16,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result, column_sum
 from nnmpi.autograd import Tensor, apply, as_tensor
+from nnmpi.autograd.functional import wide
 from nnmpi.autograd.ops.losses import Labels, Smoothing, gradient
 from nnmpi.autograd.ops.softmax import like_rows, rows_of
 from nnmpi.comm import Comm
@@ -45,7 +46,7 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
         self.comm, self.bounds = comm, tuple(bounds)
 
     def forward(self, scores: Any, labels: Any) -> Tensor:
-        scores = as_tensor(scores)
+        scores = wide(scores)
         softmax = self._softmax(scores, labels)
         return apply(sharded_cross_entropy, scores, softmax=softmax, reduction=self.reduction)
 

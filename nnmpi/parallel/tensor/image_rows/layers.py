@@ -23,7 +23,7 @@ from nnmpi.arrays.kernels.pool import avg_pool2d, max_pool2d
 from nnmpi.arrays.kernels.window import Window, Windows
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.ops.conv import check_conv2d
-from nnmpi.autograd.ops.linear import like_weight
+from nnmpi.autograd.ops.linear import check_dtype, like_weight
 from nnmpi.autograd.recording import recording
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
@@ -85,7 +85,9 @@ class SpatialConv2d(SpatialLayer, nn.Conv2d):
     def of_rows(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
         pair = windows_of(vars(self))
         shape = conv.ConvShape(pair, self.groups, relu, pool, self.algorithm, bool(recording.get()))
-        check_conv2d((*x.shape[:2], self.bounds[-1], x.shape[3]), x.dtype, self.weight, shape)
+        images = (*x.shape[:2], self.bounds[-1], x.shape[3])
+        # the op checks the type, which autocast may change
+        check_conv2d(images, self.weight.dtype, self.weight, shape)
         options = {"halo": self.halo(pool), "comm": self.comm, "shape": shape}
         return apply(conv2d, x, self.weight, self.bias, **options)
 
@@ -159,7 +161,9 @@ def conv2d(
     """Returns this rank's rows of a convolution, after an exchange of input rows, which `halo`
     describes; w and b are whole on every rank. ReLU and 2x2 max pooling follow if `shape` asks for
     them."""
-    xl, columns = like_weight(x, w).transpose(0, 2, 3, 1), shape.windows[1]
+    x = like_weight(x, w)
+    check_dtype("conv2d", x.dtype, w)
+    xl, columns = x.transpose(0, 2, 3, 1), shape.windows[1]
     (n, _, W, C), (O, _, kh, kw) = xl.shape, w.shape
     within = slice(columns.before, columns.before + W)
     bare = _without_padding(shape.windows)
