@@ -35,14 +35,38 @@ class LambdaLR(LRScheduler):
         self.lr_lambdas = [lr_lambda] * len(groups) if callable(lr_lambda) else [*lr_lambda]
         if len(self.lr_lambdas) != len(groups):
             raise ValueError(
-                f"LambdaLR: {len(self.lr_lambdas)} functions for {len(groups)} groups: give one, "
-                "or one for each"
+                f"{type(self).__name__}: {len(self.lr_lambdas)} functions for {len(groups)} "
+                "groups: give one, or one for each"
             )
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
         rows = zip(self.base_lrs, self.lr_lambdas, strict=True)
         return [base * factor(self.last_epoch) for base, factor in rows]
+
+
+class MultiplicativeLR(LambdaLR):
+    """Multiplies the current rate of each group by lr_lambda(steps) at each step; the rates before
+    the first step stay.
+
+    `lr_lambda` is one function for all groups, or a list with one function for each.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_lambda: LRSchedule | Sequence[LRSchedule],
+        last_epoch: int = -1,
+    ) -> None:
+        self._first = last_epoch + 1
+        super().__init__(optimizer, lr_lambda, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        if self.last_epoch <= self._first:
+            return rates
+        rows = zip(rates, self.lr_lambdas, strict=True)
+        return [rate * factor(self.last_epoch) for rate, factor in rows]
 
 
 class ChainableLR(LambdaLR):
@@ -124,7 +148,50 @@ PolynomialLR = _of(_polynomial)
 CosineAnnealingLR = _of(_cosine)
 
 
-class SequentialLR(LRScheduler):
+class _Several(LRScheduler):
+    """The base of schedulers that call `step` of others, all of one optimizer."""
+
+    def __init__(
+        self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], last_epoch: int = -1
+    ) -> None:
+        name = type(self).__name__
+        if any(scheduler.optimizer is not optimizer for scheduler in schedulers):
+            raise ValueError(f"{name}: give schedulers of this optimizer")
+        if any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in schedulers):
+            raise ValueError(f"{name}: call step(measure) of a ReduceLROnPlateau separately")
+        self._schedulers = [*schedulers]
+        super().__init__(optimizer, last_epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the number of steps, and the states of the schedulers."""
+        states = [scheduler.state_dict() for scheduler in self._schedulers]
+        return {**super().state_dict(), "schedulers": states}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        for scheduler, its_state in zip(self._schedulers, state["schedulers"], strict=True):
+            scheduler.load_state_dict(its_state)
+
+
+class ChainedScheduler(_Several):
+    """Calls `step` of all schedulers at each step, one after the other."""
+
+    def __init__(
+        self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None
+    ) -> None:
+        if not schedulers:
+            raise ValueError("ChainedScheduler: give at least one scheduler")
+        super().__init__(optimizer or schedulers[0].optimizer, schedulers)
+
+    def step(self, epoch: int | None = None) -> None:
+        """Counts a step of all schedulers."""
+        self.last_epoch += 1
+        if self.last_epoch:  # step 0 was made when the schedulers were
+            for scheduler in self._schedulers:
+                scheduler.step()
+
+
+class SequentialLR(_Several):
     """Uses several schedulers one after the other: at each milestone (a number of steps) the next
     one takes over."""
 
@@ -140,10 +207,10 @@ class SequentialLR(LRScheduler):
                 f"SequentialLR: {len(milestones)} milestones for {len(schedulers)} schedulers: "
                 "give one between each two"
             )
-        if any(scheduler.optimizer is not optimizer for scheduler in schedulers):
-            raise ValueError("SequentialLR: give schedulers of this optimizer")
-        self._schedulers, self._milestones = [*schedulers], [*milestones]
-        super().__init__(optimizer, last_epoch)
+        self._milestones = [*milestones]
+        for group in optimizer.param_groups:  # later schedulers have set their own first rates
+            group["lr"] = group.get("initial_lr", group["lr"])
+        super().__init__(optimizer, schedulers, last_epoch)
 
     def step(self, epoch: int | None = None) -> None:
         """Counts a step, and sets the rates of all groups."""
@@ -152,16 +219,6 @@ class SequentialLR(LRScheduler):
         starts = [0, *self._milestones]
         is_first = self.last_epoch == starts[current]
         self._schedulers[current].step(0 if is_first else None)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the number of steps, and the states of the schedulers."""
-        states = [scheduler.state_dict() for scheduler in self._schedulers]
-        return {**super().state_dict(), "schedulers": states}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        for scheduler, its_state in zip(self._schedulers, state["schedulers"], strict=True):
-            scheduler.load_state_dict(its_state)
 
 
 class ReduceLROnPlateau:

@@ -12,7 +12,7 @@ IMPORTS = {
     "from nnmpi.nn.functional import fold": "nnmpi.nn.functional has no 'fold': take the layer",
     "from nnmpi.nn.utils import parametrizations": "write weight_norm",
     "from nnmpi.optim import SparseAdam": "use Adam with a schedule",
-    "from nnmpi.optim.lr_scheduler import MultiplicativeLR": "use LambdaLR(optimizer, f)",
+    "from nnmpi.optim.lr_scheduler import NoamLR": "use LambdaLR(optimizer, f)",
     "from nnmpi.utils import tensorboard": "tensorboardX.SummaryWriter",
     "from nnmpi.utils.data import ChainDataset": "write a Dataset with __getitem__",
     "from nnmpi.distributions import Poisson": "formulas with tensor operations",

@@ -12,6 +12,8 @@ from nnmpi import nn, optim
 SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "lambda": ("LambdaLR", {"lr_lambda": lambda t: 0.9**t}),
     "lambdas": ("LambdaLR", {"lr_lambda": [lambda t: 0.9**t, lambda t: 1 / (1 + t)]}),
+    "products": ("MultiplicativeLR", {"lr_lambda": lambda t: 1 - 1 / (t + 2)}),
+    "two products": ("MultiplicativeLR", {"lr_lambda": [lambda t: 0.9, lambda t: 1 / (1 + t)]}),
     "step": ("StepLR", {"step_size": 3}),
     "milestones": ("MultiStepLR", {"milestones": [5, 2, 2], "gamma": 0.5}),
     "exponential": ("ExponentialLR", {"gamma": 0.8}),
@@ -85,6 +87,16 @@ CHAINS: dict[str, Any] = {
     "three": lambda s, o: [
         *(s.ConstantLR(o, 0.2, 3), s.MultiStepLR(o, [2, 4], 0.5)),
         s.PolynomialLR(o, 20, 2.0),
+    ],
+    "products": lambda s, o: [s.MultiplicativeLR(o, lambda t: 1.1**t), s.StepLR(o, 2)],
+    "in one": lambda s, o: [
+        s.ChainedScheduler(
+            [s.ConstantLR(o, 0.1, 4), s.ExponentialLR(o, 0.9), s.MultiplicativeLR(o, abs)]
+        )
+    ],
+    "in one of another": lambda s, o: [
+        s.ExponentialLR(o, 0.9),
+        s.ChainedScheduler([s.StepLR(o, 2, 0.5)], optimizer=o),
     ],
     "a function first": lambda s, o: [s.LambdaLR(o, lambda t: 1 / (1 + t)), s.StepLR(o, 2)],
     "one": lambda s, o: [s.CosineAnnealingLR(o, T_max=12, eta_min=0.02)],
@@ -167,6 +179,10 @@ SEQUENCES: dict[str, tuple[Any, list[int]]] = {
         lambda s, o: [s.ConstantLR(o, 0.5, 9), s.StepLR(o, 2, 0.3), s.ExponentialLR(o, 0.9)],
         [2, 6],
     ),
+    "products": (
+        lambda s, o: [s.MultiplicativeLR(o, lambda t: 0.8), s.ConstantLR(o, 0.5, 2)],
+        [3],
+    ),
     "restarts": (
         lambda s, o: [s.LinearLR(o, 0.5, 1.0, 2), s.CosineAnnealingWarmRestarts(o, 2)],
         [4],
@@ -226,6 +242,8 @@ STATEFUL: dict[str, Any] = {
         o, [s.LinearLR(o, 0.5), s.CosineAnnealingWarmRestarts(o, 3)], [4]
     ),
     "one cycle": lambda s, o: s.OneCycleLR(o, 0.3, 30),
+    "products": lambda s, o: s.MultiplicativeLR(o, lambda t: 1 - 1 / (t + 2)),
+    "chain": lambda s, o: s.ChainedScheduler([s.LinearLR(o, 0.5), s.MultiplicativeLR(o, abs)]),
 }
 
 
@@ -270,8 +288,8 @@ def test_a_scheduler_of_a_user() -> None:
 
 
 def test_what_is_left_out_names_what_to_write() -> None:
-    with pytest.raises(AttributeError, match=r"no MultiplicativeLR: use LambdaLR\(optimizer, f\)"):
-        _ = optim.lr_scheduler.MultiplicativeLR
+    with pytest.raises(AttributeError, match=r"no NoamLR: use LambdaLR\(optimizer, f\)"):
+        _ = optim.lr_scheduler.NoamLR
     schedulers, opt = optim.lr_scheduler, optim.SGD(nn.Linear(2, 2).parameters())
     with refused("2 functions for 1 groups"):
         schedulers.LambdaLR(opt, [abs, abs])
@@ -287,6 +305,10 @@ def test_what_is_left_out_names_what_to_write() -> None:
         schedulers.ReduceLROnPlateau(opt, factor=1.5)
     with refused("2 milestones for 1 schedulers"):
         schedulers.SequentialLR(opt, [schedulers.StepLR(opt, 2)], [1, 2])
+    with refused("ChainedScheduler: give at least one"):
+        schedulers.ChainedScheduler([])
+    with refused("call step(measure) of a ReduceLROnPlateau separately"):
+        schedulers.ChainedScheduler([schedulers.ReduceLROnPlateau(opt)])
     with refused("schedulers of this optimizer"):
         other = optim.SGD(nn.Linear(2, 2).parameters())
         schedulers.SequentialLR(opt, [schedulers.StepLR(other, 2)], [])
