@@ -831,7 +831,7 @@ ADD_ONS = {
             "options": {"optimizers": "nnmpi.options.parts.optimizers:PART"},
             "names": _places(
                 {
-                    "optim.adaptive": "Adadelta Adagrad NAdam RAdam",
+                    "optim.adaptive": "ASGD Adadelta Adagrad Adamax NAdam RAdam Rprop",
                     "optim.layerwise": "LAMB LARS",
                     "optim.lbfgs": "LBFGS",
                     "optim.muon": "Muon",
@@ -841,7 +841,7 @@ ADD_ONS = {
             "optimizers": {
                 **{
                     name.lower(): f"nnmpi.optim.adaptive:{name}"
-                    for name in ("Adadelta", "Adagrad", "NAdam", "RAdam")
+                    for name in ("ASGD", "Adadelta", "Adagrad", "Adamax", "NAdam", "RAdam")
                 },
                 "lamb": "nnmpi.optim.layerwise:LAMB",
                 "lars": "nnmpi.optim.layerwise:LARS",

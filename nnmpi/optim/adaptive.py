@@ -1,4 +1,5 @@
-"""Adadelta, Adagrad, NAdam and RAdam, as in PyTorch, written as NumPy or CuPy operations.
+"""Adadelta, Adagrad, Adamax, ASGD, NAdam, RAdam and Rprop, as in PyTorch, written as NumPy or CuPy
+operations.
 
 They update each element separately, so they also work if a rank updates only a part of a parameter.
 """
@@ -95,6 +96,87 @@ class Adagrad(Optimizer):
         x.values[...] -= (
             group["lr"] / (1 + (x.t - 1) * group["lr_decay"]) * g / (root + group["eps"])
         )
+
+
+class Adamax(Optimizer):
+    """Adamax (Kingma and Ba, 2015): Adam that divides by the largest gradient so far, which decays,
+    in place of the root of a running mean of squares."""
+
+    betas, eps, weight_decay = Option(), Option(), Option()
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(parameters, common, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+    def _check(self, group: Group) -> None:
+        check_betas(group["betas"])
+        check_eps(group["eps"])
+        non_negative("weight_decay", group["weight_decay"])
+
+    def _state_names(self, group: Group) -> tuple[str, ...]:
+        return ("exp_avg", "exp_inf")
+
+    def _update(self, x: Operands, group: Group) -> None:
+        g, (beta1, beta2) = _decayed(x, group), group["betas"]
+        m, largest = x.state["exp_avg"], x.state["exp_inf"]
+        m += (1 - beta1) * (g - m)
+        largest *= beta2
+        xp_of(g).maximum(largest, abs(g) + group["eps"], out=largest)
+        x.values[...] -= group["lr"] / (1 - beta1**x.t) * m / largest
+
+
+class ASGD(Optimizer):
+    """ASGD (Polyak and Juditsky, 1992): gradient descent with a rate that falls, and the average of
+    the parameters after each step from step t0 on, in the state array `ax`.
+
+    Parameters decay by `lambd`, and the rate falls with the power `alpha`. A changed learning rate
+    takes effect in the next step, in PyTorch one step later.
+    """
+
+    lambd, alpha, t0, weight_decay = Option(), Option(), Option(), Option()
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        lr: float = 1e-2,
+        lambd: float = 1e-4,
+        alpha: float = 0.75,
+        t0: float = 1e6,
+        weight_decay: float = 0.0,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(
+            parameters,
+            common,
+            lr=lr,
+            lambd=lambd,
+            alpha=alpha,
+            t0=t0,
+            weight_decay=weight_decay,
+        )
+
+    def _check(self, group: Group) -> None:
+        non_negative("weight_decay", group["weight_decay"])
+
+    def _state_names(self, group: Group) -> tuple[str, ...]:
+        return ("ax",)
+
+    def _update(self, x: Operands, group: Group) -> None:
+        g, average, steps_made = _decayed(x, group), x.state["ax"], x.t - 1
+        lambd, lr = group["lambd"], group["lr"]
+        rate = lr / (1 + lambd * lr * steps_made) ** group["alpha"]
+        x.values[...] -= lambd * rate * x.values + rate * g
+        if steps_made - group["t0"] <= 1:
+            average[...] = x.values
+        else:
+            average += (x.values - average) / (steps_made - group["t0"])
 
 
 class _Moments(Optimizer):
@@ -219,6 +301,46 @@ class RAdam(_Moments):
             correction * (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
         )
         x.values[...] -= rate * m / (xp_of(v).sqrt(v) + group["eps"])
+
+
+class Rprop(Optimizer):
+    """Rprop (Riedmiller and Braun, 1993), for gradients of all samples: each element has a step
+    size of its own, and only the sign of its gradient counts.
+
+    The step sizes are `lr` at first. One is multiplied by etas[1] if the sign of the gradient is
+    that of the step before, and otherwise by etas[0], without a step; it stays within `step_sizes`.
+    """
+
+    etas, step_sizes = Option(), Option()
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        lr: float = 1e-2,
+        etas: tuple[float, float] = (0.5, 1.2),
+        step_sizes: tuple[float, float] = (1e-6, 50.0),
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(parameters, common, lr=lr, etas=etas, step_sizes=step_sizes)
+
+    def _check(self, group: Group) -> None:
+        if not 0 < group["etas"][0] < 1 < group["etas"][1]:
+            raise ValueError(f"etas {group['etas']} must be a factor from 0 to 1 and one above 1")
+
+    def _state_names(self, group: Group) -> tuple[str, ...]:
+        return ("prev", "step_size")
+
+    def _update(self, x: Operands, group: Group) -> None:
+        g, previous, size, xp = x.grads, x.state["prev"], x.state["step_size"], xp_of(x.grads)
+        if x.t == 1:
+            size[...] = group["lr"]
+        product = g * previous
+        size[product > 0] *= group["etas"][1]
+        size[product < 0] *= group["etas"][0]
+        xp.clip(size, *group["step_sizes"], out=size)
+        previous[...] = g
+        previous[product < 0] = 0
+        x.values[...] -= xp.sign(previous) * size
 
 
 def _decayed(x: Operands, group: Group) -> Array:

@@ -110,12 +110,25 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "nadam, decoupled": ("NAdam", {"weight_decay": 0.2, "decoupled_weight_decay": True}),
     "nadam, no memory": ("NAdam", {"betas": (0.0, 0.0)}),
+    "adamax": ("Adamax", {}),
+    "adamax, all": (
+        "Adamax",
+        {"lr": 0.05, "betas": (0.5, 0.8), "eps": 1e-2, "weight_decay": 0.1},
+    ),
+    "asgd": ("ASGD", {}),
+    "asgd, all": (
+        "ASGD",
+        {"lr": 0.1, "lambd": 0.1, "alpha": 0.6, "t0": 3, "weight_decay": 0.1},
+    ),
+    "rprop": ("Rprop", {}),
+    "rprop, all": ("Rprop", {"lr": 0.1, "etas": (0.7, 1.5), "step_sizes": (0.04, 0.2)}),
     "radam": ("RAdam", {"betas": (0.9, 0.9)}),
     "radam, all": ("RAdam", {"lr": 0.05, "betas": (0.5, 0.8), "eps": 1e-2, "weight_decay": 0.1}),
     "radam, decoupled": ("RAdam", {"weight_decay": 0.2, "decoupled_weight_decay": True}),
 }
 MAXIMIZED = ("dampening, decay", "nesterov, decay", "adam, all", "adamw, all", "rmsprop, all")
 MAXIMIZED += ("adadelta, all", "adagrad, all", "nadam, decoupled", "radam, all")
+MAXIMIZED += ("adamax, all", "asgd, all", "rprop, all")
 RULES |= {
     f"{rule}, maximized": (RULES[rule][0], RULES[rule][1] | {"maximize": True})
     for rule in MAXIMIZED
@@ -170,6 +183,18 @@ def test_trajectories_are_pytorchs(
     assert (twins.mine[-1].data == untouched).all() == (given is in_some_steps)
     counts = [sum(given(t, i) for t in range(STEPS)) for i in range(len(twins.mine))]
     assert twins.optimizers[0].steps == counts
+
+
+@pytest.mark.parametrize("rule", ["adamax, all", "asgd, all", "rprop, all"])
+def test_states_are_pytorchs(rule: str, torch: Any) -> None:
+    twins = Twins(torch, rule, model())
+    for t in range(STEPS):
+        twins.step(t)
+    (opt,), (oracle,) = twins.optimizers, twins.oracles
+    state = opt.state_dict()["state"]
+    for i, q in enumerate(twins.theirs):
+        for name in opt.state_names:
+            np.testing.assert_allclose(state[i][name], oracle.state[q][name].numpy(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("rule", ["momentum, decay", "adamw, all"])
@@ -271,6 +296,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     "betas": (lambda ps: optim.Adam(ps, betas=(0.9, 1.0)), ("(0.9, 1.0)", "less than 1")),
     "eps": (lambda ps: optim.Adam(ps, eps=0.0), ("eps 0", "above 0")),
     "alpha": (lambda ps: optim.RMSprop(ps, alpha=1.5), ("alpha 1.5", "at most 1")),
+    "etas": (lambda ps: optim.Rprop(ps, etas=(0.5, 0.9)), ("etas (0.5, 0.9)", "one above 1")),
     "eps of rmsprop": (lambda ps: optim.RMSprop(ps, eps=0.0), ("eps 0", "above 0")),
     "a tensor": (
         lambda ps: optim.SGD([*ps, ps[0] * 2], 0.1),
@@ -291,7 +317,9 @@ def test_bad_options_give_one_line(case: Any) -> None:
         call([*model().parameters()])
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Muon"])
+@pytest.mark.parametrize(
+    "name", ["SGD", "Adam", "AdamW", "RMSprop", "Muon", "Adamax", "ASGD", "Rprop"]
+)
 def test_arguments_by_position_are_in_the_order_of_pytorch(name: str, torch: Any) -> None:
     """So that optim.SGD(ps, 0.1, 0.9, 0, 5e-4) has a dampening of 0."""
     ours, theirs = (

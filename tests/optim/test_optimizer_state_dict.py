@@ -9,22 +9,25 @@ from helpers.datafiles import refused
 import nnmpi
 from nnmpi import nn, optim
 
-RULES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
-    "sgd": (optim.SGD, {"lr": 0.1}, ()),
-    "momentum": (optim.SGD, {"lr": 0.1, "momentum": 0.9}, ("momentum_buffer",)),
-    "adam": (optim.Adam, {"weight_decay": 0.1}, ("gradient_sum", "squared_gradient_sum")),
-    "adamw": (optim.AdamW, {}, ("gradient_sum", "squared_gradient_sum")),
+RULES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "sgd": ("SGD", {"lr": 0.1}, ()),
+    "momentum": ("SGD", {"lr": 0.1, "momentum": 0.9}, ("momentum_buffer",)),
+    "adam": ("Adam", {"weight_decay": 0.1}, ("gradient_sum", "squared_gradient_sum")),
+    "adamw": ("AdamW", {}, ("gradient_sum", "squared_gradient_sum")),
     "amsgrad": (
-        optim.Adam,
+        "Adam",
         {"amsgrad": True},
         ("gradient_sum", "squared_gradient_sum", "largest_squared_gradient_sum"),
     ),
-    "rmsprop": (optim.RMSprop, {}, ("square_avg",)),
+    "rmsprop": ("RMSprop", {}, ("square_avg",)),
     "rmsprop, all": (
-        optim.RMSprop,
+        "RMSprop",
         {"momentum": 0.5, "centered": True},
         ("square_avg", "momentum_buffer", "grad_avg"),
     ),
+    "adamax": ("Adamax", {}, ("exp_avg", "exp_inf")),
+    "asgd": ("ASGD", {"lambd": 0.1, "t0": 2}, ("ax",)),
+    "rprop": ("Rprop", {}, ("prev", "step_size")),
 }
 
 
@@ -35,9 +38,9 @@ def model(dtype: str = "float32") -> nn.Sequential:
 
 
 def made(rule: str, dtype: str = "float32") -> tuple[nn.Module, optim.Optimizer]:
-    kind, options, _ = RULES[rule]
+    name, options, _ = RULES[rule]
     m = model(dtype)
-    return m, kind(m.parameters(), **options)
+    return m, getattr(optim, name)(m.parameters(), **options)
 
 
 def train(m: nn.Module, opt: optim.Optimizer, steps: range) -> None:

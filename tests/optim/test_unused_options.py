@@ -11,6 +11,7 @@ from helpers.programs import printed
 from nnmpi import nn, optim
 
 NAMES = ["SGD", "Adam", "AdamW", "RMSprop", "Adadelta", "Adagrad", "NAdam", "RAdam"]
+NAMES += ["Adamax", "ASGD"]
 
 
 def made(name: str, **options: Any) -> optim.Optimizer:
@@ -19,7 +20,7 @@ def made(name: str, **options: Any) -> optim.Optimizer:
     return opt
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "Rprop"])
 def test_options_on_how_it_computes_change_nothing(name: str) -> None:
     with pytest.warns(UserWarning, match="foreach, fused and capturable change nothing"):
         opt = made(name, foreach=True, fused=True, capturable=False)

@@ -88,6 +88,19 @@ def test_every_layout_has_the_same_groups(layout: tuple[int, dict[str, Any]], al
         assert found[name] == pytest.approx(alone[name], rel=rel)
 
 
+def by_signs(named: Any) -> Optimizer:
+    return optim.Rprop([p for _, p in named], lr=0.002)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_rprop_trains_as_one_rank(layout: tuple[int, dict[str, Any]]) -> None:
+    """Its first step sizes are the rate of the first step."""
+    ranks, options = layout
+    found, alone = run(ranks, optimizer=by_signs, **options), run(1, optimizer=by_signs)
+    for name in ("loss", "test_loss"):
+        assert found[name] == pytest.approx(alone[name], rel=1e-9)
+
+
 PAGE = (ROOT / "docs" / "optimizers.md").read_text(encoding="utf-8")
 (RULE,) = re.findall(r"^class Signum.*?(?=\n\n\n)", PAGE, re.S | re.M)
 

@@ -10,5 +10,10 @@ FEATURES = (
 
 PART = Part(
     features=FEATURES,
-    choices={"optimizer": ("adadelta", "adagrad", "nadam", "radam", "lamb", "lars", "muon")},
+    choices={
+        "optimizer": (
+            *("adadelta", "adagrad", "adamax", "asgd", "nadam", "radam"),
+            *("lamb", "lars", "muon"),
+        )
+    },
 )

@@ -64,6 +64,8 @@ OPTIMIZERS: dict[str, Options] = {
     "rmsprop": {"optimizer": "rmsprop", "weight_decay": 0.01},
     "adadelta": {"optimizer": "adadelta", "weight_decay": 0.01, "lr": 0.5},
     "adagrad": {"optimizer": "adagrad", "weight_decay": 0.01, "lr": 0.01},
+    "adamax": {"optimizer": "adamax", "weight_decay": 0.01},
+    "asgd": {"optimizer": "asgd", "weight_decay": 0.01, "lr": 0.05},
     "nadam": {"optimizer": "nadam", "weight_decay": 0.01},
     "radam": {"optimizer": "radam", "weight_decay": 0.01},
     "lamb": {"optimizer": "lamb", "weight_decay": 0.01, "lr": 0.01},
