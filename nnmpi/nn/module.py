@@ -18,10 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Self
 
-import numpy as np
-
 from nnmpi.arrays.backend import Array
-from nnmpi.autograd import Tensor, on_host
+from nnmpi.autograd import Tensor, as_tensor
 from nnmpi.nn.hooks import Hooked
 from nnmpi.nn.parameter import Parameter, clear_gradients
 from nnmpi.nn.passes import LOCAL, UNTRACKED, Pass, combined_buffers, current_pass
@@ -210,13 +208,17 @@ class Module(Hooked, Registries):
     # ---- saving
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns copies of all parameters and buffers as tensors on the host, with PyTorch's names
-        and shapes.
+        """Returns all parameters and buffers as tensors in the memory of the model, without
+        gradients, under PyTorch's names.
 
-        A copy cannot be written to in place: the write would change the model in PyTorch, but not
-        here, so it raises RuntimeError.
+        As in PyTorch, a dict that a program keeps has the new values after a training step, and a
+        write in place to its tensors changes the model: `copy.deepcopy(model.state_dict())` is a
+        snapshot. A tensor of a parameter looks up the values at each use, also after an optimizer
+        or a Trainer has moved them. Where a rank has only shards (ZeRO 2 and 3), this raises
+        ValueError, and so does a later use of the tensors, outside of
+        `trainer.gathered_parameters()`.
         """
-        return {place.path: _copy(value) for place, value in self.tensors()}
+        return {place.path: _shared(value) for place, value in self.tensors()}
 
     def state_arrays(self) -> Iterable[StateArray]:
         """Returns other arrays of this module that a step depends on and changes, such as the state
@@ -243,7 +245,9 @@ class Module(Hooked, Registries):
         return ""
 
 
-def _copy(value: Parameter | Array) -> Tensor:
-    """Returns a copy of a tensor or an array on the host, marked as a copy so that in-place writes
-    are refused."""
-    return Tensor(np.array(on_host(value), order="C"))
+def _shared(value: Parameter | Array) -> Tensor:
+    """Returns a tensor without gradient in the memory of a parameter or buffer."""
+    if not isinstance(value, Parameter):
+        return as_tensor(value).detach()
+    _ = value.operand  # draws initial values; raises an error if this rank cannot read the values
+    return value.data

@@ -1,5 +1,6 @@
 """The Trainer trains as a loop written by hand, and reports the right metrics."""
 
+import copy
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -124,7 +125,7 @@ def test_evaluation_changes_only_the_mode() -> None:
     assert all(m.training for m in trainer.model.modules())
     fit(trainer)
     trainer.model.train()
-    before = trainer.model.state_dict()
+    before = copy.deepcopy(trainer.model.state_dict())
     found = trainer.evaluate()
     assert not any(m.training for m in trainer.model.modules())
     assert trainer.evaluate() == found

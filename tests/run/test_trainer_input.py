@@ -1,5 +1,6 @@
 """Arguments of a Trainer: models and data in any form, options that reach every layer."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def test_frozen_parameters_are_not_updated() -> None:
         return model
 
     trainer = Trainer(Config(epochs=1, weight_decay=0.1), build, rows())
-    before = trainer.model.state_dict()
+    before = copy.deepcopy(trainer.model.state_dict())
     fit(trainer)
     after = trainer.model.state_dict()
     same = [name for name in before if np.array_equal(before[name], after[name])]

@@ -1,5 +1,6 @@
 """A Trainer on several ranks: downloads, the end of a run, what is freed and saved."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from nnmpi.io.output import Event, LostOutputError, NullReport, Report
 def test_a_trainer_can_be_closed_without_a_run(options: dict[str, Any]) -> None:
     def rank(comm: Comm) -> None:
         trainer = Trainer(Config(**options), small, rows(), comm)
-        before = trainer.model.state_dict()
+        before = copy.deepcopy(trainer.model.state_dict())
         trainer.close()
         trainer.close()
         for name, array in trainer.model.state_dict().items():

@@ -109,7 +109,7 @@ def train(task: Task, on: Backend, labels_on: Backend) -> Run:
             run.losses.append(loss.item())
     for array in (*(p.array for p in model.parameters()), *(b for _, b in model.named_buffers())):
         assert type(array) is on.xp.ndarray
-    run.state.update(model.state_dict())
+    run.state.update((name, t.numpy()) for name, t in model.state_dict().items())
     return run
 
 

@@ -3,6 +3,7 @@
 That every layout gives the values of one rank is in the table of conformance.
 """
 
+import copy
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -225,7 +226,7 @@ class Lost(nn.Module):
 
 def nothing_moves(trainer: Trainer) -> None:
     """Its first step ends the run, and is not made."""
-    before = trainer.model.state_dict()
+    before = copy.deepcopy(trainer.model.state_dict())
     with pytest.raises(DivergedError, match="loss became inf"):
         trainer.fit(NullReport())
     for name, array in trainer.model.state_dict().items():

@@ -168,9 +168,9 @@ def test_one_rank_has_nothing_to_compare(command: Command) -> None:
 def test_what_is_loaded_after_a_trainer_is_made_is_verified_too() -> None:
     def run(comm: Comm) -> object:
         trainer = Trainer(Config(verify=True, steps=2), small, rows(), comm)
-        state = trainer.model.state_dict()
+        state = {name: 2 * t for name, t in trainer.model.state_dict().items()}
         comm.barrier()  # all have read what they share
-        trainer.model.load_state_dict({name: 2 * array for name, array in state.items()})
+        trainer.model.load_state_dict(state)
         comm.barrier()
         return trainer.fit(NullReport())["event"]
 

@@ -1,5 +1,6 @@
 """How runs with a parameter server end: refused, stopped, diverged."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ def test_updates_that_are_not_finite_are_skipped_and_counted(sync: str, skipped:
         trainer = Trainer(
             Config(batch_size=40, epochs=1, sync=sync, servers=2), Steep, clouds(240), comm=comm
         )
-        before = trainer.model.state_dict()
+        before = copy.deepcopy(trainer.model.state_dict())
         ended = Ended(trainer.fit(NullReport()), trainer.model.state_dict())
         for name, array in before.items():
             np.testing.assert_array_equal(ended.state[name], array)
@@ -101,7 +102,7 @@ def test_after_a_run_an_optimizer_updates_the_whole_model_on_every_rank() -> Non
     def rank(comm: Comm) -> None:
         trainer = Trainer(Config(**IRIS, servers=1, steps=2), comm=comm)
         trainer.fit(NullReport())
-        before = trainer.model.state_dict()
+        before = copy.deepcopy(trainer.model.state_dict())
         trainer.close()
         for p in trainer.model.parameters():
             assert p.grad is None
