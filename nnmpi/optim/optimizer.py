@@ -24,8 +24,9 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
+from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import tick
-from nnmpi.nn.parameter import Parameter, clear_gradients
+from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape
 from nnmpi.nn.place import Place, StateArray
 from nnmpi.nn.store import FlatStore, Operands, flatten
 from nnmpi.optim import state as states
@@ -295,17 +296,19 @@ class Optimizer:
         """Returns the state of each parameter by its index, and the options of all groups, which
         refer to parameters by index.
 
-        The state of a parameter has a copy on the host for each name in `state_names`, in its
-        shape, and `step`, the number of its updates.
+        The state of a parameter has a tensor for each name in `state_names`, in its shape, and
+        `step`, the number of its updates. As in PyTorch, the tensors share the memory of the
+        optimizer: a dict that a program keeps has the new state after a step, with the options of
+        the time when it was made. `copy.deepcopy` of it is a snapshot.
         """
         states.check_whole(self.parameters, self.owned, bool(self.state_names))
-        values = states.whole(self._state_arrays(states.numbered(self.parameters)))
-        groups = states.saved_groups(self.param_groups)
-        return {"state": states.by_number(values), "param_groups": groups}
+        arrays = self._state_arrays(states.numbered(self.parameters))
+        tensors = states.by_number((x.name for x in arrays), self._tensor)
+        return {"state": tensors, "param_groups": states.saved_groups(self.param_groups)}
 
     def named_state(self) -> dict[str, np.ndarray]:
-        """Returns the state as `state_dict` does, but without options and by the paths of
-        parameters: `PATH.NAME` and `PATH.step`."""
+        """Returns copies of the state on the host, without options and by the paths of parameters:
+        `PATH.NAME` and `PATH.step`."""
         states.check_paths([p.place for p in self.parameters])
         states.check_whole(self.parameters, self.owned, bool(self.state_names))
         return states.whole(self.state_arrays())
@@ -318,10 +321,13 @@ class Optimizer:
         """
         if "param_groups" in state:
             states.check_groups(self.param_groups, state["param_groups"])
+            given = states.by_name(state["state"])
             arrays = [*self._state_arrays(states.numbered(self.parameters))]
-            values = states.checked(states.by_name(state["state"]), (x.place for x in arrays))
+            values = states.checked(given, (x.place for x in arrays))
             for group, saved in zip(self.param_groups, state["param_groups"], strict=True):
                 group.update(states.options_of(saved))
+            # what lies in the memory of this optimizer stays, and is converted with it
+            arrays = [x for x in arrays if getattr(given[x.name], "owner", None) is not self]
         else:
             states.check_paths([p.place for p in self.parameters])
             arrays = [*self.state_arrays()]
@@ -332,6 +338,18 @@ class Optimizer:
     def owned(self, i: int) -> Iterator[tuple[int, int]]:
         """Yields (lo, hi) of the ranges of parameter i that this rank updates."""
         return ((lo, hi) for lo, hi, _ in self._flat_state.ranges(i))
+
+    def _tensor(self, i: int, name: str) -> Tensor:
+        """Returns the state `name`, or the step count, of parameter i as a tensor."""
+
+        def read() -> Array:
+            if name == states.STEP:
+                return np.array(self.steps[i])
+            self._convert_state()
+            p, at = self.parameters[i], self._flat_state.starts[i]
+            return in_shape(self.state[name][at : at + p.size], p.shape, p.memory_axes)
+
+        return states.StateTensor(self, read, name == states.STEP)
 
     def _read(self, name: str, i: int, at: int, lo: int, hi: int) -> np.ndarray:
         """Returns the state `name`, such as "momentum_buffer", of elements lo..hi-1 of parameter i,

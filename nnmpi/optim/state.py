@@ -6,12 +6,50 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.arrays.backend import Array
+from nnmpi.autograd import Tensor
+from nnmpi.autograd.recording import Storage
 from nnmpi.nn.parameter import Parameter, in_shape
 from nnmpi.nn.place import Place, StateArray
 from nnmpi.nn.state import checked_arrays
 from nnmpi.optim.groups import Group
 
 STEP = "step"
+
+
+class StateTensor(Tensor):
+    """A tensor of `Optimizer.state_dict`, in the memory of the optimizer `owner`; a step count is a
+    copy.
+
+    It looks up the memory by `read` at each use, since the optimizer may move its state.
+    """
+
+    __slots__ = ("_is_count", "_read", "owner")
+
+    def __init__(self, owner: object, read: Callable[[], Array], is_count: bool) -> None:
+        self.owner, self._read, self._is_count = owner, read, is_count
+        self.node = self.viewed = self.grad_array = None
+        self.needs_grad = False
+        self.storage = Storage()
+
+    @property
+    def operand(self) -> Array:
+        """The state, as an array in the memory of the optimizer."""
+        return self._read()
+
+    def to_write(self, value: Any) -> Any:
+        if self._is_count:
+            raise RuntimeError(
+                "writing in place to a step count would not reach the optimizer: load a state dict "
+                'with another one, as after state["state"][0]["step"] = 3'
+            )
+        return super().to_write(value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tensor, (self.array,)
+
+
+StateTensor.__name__ = Tensor.__name__  # messages to users say "Tensor"
 
 
 def name_of(place: Place, name: str) -> str:
@@ -87,12 +125,15 @@ def numbered(parameters: Sequence[Parameter]) -> list[Place]:
     return [p.place._replace(path=str(i)) for i, p in enumerate(parameters)]
 
 
-def by_number(values: Mapping[str, np.ndarray]) -> dict[int, dict[str, np.ndarray]]:
-    """Returns a dict with names like "2.step" as nested dicts: {2: {"step": ...}}."""
-    nested = dict[int, dict[str, np.ndarray]]()
-    for path, value in values.items():
+def by_number(
+    names: Iterable[str], tensor: Callable[[int, str], Tensor]
+) -> dict[int, dict[str, Tensor]]:
+    """Returns nested dicts like {2: {"step": tensor(2, "step")}} for names like "2.step", which may
+    occur several times."""
+    nested = dict[int, dict[str, Tensor]]()
+    for path in dict.fromkeys(names):
         number, _, name = path.partition(".")
-        nested.setdefault(int(number), {})[name] = value
+        nested.setdefault(int(number), {})[name] = tensor(int(number), name)
     return nested
 
 

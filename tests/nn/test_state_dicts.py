@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
+from helpers.device import ON_DEVICE
 from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import nn
+from nnmpi.arrays import backend
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
@@ -40,7 +42,7 @@ def trained(n: Any, m: Any) -> None:
     opt = n.optim.SGD(m.parameters(), lr=0.01, momentum=0.5)
     for x in X[:2]:
         opt.zero_grad()
-        m(n.tensor(x)).square().mean().backward()
+        m(n.tensor(x).to(m[0].bias.device)).square().mean().backward()
         opt.step()
 
 
@@ -158,9 +160,11 @@ def test_programs_find_what_they_find_in_pytorch(program: Callable[[Any, Any], S
         np.testing.assert_allclose(ours[name], np.asarray(t), rtol=2e-5, atol=2e-6, err_msg=name)
 
 
-def test_a_kept_state_has_the_new_values_and_a_copy_the_old() -> None:
-    m = model(nnmpi)
+@pytest.mark.parametrize("on", [backend.CPU, ON_DEVICE])
+def test_a_kept_state_has_the_new_values_and_a_copy_the_old(on: Any) -> None:
+    m = model(nnmpi).to(on=on)
     state = m.state_dict()
+    assert {t.device for t in state.values()} == {on}
     assert all(isinstance(t, nnmpi.Tensor) and t.is_leaf for t in state.values())
     assert not any(t.requires_grad for t in state.values())
     old = copy.deepcopy(state)

@@ -1,13 +1,17 @@
 """The state of one optimizer: names, shapes, and training that goes on from it."""
 
+import copy
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.datafiles import refused
+from helpers.device import ON_DEVICE
+from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import nn, optim
+from nnmpi.arrays import backend
 
 RULES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "sgd": ("SGD", {"lr": 0.1}, ()),
@@ -49,7 +53,7 @@ def train(m: nn.Module, opt: optim.Optimizer, steps: range) -> None:
         rng = np.random.default_rng(t)
         opt.zero_grad()
         for p in [*m.parameters()][: 4 if t % 2 else 3]:
-            p.grad = rng.standard_normal(p.shape)
+            p.grad = backend.of(p.operand).asarray(rng.standard_normal(p.shape))
         opt.step()
 
 
@@ -190,3 +194,91 @@ def test_a_state_by_number_needs_no_paths() -> None:
     opt.load_state_dict(state)
     with refused("groups with [2, 2] parameters, this optimizer has groups with [4]"):
         optim.SGD([p for m in both for p in m.parameters()], lr=0.1).load_state_dict(state)
+
+
+# ---- the memory of a state dict
+
+
+def test_a_kept_state_has_the_new_values_and_a_copy_the_old() -> None:
+    m, opt = made("adam")
+    train(m, opt, range(3))
+    state = opt.state_dict()
+    old = copy.deepcopy(state)
+    tensors = [t for of_one in old["state"].values() for t in of_one.values()]
+    assert {type(t) for t in tensors} == {nnmpi.Tensor}
+    was = nested(opt)
+    train(m, opt, range(3, 5))
+    assert [int(s["step"]) for s in state["state"].values()] == [5, 5, 5, 2]
+    for i, of_one in opt.state_dict()["state"].items():
+        for name, t in of_one.items():
+            np.testing.assert_array_equal(state["state"][i][name], t)
+            assert not np.array_equal(old["state"][i][name], t)
+    opt.load_state_dict(old)
+    assert nested(opt) == was
+
+
+@pytest.mark.parametrize("on", [backend.CPU, ON_DEVICE])
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.8, 0.99)])
+def test_its_own_state_takes_back_only_the_options(betas: tuple[float, float], on: Any) -> None:
+    """Also where the values depend on the options, as those of Adam on its betas."""
+    (m, opt), (other, again) = made("adam"), made("adam")
+    for part, its in ((m, opt), (other, again)):
+        part.to(on=on)
+        train(part, its, range(3))
+    state = opt.state_dict()
+    assert state["state"][0]["gradient_sum"].device == on
+    opt.param_groups[0].update(betas=betas, lr=0.5)
+    assert state["state"][0]["gradient_sum"].numpy().any()  # in the scale of these betas
+    opt.load_state_dict(state)
+    for found, wanted in zip(tensors_of(opt), tensors_of(again), strict=True):
+        for name, t in found.items():
+            np.testing.assert_allclose(t, wanted[name], rtol=1e-6, err_msg=name)
+    assert opt.param_groups[0]["betas"] == (0.9, 0.999)
+    assert opt.param_groups[0]["lr"] == again.param_groups[0]["lr"]
+
+
+def tensors_of(opt: optim.Optimizer) -> list[dict[str, Any]]:
+    return [*opt.state_dict()["state"].values()]
+
+
+def test_a_step_count_is_read_only() -> None:
+    m, opt = made("momentum")
+    train(m, opt, range(2))
+    with pytest.raises(RuntimeError, match="would not reach the optimizer"):
+        opt.state_dict()["state"][0]["step"].zero_()
+
+
+def trained_by(n: Any, how: str) -> list[Any]:
+    """Values and momenta after steps of a program that uses a state dict, in either library."""
+    p, q = (n.nn.Parameter(n.tensor(np.ones(shape, "float32"))) for shape in ((2, 3), (4,)))
+    opt = n.optim.SGD([p, q], lr=0.125, momentum=0.5)
+
+    def steps(count: int) -> None:
+        for k in range(count):
+            p.grad, q.grad = (n.tensor(np.full(t.shape, k + 1, "float32")) for t in (p, q))
+            opt.step()
+
+    def momenta(state: Any) -> list[Any]:
+        return [state["state"][i]["momentum_buffer"] for i in (0, 1)]
+
+    steps(2)
+    kept = opt.state_dict()
+    if how == "copied":
+        kept = copy.deepcopy(kept)
+    steps(1)
+    if how == "written":
+        momenta(kept)[0].mul_(4)
+        momenta(kept)[1][1:3] = 7.0
+    elif how != "kept":
+        opt.param_groups[0]["lr"] = 1.0
+        opt.load_state_dict(kept)
+    steps(1)
+    found = [p.detach(), q.detach(), *momenta(opt.state_dict())]
+    return [*found, *(momenta(kept) if how == "kept" else [])]
+
+
+@needs_torch
+@pytest.mark.parametrize("how", ["kept", "written", "loaded", "copied"])
+def test_programs_find_what_they_find_in_pytorch(how: str) -> None:
+    for ours, theirs in zip(trained_by(nnmpi, how), trained_by(pytorch(), how), strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-6)
