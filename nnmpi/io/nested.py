@@ -74,9 +74,10 @@ def _refusal(
     )
 
 
-def restored(text: str, arrays: Mapping[str, np.ndarray], path: str | os.PathLike[str]) -> Any:
-    """Returns the nested state of which `flattened` has made the JSON `text` and the arrays; raises
-    ValueError if they do not fit together. `path` is for messages."""
+def restored(text: str, tensors: Mapping[str, Any], path: str | os.PathLike[str]) -> Any:
+    """Returns the nested state of which `flattened` has made the JSON `text` and arrays, with
+    `tensors` in the place of these; raises ValueError if they do not fit together. `path` is for
+    messages."""
 
     def part(value: Any) -> Any:
         if isinstance(value, SCALARS):
@@ -85,7 +86,7 @@ def restored(text: str, arrays: Mapping[str, np.ndarray], path: str | os.PathLik
             return [part(item) for item in value]
         ((kind, content),) = value.items()
         if kind == "tensor":
-            return arrays[content]
+            return tensors[content]
         if kind == "tuple":
             return tuple(part(item) for item in content)
         return {key: part(item) for key, item in content}

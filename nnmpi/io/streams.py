@@ -27,12 +27,13 @@ def save(state: Any, file: IO[bytes], metadata: Mapping[str, str] | None) -> Non
         file.write(path.read_bytes())
 
 
-def load(file: IO[bytes]) -> tuple[Any, dict[str, str]]:
-    """Returns (state dictionary, metadata), read from an open file from its position to its end."""
+def load(file: IO[bytes], map_location: Any) -> tuple[Any, dict[str, str]]:
+    """Returns (state dictionary, metadata), read from an open file from its position to its end;
+    tensors are on the device `map_location`."""
     content = file.read()
     if not isinstance(content, bytes):
         raise TypeError(f'load: the file gives text: open it as open("{_name(file)}", "rb")')
     with TemporaryDirectory() as folder:
         path = Path(folder, _name(file))
         path.write_bytes(content)
-        return load_path(path, with_metadata=True)
+        return load_path(path, map_location, with_metadata=True)

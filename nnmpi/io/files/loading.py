@@ -11,6 +11,8 @@ from typing import IO, Any, Literal, NamedTuple, overload
 import numpy as np
 
 from nnmpi import addons
+from nnmpi.arrays import backend
+from nnmpi.autograd import Tensor
 from nnmpi.io.files.model_files import model_file
 from nnmpi.io.files.saving import BLANK, FILE, STRUCTURE, file_sha256, place_of
 from nnmpi.nn import Module, tensor_files
@@ -68,20 +70,28 @@ def load(
     The file may be one that `save` has written, any safetensors file, an index of shards, or a file
     of `torch.save`; an open file is accepted too.
 
-    Tensors are NumPy arrays, whatever `map_location` is: `load_state_dict` copies them to the
-    device of the model. bfloat16 arrays need the package ml_dtypes; without it they are read as
-    float32. Files of `torch.save` are pickles, which name functions to call. None of them is
-    called: tensors, dicts, lists, tuples, sets, numbers, strings and types are read, and an object
-    of another class is refused with its name. So `weights_only` changes nothing either.
+    Arrays of the state are tensors, on the device `map_location`; on the CPU if it is None, or one
+    of PyTorch's functions or dicts of devices. bfloat16 needs the package ml_dtypes; without it
+    such tensors are read as float32. Files of `torch.save` are pickles, which name functions to
+    call. None of them is called: tensors, dicts, lists, tuples, sets, numbers, strings and types
+    are read, and an object of another class is refused with its name. So `weights_only` changes
+    nothing.
     """
     if hasattr(path, "read"):
-        state, metadata = addons.needed("state_files", "streams").load(path)
+        state, metadata = addons.needed("state_files", "streams").load(path, map_location)
         return (state, metadata) if with_metadata else state
+    is_device = isinstance(map_location, str | backend.Backend)
+    on = backend.get(map_location) if is_device else backend.CPU
+
+    def tensor(array: np.ndarray, requires_grad: bool = False) -> Tensor:
+        return Tensor(on.asarray(array), requires_grad)
+
     if tensor_files.is_pickle(Path(path)):
-        state = addons.needed("state_files", "pickle")(path)
+        state = addons.needed("state_files", "pickle")(path, tensor)
         return (state, {}) if with_metadata else state
     check_digest(path)
-    state = {name: stored.read() for name, stored in tensor_files.stored_in(Path(path)).items()}
+    stored = tensor_files.stored_in(Path(path))
+    state = {name: tensor(in_file.read()) for name, in_file in stored.items()}
     metadata = read_metadata(path)
     if text := metadata.get(STRUCTURE):
         state = addons.needed("state_files", "nested").restored(text, state, path)

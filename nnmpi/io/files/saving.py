@@ -14,6 +14,7 @@ import numpy as np
 
 from nnmpi import addons
 from nnmpi.arrays.dtypes import named
+from nnmpi.autograd import on_host
 from nnmpi.io.files.atomic import NotSavedError as NotSavedError
 from nnmpi.io.files.atomic import check_target, refusing, replaced
 from nnmpi.io.files.model_files import model_file
@@ -58,8 +59,8 @@ def save(
     """Writes a state dictionary to a file, atomically: after a failure an old file is unchanged.
 
     `path` may also be an open file, such as io.BytesIO. The state may also be an array, or a nested
-    dict, list or tuple of numbers, strings and arrays, which `load` returns unchanged. `metadata`
-    may be that of another file; digests in it are replaced or left out.
+    dict, list or tuple of numbers, strings and arrays, which `load` returns with tensors in the
+    place of arrays. `metadata` may be that of another file; digests in it are replaced or left out.
 
     A run of a Trainer writes this metadata:
 
@@ -87,7 +88,7 @@ def save(
             )
     is_plain = isinstance(state, Mapping) and all(map(is_array, state.values()))
     if is_plain and all(isinstance(name, str) for name in state):
-        arrays = {name: np.asarray(a) for name, a in state.items()}
+        arrays = {name: np.asarray(on_host(a)) for name, a in state.items()}
     else:
         arrays, kept[STRUCTURE] = addons.needed("state_files", "nested").flattened(state, path)
     index = [HeaderRow(name, a.dtype, a.shape) for name, a in arrays.items()]

@@ -4,7 +4,7 @@
     before      pickles, one behind the other: a number, the version, the system, the value, the
                 keys of the storages; then for each storage its length, and its elements
 
-A tensor is a view of a storage, which several tensors may share; so may the arrays read here.
+A tensor is a view of a storage, which several tensors may share; so may those read here.
 """
 
 import mmap
@@ -12,13 +12,14 @@ import os
 import struct
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnmpi.arrays.dtypes import has_bfloat16
+from nnmpi.autograd import Tensor
 from nnmpi.autograd.replacements import TYPES
 from nnmpi.io.torch_files.unpickle import RefusedPickleError, Unpickler, plain_key
 from nnmpi.options.quoting import shown
@@ -73,8 +74,8 @@ def _tensor(
     hooks: Any = None,
     metadata: Any = None,
 ) -> np.ndarray:
-    """Returns a tensor as a view of its storage; offset, shape and strides count elements.
-    `requires_grad` and `hooks` are ignored.
+    """Returns a tensor as an array, a view of its storage; offset, shape and strides count
+    elements. `requires_grad` and `hooks` are ignored.
 
     Raises ValueError unless the storage has all of these elements, or if there is `metadata`: then
     the tensor is a negated or conjugated view.
@@ -164,11 +165,28 @@ NAMES: Mapping[str, Any] = {
 """The names that pickles may use, with the function to call or the type in place of PyTorch's."""
 
 
+def _with_tensors(make: Callable[[np.ndarray, bool], Tensor]) -> dict[str, Any]:
+    """Returns NAMES with functions that return tensors in place of arrays. make(array,
+    requires_grad) makes a tensor."""
+
+    def made(rebuild: Callable[..., np.ndarray]) -> Callable[..., Tensor]:
+        return lambda *given: make(rebuild(*given), len(given) > 4 and given[4] is True)
+
+    def parameter(tensor: Any, requires_grad: Any, *about: Any) -> Tensor:
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"a parameter that is a {type(tensor).__name__}")
+        return tensor.detach().requires_grad_(requires_grad is True)
+
+    tensors = {n: made(f) for n, f in NAMES.items() if f in (_tensor, _tensor_of_type)}
+    return {**NAMES, **tensors, "torch._utils._rebuild_parameter": parameter}
+
+
 class _Archive:
     """Reads a file of PyTorch since 1.6, a zip archive: its value, and each storage once."""
 
-    def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
+    def __init__(self, archive: zipfile.ZipFile, size: int, names: Mapping[str, Any]) -> None:
         self._archive, self._storages = archive, dict[str, np.ndarray]()
+        self._unpickler = Unpickler(names, self._storage)
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
             raise ValueError("a compressed archive, which torch.save does not write")
@@ -185,7 +203,7 @@ class _Archive:
     def value(self) -> Any:
         """Returns the value that the file contains."""
         pickled = BytesIO(self._archive.read(f"{self._folder}data.pkl"))
-        return Unpickler(NAMES, self._storage).load(pickled)
+        return self._unpickler.load(pickled)
 
     def _storage(self, named: Any) -> Storage:
         kind, key, _ = _parts(named)
@@ -199,13 +217,14 @@ class _Legacy:
     """Reads a file of PyTorch before 1.6, in which the storages (memory of tensors) come after the
     pickled value that uses them."""
 
-    def __init__(self, content: mmap.mmap) -> None:
+    def __init__(self, content: mmap.mmap, names: Mapping[str, Any]) -> None:
         self._content, self._storages = content, dict[str, Storage]()
+        self._unpickler = Unpickler(names, self._storage)
         self._left = len(content)
 
     def value(self) -> Any:
         """Returns the value that the file contains."""
-        unpickler = Unpickler(NAMES, self._storage)
+        unpickler = self._unpickler
         magic, _, system = (unpickler.load(self._content) for _ in range(3))
         if magic != MAGIC:
             raise RefusedPickleError("a pickle that torch.save has not written")
@@ -265,20 +284,23 @@ def _in_order(data: np.ndarray, kind: str, is_swapped: bool) -> np.ndarray:
     return data.view(_stored(kind)).byteswap().view("uint8")
 
 
-def read(path: str | os.PathLike[str]) -> Any:
-    """Returns the value in a file of `torch.save`, with arrays on the host in place of tensors.
+def read(
+    path: str | os.PathLike[str], make: Callable[[np.ndarray, bool], Tensor] | None = None
+) -> Any:
+    """Returns the value in a file of `torch.save`, with arrays on the host in place of tensors, or
+    with tensors that make(array, requires_grad) returns.
 
     It may consist of dictionaries, lists, tuples, sets, numbers, strings and types. Raises
     ValueError for other objects, and never runs code of the file.
     """
-    cannot = f"cannot load {shown(path)}"
+    cannot, names = f"cannot load {shown(path)}", NAMES if make is None else _with_tensors(make)
     try:
         with open(path, "rb") as file:
             if zipfile.is_zipfile(file):
                 with zipfile.ZipFile(file) as archive:
-                    return _Archive(archive, os.path.getsize(path)).value()
+                    return _Archive(archive, os.path.getsize(path), names).value()
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return _Legacy(content).value()
+                return _Legacy(content, names).value()
     except RefusedPickleError as error:
         raise ValueError(
             f"{cannot}: it has {error}, and nnmpi reads tensors, dictionaries, lists, tuples, "

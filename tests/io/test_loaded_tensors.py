@@ -1,0 +1,162 @@
+"""`nnmpi.load` returns tensors, as `torch.load` does of the same file."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers.datafiles import refused
+from helpers.device import ON_DEVICE
+from helpers.ops.oracle import needs_torch, pytorch
+
+import nnmpi
+from nnmpi import nn, optim
+from nnmpi.arrays import backend
+
+RNG = np.random.default_rng(0)
+STATE = {
+    "model": {"w": RNG.standard_normal((4, 3)).astype("float32"), "v": RNG.standard_normal((2, 2))},
+    "lists": [1, "text", np.arange(6).reshape(2, 3), (np.array([True, False]), None)],
+    "half": np.array([0.5, -3.0, 7.0], ml_dtypes.bfloat16),
+    "scalar": np.array(2.5),
+    "epoch": 3,
+}
+
+USES: dict[str, Callable[[Any], Any]] = {
+    "std": lambda s: s["model"]["w"].std(),
+    "var of rows": lambda s: s["model"]["v"].var(1),
+    "transpose": lambda s: s["model"]["w"].transpose(0, 1),
+    "size": lambda s: s["model"]["w"].size(0),
+    "max": lambda s: s["model"]["w"].max(1).values,
+    "places of the largest": lambda s: s["model"]["w"].max(1).indices,
+    "sort": lambda s: s["model"]["w"].sort()[1],
+    "median": lambda s: s["model"]["v"].median(),
+    "sum of integers": lambda s: s["lists"][2].sum(dim=1),
+    "integers with floats": lambda s: s["lists"][2] * s["model"]["w"][:2],
+    "halves": lambda s: s["half"].float() * 2,
+    "a mask": lambda s: s["model"]["v"][s["lists"][3][0]],
+    "a number": lambda s: s["scalar"].item() + s["epoch"],
+    "a write": lambda s: s["model"]["w"].mul_(2)[0].add_(1),
+    "a gradient": lambda s: gradient(s["model"]["w"]),
+    "zeros like it": lambda s: s["model"]["w"].new_zeros(2),
+}
+
+
+def gradient(w: Any) -> Any:
+    (w.requires_grad_() ** 2).sum().backward()
+    return w.grad
+
+
+def as_tensors(torch: Any, value: Any) -> Any:
+    """The value with PyTorch's tensors in the place of arrays."""
+    if isinstance(value, dict):
+        return {key: as_tensors(torch, item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(as_tensors(torch, item) for item in value)
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype == ml_dtypes.bfloat16:
+        return torch.tensor(value.astype("float32")).bfloat16()
+    return torch.tensor(value)
+
+
+@needs_torch
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize("kind", ["pt", "old pt", "safetensors", "open file"])
+def test_tensors_of_files_mean_what_they_mean_in_pytorch(
+    kind: str, use: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    torch, file, state = pytorch(), tmp_path / "state", as_tensors(pytorch(), STATE)
+    if kind == "safetensors":
+        nnmpi.save(STATE, file)
+        found = nnmpi.load(file)
+    else:
+        torch.save(state, file, _use_new_zipfile_serialization=kind != "old pt")
+        found = nnmpi.load(io.BytesIO(file.read_bytes()) if kind == "open file" else file)
+        state = torch.load(file)
+    ours, theirs = use(found), use(state)
+    assert type(ours).__name__ == type(theirs).__name__
+    if isinstance(theirs, torch.Tensor):
+        assert str(ours.dtype) == str(theirs.dtype).removeprefix("torch.")
+        assert ours.shape == tuple(theirs.shape)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+@needs_torch
+def test_gradients_and_shared_memory_are_those_of_the_file(tmp_path: Path) -> None:
+    torch, file = pytorch(), tmp_path / "x.pt"
+    w = torch.arange(6.0).reshape(2, 3)
+    z = torch.ones(2, requires_grad=True)
+    torch.save({"w": w, "row": w[1], "p": torch.nn.Parameter(w[0].clone()), "z": z, "y": z}, file)
+    ours, theirs = nnmpi.load(file), torch.load(file)
+    for name, t in theirs.items():
+        assert ours[name].requires_grad == t.requires_grad, name
+        assert ours[name].is_leaf, name
+    for state in (ours, theirs):
+        state["row"].zero_()
+        (state["z"] * 3).sum().backward()
+    np.testing.assert_array_equal(ours["w"], theirs["w"])
+    np.testing.assert_array_equal(ours["y"].grad, theirs["y"].grad)
+    nnmpi.save(ours, tmp_path / "ours")
+    np.testing.assert_array_equal(nnmpi.load(tmp_path / "ours")["z"], [1, 1])
+
+
+@pytest.mark.parametrize("metadata", [False, True])
+def test_a_file_has_tensors_to_write_to(metadata: bool, tmp_path: Path) -> None:
+    nnmpi.save({"w": np.ones(3), "n": np.zeros((0, 2)), "i": np.array(1)}, tmp_path / "m")
+    found = nnmpi.load(tmp_path / "m", with_metadata=metadata)
+    state = found[0] if metadata else found
+    for t in state.values():
+        assert type(t) is nnmpi.Tensor
+        assert not t.requires_grad
+        t.add_(1)
+    assert [state[name].tolist() for name in ("w", "n", "i")] == [[2, 2, 2], [], 2]
+    assert nnmpi.load(tmp_path / "m")["w"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("on", [backend.CPU, ON_DEVICE])
+@pytest.mark.parametrize("nested", [False, True])
+def test_tensors_are_where_map_location_says(nested: bool, on: Any, tmp_path: Path) -> None:
+    state = {"a": {"w": np.arange(6.0)}} if nested else {"w": np.arange(6.0)}
+    nnmpi.save(state, tmp_path / "m")
+    content = (tmp_path / "m").read_bytes()
+    for where in (on.name, on):
+        for file in (tmp_path / "m", io.BytesIO(content)):
+            found = nnmpi.load(file, where)
+            w = found["a"]["w"] if nested else found["w"]
+            assert w.device == on
+            np.testing.assert_array_equal(w, np.arange(6.0))
+    for usual in (None, lambda storage, location: storage, {"cuda:0": "cpu"}):
+        found = nnmpi.load(tmp_path / "m", map_location=usual)
+        assert (found["a"] if nested else found)["w"].device == backend.CPU
+    with refused("device 'tpu' is not one of"):
+        nnmpi.load(tmp_path / "m", map_location="tpu")
+
+
+@pytest.mark.parametrize("on", [backend.CPU, ON_DEVICE])
+def test_models_and_optimizers_take_tensors_of_files(on: Any, tmp_path: Path) -> None:
+    def made() -> tuple[Any, Any]:
+        model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to(on=on)
+        return model, optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+
+    def step(model: Any, opt: Any) -> None:
+        opt.zero_grad()
+        model(nnmpi.tensor(np.eye(4, 3, dtype="float32"), on=on)).pow(3).sum().backward()
+        opt.step()
+
+    model, opt = made()
+    step(model, opt)
+    nnmpi.save({"model": model.state_dict(), "opt": opt.state_dict()}, tmp_path / "m")
+    again, its = made()
+    state = nnmpi.load(tmp_path / "m", map_location=on)
+    again.load_state_dict(state["model"])
+    its.load_state_dict(state["opt"])
+    for t in state["model"].values():
+        t.zero_()  # the model has copied it
+    step(model, opt)
+    step(again, its)
+    for name, t in model.state_dict().items():
+        np.testing.assert_array_equal(again.state_dict()[name], t, err_msg=name)
