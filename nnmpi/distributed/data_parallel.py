@@ -72,14 +72,14 @@ class DistributedDataParallel(Module):
         self._means = GradientMeans(self._rows, trained, bucket_cap_mb * MEGABYTE)
         self.module = module
         self._broadcast([*module.parameters()])
-        self._broadcast(_buffers(module))
+        self._broadcast([*module.buffers()])
         joined(process_group).models.append(ref(self))
 
     def forward(self, *args: Any, **options: Any) -> Any:
         """Returns the output of the model. A backward pass through it averages gradients at its
         end, except under `no_sync`."""
         if self._broadcast_buffers and self.training and self._was_synced:
-            self._broadcast(_buffers(self.module))
+            self._broadcast([*self.module.buffers()])
         y = self.module(*args, **options)
         self._was_synced = self._is_synced and bool(recording.get())
         if not self._was_synced:
@@ -161,10 +161,6 @@ def _slices(parameters: Sequence[Parameter]) -> list[tuple[FlatStore, int, int]]
 
 def _dtype(p: Parameter) -> str:
     return str(p.dtype)
-
-
-def _buffers(module: Module) -> list[Any]:
-    return [array for _, array in module.named_buffers()]
 
 
 def _each_tensor(function: Callable[[Tensor], Tensor], y: Any) -> Any:

@@ -167,23 +167,31 @@ class Module(Hooked, Registries):
     ) -> Iterator[tuple[str, Parameter]]:
         """Yields the name and value of each parameter once, under its first name; with
         `recurse=False` only the parameters of this module itself."""
-        seen: set[int] = set()
-        for full, m, name in self._entries("_parameters", prefix=prefix, recurse=recurse):
-            p = getattr(m, name)
-            if id(p) not in seen:
-                seen.add(id(p))
-                yield full, p
+        return self._named("_parameters", prefix, recurse)
+
+    def _named(self, registry: str, prefix: str, recurse: bool) -> Iterator[tuple[str, Any]]:
+        """Yields the name and value of each parameter or buffer once, under its first name, except
+        None. `registry` names the kind, parameters or buffers."""
+        first: dict[Any, str] = {}
+        for full, m, name in self._entries(registry, prefix=prefix, recurse=recurse):
+            first.setdefault(getattr(m, name), full)
+        return ((full, t) for t, full in first.items() if t is not None)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """Yields each parameter once; with `recurse=False` only the parameters of this module
         itself."""
         return (p for _, p in self.named_parameters(recurse=recurse))
 
-    def named_buffers(self) -> Iterator[tuple[str, Array]]:
-        """Yields the name and array of each buffer."""
-        return ((full, getattr(m, name)) for full, m, name in self._entries("_buffers"))
+    def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """Yields the name and tensor of each buffer once, under its first name; with
+        `recurse=False` only the buffers of this module itself."""
+        return self._named("_buffers", prefix, recurse)
 
-    def tensors(self) -> Iterator[tuple[Place, Parameter | Array]]:
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """Yields each buffer once; with `recurse=False` only the buffers of this module itself."""
+        return (t for _, t in self.named_buffers(recurse=recurse))
+
+    def tensors(self) -> Iterator[tuple[Place, Tensor]]:
         """Yields (place, parameter or buffer) for each entry of the state dict, in its order. The
         Place has the name and shape of the whole tensor, and the part of it that this rank has.
 
@@ -192,8 +200,9 @@ class Module(Hooked, Registries):
         for full, m, name in self._entries("_parameters", "_buffers"):
             value = getattr(m, name)
             place = value.place if isinstance(value, Parameter) else m._buffers[name]
-            place = place or Place.of_whole("", value.shape)
-            yield place._replace(path=full), value
+            if value is not None and place is not False:
+                place = place or Place.of_whole("", value.shape)
+                yield place._replace(path=full), value
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Freezes all parameters, or makes them trainable again."""

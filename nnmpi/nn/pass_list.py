@@ -33,6 +33,7 @@ from nnmpi.autograd.recording import recording
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, Pass, current_pass
+from nnmpi.nn.registries import buffers_of
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.nn.tracing import unchanged
 
@@ -286,7 +287,7 @@ def without_data(
     replaced by arrays that have a shape but no data; `stand_ins` collects what stands for which
     memory. It yields a function that tells whether a buffer was assigned meanwhile."""
     modules = dict.fromkeys(m for part in parts for m in part.modules())
-    buffers = [(m, name, getattr(m, name)) for m in modules for name in m._buffers]
+    buffers = [(m, name, t.operand) for m, name, t in buffers_of(modules)]
     parameters = dict.fromkeys((*(p for part in parts for p in part.parameters()), *others))
     stores = [(p, _StandInStore(p, stand_ins)) for p in parameters]
     stores_of_others = [(p, p.store, p.index, p.has_grad) for p in others]
@@ -296,12 +297,11 @@ def without_data(
         restored.callback(_put_back, stores_of_others)
         for p, store in stores:
             p.move(store, 0)
-        without = [
-            (m, name, None if array is None else stand_ins.of(array)) for m, name, array in buffers
-        ]
+        without = [(m, name, Tensor(stand_ins.of(array))) for m, name, array in buffers]
+        memory = [t.operand for _, _, t in without]
         for m, name, stand_in in without:
-            object.__setattr__(m, name, stand_in)
-        yield lambda: any(getattr(m, name) is not array for m, name, array in without)
+            setattr(m, name, stand_in)
+        yield lambda: [*map(id, memory)] != [id(t.operand) for _, _, t in buffers_of(modules)]
 
 
 def _put_back(parameters: Iterable[tuple[Parameter, Any, int, bool]]) -> None:

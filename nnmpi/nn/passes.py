@@ -162,24 +162,25 @@ def combined_buffers(
     backward pass.
     """
     stats, n = current.batch_stats, 1 if current.samples is None else len(current.samples)
-    arrays = {name: getattr(module, name) for name in combine if getattr(module, name) is not None}
+    buffers = {name: t for name in combine if (t := getattr(module, name)) is not None}
+    arrays = {name: t.operand for name, t in buffers.items()}
     old = {name: array.copy() for name, array in arrays.items()}
     if isinstance(stats, ReplayStats):
         old = stats.computed_once(partial(dict, old))
     for name, array in old.items():
-        object.__setattr__(module, name, array.copy())
+        setattr(module, name, array.copy())
     try:
         yield
     finally:
-        after = {name: getattr(module, name) for name in arrays}
-        for name, array in arrays.items():
-            object.__setattr__(module, name, array)
+        after = {name: getattr(module, name).operand for name in arrays}
+        for name, buffer in buffers.items():
+            setattr(module, name, buffer)
     for name, array in arrays.items():
-        if np.shape(after[name]) != array.shape:
+        if after[name].shape != array.shape:
             raise ValueError(
                 f"{name}: `forward` has changed the shape of this buffer from {array.shape} to "
-                f"{np.shape(after[name])}, so parts of a batch cannot be combined; keep a cache as "
-                "a plain attribute"
+                f"{after[name].shape}, so parts of a batch cannot be combined; keep a cache as a "
+                "plain attribute"
             )
         sums = combine[name] == "sum"
         xp = backend.xp_of(array)

@@ -4,10 +4,10 @@ types and devices."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.arguments import one_of, type_and_device
 from nnmpi.autograd.torch_names import to_method
-from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.parameter import Parameter, ParameterData
 from nnmpi.nn.passes import Combine, checked_combine
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import SeedState, next_seed_state
@@ -40,6 +40,10 @@ IS_PARAMETER = (
     " is a Parameter and cannot become a {kind}: assign a Parameter or None, or write into .data"
 )
 IS_MODULE = " is a Module and cannot become a {kind}: assign a Module or None"
+IS_NO_TENSOR = (
+    ": a buffer is a Tensor, an array or None, not a {kind}; give nnmpi.tensor(...) of numbers, "
+    "and use a plain attribute for anything else"
+)
 """Reasons why a value cannot be assigned to an attribute, behind the name of that."""
 
 
@@ -71,7 +75,8 @@ class Registries:
         return self
 
     _parameters: dict[str, Parameter]
-    _buffers: dict[str, Place | None]  # None: this rank has the whole array
+    _buffers: dict[str, Place | Literal[False] | None]
+    """By name: None if this rank has the whole array; False if state dicts leave the buffer out."""
     _modules: dict[str, Any]
     _parent: Any
     _name: str
@@ -87,7 +92,7 @@ class Registries:
             if other is not registry:  # the name may have had a value of another kind
                 other.pop(name, None)
         if registry is self._buffers:
-            value = buffer_array(f"{type(self).__name__}.{name}", value)
+            value = self._buffer(name, value)
         elif registry is not None:
             registry[name] = value  # a replacement keeps the position of the old value
         if isinstance(value, Parameter | Registries):
@@ -127,7 +132,7 @@ class Registries:
         for registry, reason in ((self._parameters, IS_PARAMETER), (self._modules, IS_MODULE)):
             if name in registry and value is not None:
                 self._refuse(name, value, reason)
-        return self._buffers if name in self._buffers and value is not None else None
+        return self._buffers if name in self._buffers else None
 
     def _refuse(self, name: str, value: Any, reason: str) -> NoReturn:
         """Raises ValueError for a value that cannot be assigned to the attribute `name`; `reason`
@@ -155,28 +160,40 @@ class Registries:
     def register_buffer(
         self,
         name: str,
-        value: Array | Tensor,
-        place: Place | None = None,
+        tensor: Tensor | Array | None,
+        persistent: bool = True,
         *,
+        place: Place | None = None,
         combine: Combine | None = None,
     ) -> None:
-        """Adds an array that is saved with the model but not trained.
+        """Adds a tensor that is saved with the model but not trained; an array becomes a tensor in
+        its memory. With None the name may get a tensor later. With `persistent=False` state dicts
+        and checkpoints leave the buffer out.
 
-        `place` (with any path) is needed if the array is a part of a larger one. `combine` is
+        `place` (with any path) is needed if the tensor is a part of a larger one. `combine` is
         needed if `forward` changes the buffer: it says how the changes by parts of a batch are
         combined (see `nnmpi.nn.passes.Combine`). "mean": the buffer becomes the mean of its values
         after each part, weighted by the number of samples, as for running statistics; "sum": the
         changes are added, as for a counter of samples. With `--sync asp` and `ssp` workers average
         buffers after each epoch. A cache that grows belongs in a plain attribute instead.
         """
-        where = f"{type(self).__name__}.{name}"
-        array = buffer_array(where, value)
-        if place is not None:
-            check_buffer(where, array, place)
-        self._buffers[name] = place
+        buffer = self._buffer(name, tensor)
+        if place is not None and buffer is not None:
+            check_buffer(f"{type(self).__name__}.{name}", buffer, place)
+        self._buffers[name] = place if persistent else False
         if combine:
             self._combine = {**self._combine, name: checked_combine(combine)}
-        object.__setattr__(self, name, array)
+        object.__setattr__(self, name, buffer)
+
+    def _buffer(self, name: str, value: Any) -> Tensor | None:
+        """Returns the tensor of a buffer, which may be given as an array, or None; raises
+        ValueError for anything else."""
+        if backend.is_array(value):
+            return Tensor(value)
+        if not isinstance(value, Tensor | None):
+            self._refuse(name, value, IS_NO_TENSOR)
+        # the memory of a parameter may move
+        return value.detach() if isinstance(value, Parameter | ParameterData) else value
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Assigns a parameter, or None, to the attribute of this name."""
@@ -206,7 +223,7 @@ class Registries:
     # ---- types and devices
 
     parameters: Callable[..., Iterator[Parameter]]
-    _entries: Callable[..., Iterator[tuple[str, Any, str]]]
+    modules: Callable[[], Iterator[Any]]
 
     def to(
         self,
@@ -239,9 +256,10 @@ class Registries:
     def convert_buffers(self, dtype: Any, on: Backend) -> None:
         """Converts the floating-point buffers to `dtype`, and moves all buffers to a backend
         (NumPy, or CuPy on a GPU)."""
-        for _, m, name in self._entries("_buffers"):
-            old = getattr(m, name)
-            object.__setattr__(m, name, on.asarray(old, dtype if is_float(old.dtype) else None))
+        for m, name, t in buffers_of(self.modules()):
+            array = on.asarray(t.operand, dtype if is_float(t.dtype) else None)
+            if array is not t.operand:
+                setattr(m, name, array)
 
     # ---- copies and pickles
 
@@ -333,30 +351,20 @@ def constructor_options(kind: type[Registries]) -> list[inspect.Parameter]:
     return [*inspect.signature(kind.__init__).parameters.values()][1:]
 
 
-def buffer_array(name: str, value: Any) -> Array:
-    """Returns the array of a buffer, which may be given as a Tensor; raises ValueError for anything
-    else."""
-    array = _lent(value) if isinstance(value, Tensor) else value
-    if not backend.is_array(array):
-        raise ValueError(
-            f"{name}: a buffer is an array or a Tensor, not a {type(value).__name__}; give "
-            "np.asarray(...) of numbers, and use a plain attribute for anything else"
-        )
-    return array
+def buffers_of(modules: Iterable[Any]) -> list[tuple[Any, str, Tensor]]:
+    """Returns (module, name, tensor) for each buffer of these modules, except those that are None.
+
+    The library reads and writes `operand`, the array of the tensor. It replaces the array by
+    setattr(module, name, array): so a tensor that the program has got keeps its own.
+    """
+    return [(m, n, t) for m in modules for n in m._buffers if (t := getattr(m, n)) is not None]
 
 
-def _lent(t: Tensor) -> Array:
-    """Returns the array of a tensor, and records in the tensor that others use its memory, so that
-    later in-place ops write to this memory and do not replace it."""
-    t.storage.lend()
-    return t.array
-
-
-def check_buffer(name: str, array: Array, place: Place) -> None:
-    """Raises ValueError unless an array has the shape of the part that `place` describes."""
+def check_buffer(name: str, buffer: Tensor, place: Place) -> None:
+    """Raises ValueError unless a buffer has the shape of the part that `place` describes."""
     place._replace(path=name).check()
-    if place.local_shape != tuple(array.shape):
+    if place.local_shape != buffer.shape:
         raise ValueError(
-            f"{name}: the buffer has shape {tuple(array.shape)}, but its place describes a part of "
+            f"{name}: the buffer has shape {buffer.shape}, but its place describes a part of "
             f"shape {place.local_shape}; make them equal"
         )

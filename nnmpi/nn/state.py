@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from nnmpi.arrays import backend
-from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd import Tensor, on_host
 from nnmpi.nn.parameter import Parameter
@@ -163,7 +162,7 @@ class LoadedKeys(NamedTuple):
 
 
 def load_into(
-    targets: Sequence[tuple[Place, Parameter | Array]], state: Mapping[str, Any], strict: bool
+    targets: Sequence[tuple[Place, Tensor]], state: Mapping[str, Any], strict: bool
 ) -> LoadedKeys:
     """Copies a state into `targets`, parameters and buffers, and returns the names that do not
     match.
@@ -225,11 +224,10 @@ def _some(texts: Sequence[str], separator: str) -> str:
     return separator.join(texts[:4]) + more
 
 
-def assign(target: Any, value: np.ndarray) -> None:
+def assign(target: Tensor, value: np.ndarray) -> None:
     """Copies a host array into a parameter or a buffer, on any backend."""
-    array = target.operand if isinstance(target, Tensor) else target
+    array = target.operand
     array[...] = backend.of(array).asarray(value, array.dtype)
-    if isinstance(target, Tensor):
-        target.mark_written()
+    target.storage.mark_written()
     if isinstance(target, Parameter):
-        target.seed = None  # no longer the initial values
+        target.values_written()

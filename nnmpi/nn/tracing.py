@@ -32,7 +32,7 @@ from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder,
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.passes import UNTRACKED, Pass, current_pass
-from nnmpi.nn.registries import REGISTRIES
+from nnmpi.nn.registries import REGISTRIES, buffers_of
 from nnmpi.nn.sequential import forget_steps
 from nnmpi.nn.single_store import SingleStore
 
@@ -219,10 +219,9 @@ def unchanged(module: Module) -> Iterator[None]:
     modules = list(dict.fromkeys(module.modules()))
     attributes = [vars(m) | {name: dict(vars(m)[name]) for name in REGISTRIES} for m in modules]
     parameters = [(p, p.store, p.index, p.has_grad) for p in module.parameters()]
-    buffers = [(m, name, getattr(m, name)) for m in modules for name in m._buffers]
     try:
-        for m, name, array in buffers:
-            setattr(m, name, array.copy())
+        for m, name, t in buffers_of(modules):
+            setattr(m, name, t.operand.copy())
         yield
     finally:
         for p, store, index, has_grad in parameters:

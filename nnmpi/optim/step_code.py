@@ -24,7 +24,7 @@ from nnmpi.autograd import Tensor, no_grad
 from nnmpi.autograd.torch_names import METHODS_ON_USE
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.registries import read_attributes
+from nnmpi.nn.registries import buffers_of, read_attributes
 from nnmpi.nn.users_code import UnfitError, UsersCode, compared, contents, is_own, is_plain
 from nnmpi.optim.optimizer import Optimizer
 from nnmpi.optim.step_values import FUNCTIONS, MISSING, is_known, is_namespace, kind_of
@@ -115,7 +115,7 @@ class StepCode:
         # they are drawn now, as lists hold their memory
         if any(not isinstance(p.operand, np.ndarray) for p in self.parameters):
             raise UnfitError("the step computes on a GPU")
-        self._variables += [(vars(m), name) for m in self.all_modules for name in m._buffers]
+        self._with_buffers = [m for m in self.all_modules if m._buffers]
         self._objects, self._changes = self._read(), [*map(_CHANGES, self.all_modules)]
         compared_objects = map(compared, self._objects)
         self.state = *self._changes, *self._of_modules.state(), *compared_objects
@@ -142,6 +142,7 @@ class StepCode:
         values = [variables.get(name, MISSING) for variables, name in self._variables]
         values += map(contents, self._cells)
         values += map(type, self._owners)
+        values += (t.operand for _, _, t in buffers_of(self._with_buffers))
         for function in self._functions:
             values += function.__code__, function.__defaults__
             values += (function.__kwdefaults__ or {}).values()

@@ -104,12 +104,10 @@ class AveragedModel(Module):
         current = [
             p.detach().to(a.device) for p, a in zip(model.parameters(), averaged, strict=True)
         ]
-        for (_, old), (_, new) in zip(
-            self.module.named_buffers(), model.named_buffers(), strict=True
-        ):
+        for old, new in zip(self.module.buffers(), model.buffers(), strict=True):
             if self.use_buffers and old.dtype.kind == "f":
-                averaged.append(Tensor(old))
-                current.append(Tensor(new))
+                averaged.append(old)
+                current.append(new)
             else:
                 old[...] = new
         with no_grad():

@@ -27,6 +27,7 @@ from nnmpi.io.files.atomic import NotSavedError
 from nnmpi.io.output import Event
 from nnmpi.metrics import ACCURACY, Metric
 from nnmpi.nn.losses import ClassLoss
+from nnmpi.nn.parameter import Parameter
 from nnmpi.options import terms
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
@@ -252,7 +253,9 @@ class Checkpoints:
             {k: v for k, v in run.measured.items() if isinstance(v, float)},
             tuple(states_of(self._callbacks)),
             first_names(session.model),
-            tuple(name for name, _ in session.model.named_buffers()),
+            tuple(
+                place.path for place, t in session.model.tensors() if not isinstance(t, Parameter)
+            ),
             tuple(x.name for _, x in module_state(session.model)),
             session.metadata,
             models.facts_of(session.model).sizes(),

@@ -39,8 +39,8 @@ def test_batch_norm_of_some_channels() -> None:
     whole, part, place = nn.BatchNorm2d(5), nn.BatchNorm2d(3), Place("", (5,), ((1, 4),))
     part.weight = Parameter.lazy(place, initial.constant(1.0))
     part.bias = Parameter.lazy(place, initial.constant(0.0))
-    part.register_buffer("running_mean", np.zeros(3, np.float32), place)
-    part.register_buffer("running_var", np.ones(3, np.float32), place)
+    part.register_buffer("running_mean", np.zeros(3, np.float32), place=place)
+    part.register_buffer("running_var", np.ones(3, np.float32), place=place)
     found, wanted = part(Tensor(x[:, 1:4])).data, whole(Tensor(x)).data[:, 1:4]
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(part.running_var, whole.running_var[1:4], rtol=1e-6)

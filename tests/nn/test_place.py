@@ -18,7 +18,7 @@ class Layer(nn.Module):
     def __init__(self, part: tuple[tuple[int, int], ...]) -> None:
         self.weight = Parameter.lazy(Place("", (6, 4), part), normal(1.0), (1, 0))
         place = Place("", (6,), part[:1])
-        self.register_buffer("scale", np.ones(place.local_shape), place)
+        self.register_buffer("scale", np.ones(place.local_shape), place=place)
 
 
 def model(part: tuple[tuple[int, int], ...] = PARTS[0]) -> nn.Sequential:
@@ -69,9 +69,9 @@ def test_a_part_outside_of_the_tensor_is_refused(part: tuple[tuple[int, int], ..
     with refused("does not lie within a tensor of shape (6,)"):
         Parameter.lazy(place, normal(1.0))
     with refused("Module.scale: the part", "does not lie within a tensor of shape (6,)"):
-        nn.Module().register_buffer("scale", np.ones(3), place)
+        nn.Module().register_buffer("scale", np.ones(3), place=place)
 
 
 def test_a_buffer_has_the_shape_of_its_part() -> None:
     with refused("scale: the buffer has shape (3,), but its place describes a part of shape (2,)"):
-        nn.Module().register_buffer("scale", np.ones(3), Place("", (6,), ((1, 3),)))
+        nn.Module().register_buffer("scale", np.ones(3), place=Place("", (6,), ((1, 3),)))

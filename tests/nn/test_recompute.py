@@ -73,7 +73,7 @@ def trained(call: Callable[..., Any], dtype: str = "float32", halves: bool = Fal
             y.backward(seed, on_leaf=on_leaf)
         bits += [y.numpy().tobytes(), leaf.grad_array.tobytes(), " ".join(final).encode()]
     bits += [p.grad_array.tobytes() for p in model.parameters()]
-    return bits + [array.tobytes() for _, array in model.named_buffers()]
+    return bits + [t.array.tobytes() for t in model.buffers()]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])

@@ -107,7 +107,7 @@ def train(task: Task, on: Backend, labels_on: Backend) -> Run:
             optim.clip_grad_norm(model.parameters(), 0.5)
             opt.step()
             run.losses.append(loss.item())
-    for array in (*(p.array for p in model.parameters()), *(b for _, b in model.named_buffers())):
+    for array in (*(p.array for p in model.parameters()), *(t.array for t in model.buffers())):
         assert type(array) is on.xp.ndarray
     run.state.update((name, t.numpy()) for name, t in model.state_dict().items())
     return run

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nnmpi.arrays import backend
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels.norm import track_loop
 from nnmpi.autograd import Tensor, apply, as_tensor
@@ -57,9 +56,9 @@ class _BatchNorm(Module):
             self.register_buffer("running_var", np.ones(num_features, np.float32))
             self.register_buffer("num_batches_tracked", np.zeros((), np.int64))
 
-    running_mean: backend.Array
-    running_var: backend.Array
-    num_batches_tracked: backend.Array
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
         x = as_tensor(x)
@@ -76,7 +75,7 @@ class _BatchNorm(Module):
         """Returns x normalised, scaled and shifted. In training, `batch_stats` combines the moments
         of this rank's samples with those of other ranks; `relu` applies ReLU in the same op."""
         if not self.training and self.track_running_stats:
-            mean, var, n = self.running_mean, self.running_var, 0
+            mean, var, n = self.running_mean.operand, self.running_var.operand, 0
         else:
             stats = batch_stats.moments(norm.moments(x.array), self._track)
             self._refuse_one(stats)  # `_track` refuses it too, but may be called later
@@ -110,9 +109,9 @@ class _BatchNorm(Module):
             return
         momentum: Any = self.momentum
         if momentum is None:  # the mean over all batches
-            momentum = (1 / (self.num_batches_tracked + 1)).astype(self.running_mean.dtype)
+            momentum = (1 / (self.num_batches_tracked.operand + 1)).astype(self.running_mean.dtype)
         running = self.running_mean, self.running_var, self.num_batches_tracked
-        track_loop(*running, stats.mean, stats.m2, stats.n, momentum)
+        track_loop(*(t.operand for t in running), stats.mean, stats.m2, stats.n, momentum)
 
     def extra_repr(self) -> str:
         untracked = "" if self.track_running_stats else ", track_running_stats=False"

@@ -102,8 +102,8 @@ class _SpectralNorm(_Computed):
         return x / xp.maximum(xp.sqrt((x * x).sum()), self.eps)
 
     def weight(self, module: Module) -> Tensor:
-        w, u, v = (getattr(module, f"{self.name}{end}") for end in self.suffixes)
-        matrix = self._matrix(w)
+        w, *vectors = (getattr(module, f"{self.name}{end}") for end in self.suffixes)
+        matrix, (u, v) = self._matrix(w), [t.operand for t in vectors]
         if module.training:
             values = matrix.detach().array
             for _ in range(self.iterations):

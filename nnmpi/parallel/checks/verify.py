@@ -225,12 +225,14 @@ class VerifiedStrategy:
         run and those of the single rank.
         """
         whole_buffers = {
-            place.path: to_host(b).astype(float)
+            place.path: to_host(b.operand).astype(float)
             for place, b in self._models[1].tensors()
             if not isinstance(b, Parameter)
         }
         return largest(
-            difference(to_host(a).astype(float), b[place.slices], _scale(place.path, whole_buffers))
+            difference(
+                to_host(a.operand).astype(float), b[place.slices], _scale(place.path, whole_buffers)
+            )
             for place, a, _ in self._pairs()
             if (b := whole_buffers.get(place.path)) is not None
         )

@@ -5,27 +5,28 @@ import numpy as np
 from nnmpi.arrays.backend import Array
 from nnmpi.nn import Module
 from nnmpi.nn.place import StateArray
+from nnmpi.nn.registries import buffers_of
 from nnmpi.parallel.model.state import HasState, module_state
 
 
 class BufferCopies:
     """Copies of the buffers of a model, taken before a step, which can be restored if the step is
-    undone. They are kept by module and name, since a forward pass may replace a buffer's array.
+    undone. They are kept by module and name, since a forward pass may replace a buffer.
 
     Other state that modules declare in `state_arrays`, and the state of the objects `others`, is
     copied too.
     """
 
     def __init__(self, model: Module, *others: HasState) -> None:
-        self._modules = [module for module in model.modules() if module._buffers]
         self._copies: list[tuple[Module, str, Array]] = []
         self._model, self._others = model, others
         self._elements: list[tuple[StateArray, np.ndarray]] = []
 
     def copy(self) -> None:
         """Copies all buffers of the model, and other state that a step changes, for `put_back`."""
-        names = ((module, name) for module in self._modules for name in module._buffers)
-        self._copies = [(module, name, getattr(module, name).copy()) for module, name in names]
+        self._copies = [
+            (m, name, t.operand.copy()) for m, name, t in buffers_of(self._model.modules())
+        ]
         state = [x for _, x in module_state(self._model)]
         state += [x for other in self._others for x in other.state_arrays()]
         self._elements = [(x, x.elements().copy()) for x in state]
@@ -34,6 +35,6 @@ class BufferCopies:
         """Sets all buffers, and other state, of the model to the values that they had at the last
         `copy`."""
         for module, name, array in self._copies:
-            getattr(module, name)[...] = array
+            getattr(module, name).operand[...] = array
         for x, elements in self._elements:
             x.put(elements)

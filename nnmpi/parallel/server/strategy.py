@@ -152,8 +152,8 @@ class ServerStrategy:
         comm = self.layout.all
         wire = wire_of(comm, self._task.on)
         wire.broadcast(self._store.flat)  # worker 0 has pulled the newest parameters with DONE
-        for _, buffer in self._task.model.named_buffers():
-            wire.broadcast(buffer)
+        for buffer in self._task.model.buffers():
+            wire.broadcast(buffer.operand)
         counters = gather_objects(comm, self._staleness)[self.layout.workers]
         staleness = {
             str(w): {str(s): n for s, n in sorted(counts.items())}

@@ -26,6 +26,7 @@ from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.pass_list import FILLS, PassList, Recording, record, same_calls
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats
+from nnmpi.nn.registries import buffers_of
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.users_code import UnfitError, UsersCode, foreign
 from nnmpi.parallel.batch_stats import Synced
@@ -252,8 +253,7 @@ class StageLists:
         )
 
     def _buffers(self) -> list[Array]:
-        arrays = (getattr(m, name) for m in self._modules for name in m._buffers)
-        return [array for array in arrays if array is not None]
+        return [t.operand for _, _, t in buffers_of(self._modules)]
 
     def _beside_tape(self, key: Any, micro: MicroBatch) -> StagePass:
         """Runs a forward pass by modules and autograd (the tape), and returns a StagePass for its

@@ -170,11 +170,11 @@ def _part(
         own_p = copy_of(p) if cut_of is None else part_of(p, cut_of.axis, cut_of.bounds, comm)
         setattr(new, name, own_p)
     for name in layer._buffers.keys() & at.way.parameters:
-        value = getattr(layer, name)
+        value = getattr(layer, name).operand
         span = list(whole(value.shape))
         span[at.way.parameters[name]] = start, stop
         place = Place("", value.shape, tuple(span))
-        new.register_buffer(name, value[place.slices].copy(), place)
+        new.register_buffer(name, value[place.slices].copy(), place=place)
     if not at.way.pattern.sends and at.way.part is None:
         return new
     part = at.way.part or type(f"Sharded{at.kind}", (_Exchanging, type(layer)), {})

@@ -267,9 +267,7 @@ class _Recording:
         parameters = [*self._module.parameters()]
         arrays = [p.operand for p in parameters]
         arrays += [p.grad_memory for p in parameters if p.requires_grad]
-        modules = self._module.modules()
-        buffers = [getattr(m, name) for m in modules for name in m._buffers]
-        return [*arrays, *(array for array in buffers if array is not None)]
+        return [*arrays, *(t.operand for t in self._module.buffers())]
 
     def _forward(self) -> tuple[Any, list[Tensor]]:
         """Runs the forward pass of the stage; returns (the tensor from which the backward pass

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from nnmpi.arrays import backend
-from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.state import assign
 from nnmpi.parallel.recovery.backup import Version, backups
 from nnmpi.run.recovery.run_counters import counters_now
@@ -90,8 +89,7 @@ def _share_untrained(session: Session) -> None:
     trained = {v.path for v in session.arrangement.graph.variables if v.is_trained}
     for place, tensor in session.model.tensors():
         if place.path not in trained:
-            array = tensor.array if isinstance(tensor, Parameter) else tensor
-            values = np.array(backend.to_host(array), order="C")
+            values = np.array(backend.to_host(tensor.array), order="C")
             session.comm.broadcast(values)
             if session.strategy.layout.serves:
                 assign(tensor, values)

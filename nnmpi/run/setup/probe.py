@@ -25,6 +25,7 @@ from nnmpi.data.inputs import each
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Edge, leaves
 from nnmpi.nn.passes import UNTRACKED, Pass, ReplayStats
+from nnmpi.nn.registries import buffers_of
 from nnmpi.nn.tracing import unchanged
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -200,9 +201,9 @@ def _uncombined_buffers(model: Module) -> list[tuple[str, np.ndarray]]:
     """Returns (name, values) of those buffers of users' modules that have no rule for combining the
     changes that parts of a batch make."""
     return [
-        (f"{path}.{name}" if path else name, backend.to_host(getattr(m, name)))
+        (f"{path}.{name}" if path else name, backend.to_host(t.operand))
         for path, m in own_modules(model)
-        for name in m._buffers
+        for _, name, t in buffers_of([m])
         if name not in m._combine
     ]
 

@@ -127,7 +127,7 @@ class Parts(nn.Module):
         matrix = Place("", (512, 512), (rows, columns))
         self.matrix = Parameter.lazy(matrix, normal(1.0), (1, 0))
         bias = Place("", (512,), (columns,))
-        self.register_buffer("bias", np.zeros(bias.local_shape), bias)
+        self.register_buffer("bias", np.zeros(bias.local_shape), place=bias)
         self.register_buffer("none", np.zeros((0, 3)))
         self.register_buffer("one", np.array(0))
 

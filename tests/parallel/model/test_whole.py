@@ -35,7 +35,7 @@ class Cut(nn.Module):
         self.columns = Parameter.lazy(columns, normal(1.0), (1, 0))
         self.rows, self.bias = Parameter.lazy(rows, normal(1.0)), nn.Parameter(np.arange(4.0))
         place = Place("", (7,), (part(comm, 7),))
-        self.register_buffer("mean", np.arange(*part(comm, 7), dtype="float32"), place)
+        self.register_buffer("mean", np.arange(*part(comm, 7), dtype="float32"), place=place)
         self.register_buffer("count", np.array(3))
 
 
@@ -151,7 +151,7 @@ def test_parts_that_do_not_make_up_a_tensor_are_refused(parts: list[tuple[int, i
     def rank(comm: Comm) -> None:
         module = nn.Module()
         place = Place("", (4,), (parts[comm.rank],))
-        module.register_buffer("b", np.ones(place.local_shape), place)
+        module.register_buffer("b", np.ones(place.local_shape), place=place)
         with refused("b: the parts", "do not cover its shape (4,)"):
             of(module, comm)
 

@@ -85,7 +85,7 @@ def step(t: Task, stats: BatchStats, samples: np.ndarray, move: Any = None) -> S
         current_pass.reset(token)
     loss = nn.CrossEntropyLoss(reduction="sum")(y, t.y[samples])
     loss.backward(t.on.asarray(np.asarray(1 / len(t.y))))
-    for array in (y.array, x.grad_array, *(b for _, b in model.named_buffers())):
+    for array in (y.array, x.grad_array, *(t.array for t in model.buffers())):
         assert type(array) is t.on.xp.ndarray
     assert (y.dtype, x.grad.dtype) == (t.dtype, t.dtype)
     return Step(
@@ -93,7 +93,7 @@ def step(t: Task, stats: BatchStats, samples: np.ndarray, move: Any = None) -> S
         y.numpy(),
         to_host(x.grad_array),
         [to_host(p.grad_array).copy() for p in model.parameters()],
-        [to_host(b) for _, b in model.named_buffers()],
+        [to_host(t.array) for t in model.buffers()],
     )
 
 
