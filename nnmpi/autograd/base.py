@@ -136,7 +136,7 @@ class TensorBase:
         return replacements.evaluate_ufunc(ufunc, method, inputs, options, TensorBase)
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec else repr(self)
+        return format(self.item(), spec) if spec or not self.shape else repr(self)
 
     def view(self, *sizes: int | tuple[int, ...]) -> Self:
         """The elements in another shape, as by `reshape`, in the same memory: a write to the view

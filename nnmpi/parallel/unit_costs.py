@@ -24,6 +24,7 @@ from nnmpi.data.inputs import arrays, each, parts
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.passes import UNTRACKED, Pass
+from nnmpi.nn.registries import buffers_of
 from nnmpi.nn.seeding import seeded
 from nnmpi.nn.segment import segment
 from nnmpi.nn.tracing import unchanged
@@ -215,6 +216,8 @@ def _passes(
     inputs = needing_gradients(enters)
     for t in inputs:
         t.grad_array = None
+    for m, name, buffer in buffers_of(module.modules()):
+        setattr(m, name, buffer.operand)  # without the history of an earlier pass
     began = _now(on, clock)
     y = forward(module, enters, _PASS)
     ahead, (root, seed) = _now(on, clock) - began, _root(enters, y)

@@ -118,7 +118,44 @@ def by_hand() -> Made:
     return step, [holder], []
 
 
-STEPS = {f.__name__: f for f in (plain, clipped, drawing, adversarial, in_a_class, by_hand)}
+class Centred(nn.Module):
+    """Subtracts a running mean, which it writes by methods of its buffer."""
+
+    def __init__(self) -> None:
+        self.register_buffer("mean", nnmpi.zeros(6))
+        self.register_buffer("seen", nnmpi.tensor(0))
+        self.register_buffer("last", nnmpi.zeros(6), persistent=False)
+        self.register_buffer("unused", None)
+
+    mean: Tensor
+    seen: Tensor
+    last: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        self.seen += len(x)
+        self.last.copy_(x[-1])
+        self.last[0] = 1.0
+        return (x - self.mean) * self.mean.std() + self.last / (1 + self.seen)
+
+
+def centred() -> Made:
+    model = nn.Sequential(Centred(), nn.Linear(6, 3))
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: Any, y: Any) -> Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(Tensor(x)), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step, [model], [optimizer]
+
+
+STEPS = {
+    f.__name__: f for f in (plain, clipped, drawing, adversarial, in_a_class, by_hand, centred)
+}
 
 
 def pair(make: Callable[[], Made]) -> tuple[Made, Made, CompiledStep]:
@@ -165,6 +202,27 @@ def test_what_changes_between_steps_counts(change: Callable[[Made], object]) -> 
         if number == 4:
             change(written)
             change(other)
+        assert results(written[0](*batch)) == results(compiled(*batch))
+        assert bits(written) == bits(other)
+    assert compiled.replays >= 3
+
+
+BUFFERS: dict[str, Callable[[Any], object]] = {
+    "written": lambda m: m.mean.mul_(2.0),
+    "another tensor": lambda m: setattr(m, "mean", m.mean + 1),
+    "other data": lambda m: setattr(m.mean, "data", nnmpi.ones(6)),
+    "one more": lambda m: setattr(m, "unused", nnmpi.ones(1)),
+}
+
+
+@pytest.mark.parametrize("change", BUFFERS.values(), ids=BUFFERS)
+def test_what_changes_of_a_buffer_counts(change: Callable[[Any], object]) -> None:
+    written, other, compiled = pair(centred)
+    for number in range(8):
+        if number == 4:
+            change(written[1][0][0])
+            change(other[1][0][0])
+        batch = digits()
         assert results(written[0](*batch)) == results(compiled(*batch))
         assert bits(written) == bits(other)
     assert compiled.replays >= 3

@@ -56,28 +56,49 @@ class Centred(Module):
         return x - x.mean(axis=0)
 
 
-class Scaled(Module):
-    """Divides by a running mean of absolute values, and counts samples."""
+def written(own: "Scaled", x: Tensor) -> None:
+    own.scale *= 0.9
+    own.scale += 0.1 * np.abs(x.numpy()).mean(axis=0)
 
-    def __init__(self, combine: Any = "mean", assigns: bool = False) -> None:
+
+def assigned(own: "Scaled", x: Tensor) -> None:
+    own.scale = 0.9 * own.scale + 0.1 * np.abs(x.numpy()).mean(axis=0)
+
+
+def assigned_with_history(own: "Scaled", x: Tensor) -> None:
+    own.scale = 0.9 * own.scale + 0.1 * x.abs().mean(0)
+
+
+def written_by_methods(own: "Scaled", x: Tensor) -> None:
+    own.scale.mul_(0.9).add_(x.detach().abs().mean(0), alpha=0.1)
+
+
+def copied(own: "Scaled", x: Tensor) -> None:
+    own.scale.copy_(0.9 * own.scale + 0.1 * x.detach().abs().mean(0))
+
+
+UPDATES = [written, assigned, assigned_with_history, written_by_methods, copied]
+
+
+class Scaled(Module):
+    """Divides by a running mean of absolute values, which `update` changes, and counts samples."""
+
+    def __init__(self, combine: Any = "mean", update: Any = written) -> None:
         self.register_buffer("scale", np.ones(6), combine=combine)
         self.register_buffer("count", np.zeros((), np.int64), combine=combine and "sum")
         self.register_buffer("offset", np.full(6, 0.5))  # never changed
-        self._assigns = assigns
+        self.register_buffer("unsaved", np.full(6, 0.5), persistent=False)
+        self.register_buffer("later", None)
+        self._update = update
 
     scale: Any
     count: Any
     offset: Any
 
     def forward(self, x: Tensor) -> Tensor:
-        y = (x - self.offset) / self.scale.copy()  # which the tape keeps
+        y = (x - 0.5 * (self.offset + self.unsaved)) / self.scale.clone()  # which the tape keeps
         if self.training and len(x):
-            mean = np.abs(x.numpy()).mean(axis=0)
-            if self._assigns:
-                self.scale = 0.9 * self.scale + 0.1 * mean
-            else:
-                self.scale *= 0.9
-                self.scale += 0.1 * mean
+            self._update(self, x)
             self.count += len(x)
         return y
 
@@ -103,13 +124,14 @@ def trained(
     def job(comm: Comm) -> tuple[Event, dict[str, np.ndarray]]:
         trainer = trainer_of(comm, build, **options)
         result = trainer.fit(NullReport())
-        return result, dict(trainer.model.named_buffers())
+        return result, {name: t.numpy() for name, t in trainer.model.named_buffers()}
 
     return threads.run(ranks, job)[0]
 
 
-def same_as_one_rank(layout: str, build: Callable[[], Module]) -> None:
+def same_as_one_rank(layout: str, build: Callable[[], Module], **changes: Any) -> None:
     ranks, options = LAYOUTS[layout]
+    options = options | {name: changes[name] for name in options.keys() & changes}
     alone = {"micro_batches": options.get("micro_batches", 1)}
     if "slices" in options:
         alone = {"reproducible": True, "slices": options["slices"]}
@@ -136,12 +158,48 @@ class Module_(Module):  # noqa: N801 - one that does nothing
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("assigns", [False, True])
+@pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_buffers_that_say_how_parts_combine_are_those_of_one_rank(
-    layout: str, assigns: bool
-) -> None:
-    same_as_one_rank(layout, with_own(lambda: Scaled("mean", assigns)))
+def test_buffers_that_say_how_parts_combine_are_those_of_one_rank(layout: str, update: Any) -> None:
+    same_as_one_rank(layout, with_own(lambda: Scaled("mean", update)))
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_all_ways_to_change_a_buffer_give_the_same(update: Any) -> None:
+    result, buffers = trained(1, with_own(lambda: Scaled("mean", update)))
+    wanted, others = trained(1, with_own(Scaled))
+    assert result["loss"] == pytest.approx(wanted["loss"], rel=1e-12)
+    np.testing.assert_allclose(buffers["1.scale"], others["1.scale"], rtol=1e-12)
+    assert type(buffers["1.scale"]) is np.ndarray
+
+
+class Table(Module):
+    """Has positions in a buffer, and a layer."""
+
+    def __init__(self) -> None:
+        self.register_buffer("rows", nnmpi.tensor(np.linspace(-1, 1, 90).reshape(15, 6)))
+        self.fc = nn.Linear(6, 6)
+
+    rows: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) + self.rows[: x.shape[1]].std(0) * self.rows.T.mean(1)
+
+
+class ReadsTable(Module):
+    """Reads a buffer of a child in its own forward."""
+
+    def __init__(self) -> None:
+        self.table, self.fc = Table(), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.table(x) * self.table.rows.max(0)[0]).tanh() + self.table.rows[3]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_operations_on_buffers_are_those_of_one_rank(layout: str) -> None:
+    # which has two layers with operations between them: all that read one buffer in one stage
+    same_as_one_rank(layout, with_own(ReadsTable), cut="3")
 
 
 def test_a_buffer_counts_every_sample_once() -> None:
@@ -163,9 +221,7 @@ def test_a_buffer_that_does_not_say_so_is_refused(options: Options) -> None:
 def test_a_buffer_that_was_assigned_anew_is_saved(layout: str, tmp_path: Path) -> None:
     ranks, options = LAYOUTS.get(layout, (1, {}))
     combine, path = "mean" if layout == "ring" else None, str(tmp_path / "model.safetensors")
-    _, buffers = trained(
-        ranks, with_own(lambda: Scaled(combine, assigns=True)), save=path, **options
-    )
+    _, buffers = trained(ranks, with_own(lambda: Scaled(combine, assigned)), save=path, **options)
     assert not np.array_equal(buffers["1.scale"], np.ones(6))
     np.testing.assert_array_equal(nnmpi.load(path)["1.scale"], buffers["1.scale"])
 
