@@ -87,7 +87,21 @@ class TracedTensor(Tensor):
         super().mark_written()
 
 
-TracedTensor.__name__ = Tensor.__name__  # error messages show it
+class TracedBuffer(Tensor):
+    """A buffer of a traced module, which notifies the recorder when it is written to."""
+
+    __slots__ = ()
+
+    @property
+    def is_replaceable(self) -> bool:
+        return True
+
+    def mark_written(self) -> None:
+        note_untraceable(WRITES)
+        super().mark_written()
+
+
+TracedTensor.__name__ = TracedBuffer.__name__ = Tensor.__name__  # error messages show it
 
 
 class ConflictError(Exception):
@@ -295,7 +309,7 @@ class GraphRecorder:
     def _edge(self, t: Tensor) -> Tensor:
         """Registers a tensor as a new edge of the graph and returns it; if the tensor is an edge
         already, registers and returns a copy."""
-        if id(t) in self._edges or type(t) is not Tensor:  # known, a parameter or a Lookup
+        if id(t) in self._edges or type(t) is not Tensor:  # known, a variable or a Lookup
             t = Tensor(t.operand, t.needs_grad)
         t.__class__ = TracedTensor
         self._edges[id(t)] = len(self._tensors)

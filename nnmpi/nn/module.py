@@ -201,8 +201,7 @@ class Module(Hooked, Registries):
             value = getattr(m, name)
             place = value.place if isinstance(value, Parameter) else m._buffers[name]
             if value is not None and place is not False:
-                place = place or Place.of_whole("", value.shape)
-                yield place._replace(path=full), value
+                yield (place or Place.of_whole("", value.shape))._replace(path=full), value
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Freezes all parameters, or makes them trainable again."""

@@ -287,9 +287,9 @@ def without_data(
     replaced by arrays that have a shape but no data; `stand_ins` collects what stands for which
     memory. It yields a function that tells whether a buffer was assigned meanwhile."""
     modules = dict.fromkeys(m for part in parts for m in part.modules())
-    buffers = [(m, name, t.operand) for m, name, t in buffers_of(modules)]
     parameters = dict.fromkeys((*(p for part in parts for p in part.parameters()), *others))
     stores = [(p, _StandInStore(p, stand_ins)) for p in parameters]
+    buffers = [(m, name, stand_ins.of(t.operand)) for m, name, t in buffers_of(modules)]
     stores_of_others = [(p, p.store, p.index, p.has_grad) for p in others]
     with ExitStack() as restored:
         for part in parts:
@@ -297,11 +297,11 @@ def without_data(
         restored.callback(_put_back, stores_of_others)
         for p, store in stores:
             p.move(store, 0)
-        without = [(m, name, Tensor(stand_ins.of(array))) for m, name, array in buffers]
-        memory = [t.operand for _, _, t in without]
-        for m, name, stand_in in without:
-            setattr(m, name, stand_in)
-        yield lambda: [*map(id, memory)] != [id(t.operand) for _, _, t in buffers_of(modules)]
+        for m, name, array in buffers:
+            setattr(m, name, array)
+        yield (
+            lambda: [id(a) for *_, a in buffers] != [id(t.operand) for *_, t in buffers_of(modules)]
+        )
 
 
 def _put_back(parameters: Iterable[tuple[Parameter, Any, int, bool]]) -> None:

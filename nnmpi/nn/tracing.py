@@ -28,7 +28,14 @@ from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.nn.axis_names import with_names
 from nnmpi.nn.graph import Arguments, Axis, Call, Edge, Graph, Node, SampleCount, edges_of, mapped
-from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder, note_untraceable
+from nnmpi.nn.graph_recorder import (
+    STEPS,
+    WRITES,
+    ConflictError,
+    GraphRecorder,
+    TracedBuffer,
+    note_untraceable,
+)
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.passes import UNTRACKED, Pass, current_pass
@@ -142,6 +149,8 @@ def _pass(
     with unchanged(model), np.errstate(all="ignore"):  # 0 / 0 is of no interest
         for p in model.parameters():
             p.move(PlaceholderStore(p, dtype, on), 0)
+        for _, _, t in buffers_of(model.modules()):
+            t.__class__ = TracedBuffer
         model.train(n == MORE)
         recorder = GraphRecorder(model, notes, on_growth)
         forget_steps(model)  # cached steps would bypass the recorder
