@@ -24,6 +24,7 @@ class Two(nn.Module):
         self.first, self.last, self.between = nn.Linear(3, 3), nn.Linear(3, 3), between
         self.scale = nn.Parameter(np.ones(3))
         self.scale.requires_grad = False
+        self.norm = nn.BatchNorm1d(3)
         self.calls = 0
 
     def forward(self, x: Tensor) -> Tensor:
@@ -50,6 +51,11 @@ def adds_in_place(model: Two, y: Tensor) -> Tensor:
 def writes_to_a_parameter(model: Two, y: Tensor) -> Tensor:
     model.scale[:2] = 0.0
     return y * model.scale
+
+
+def writes_to_a_buffer_of_a_layer(model: Two, y: Tensor) -> Tensor:
+    model.norm.running_mean[0] = 1.0
+    return y
 
 
 def reads_without_gradients(model: Two, y: Tensor) -> Tensor:
@@ -81,6 +87,7 @@ NOTES: dict[Between, str] = {
     writes: recorder.WRITES,
     adds_in_place: recorder.WRITES,
     writes_to_a_parameter: recorder.WRITES,
+    writes_to_a_buffer_of_a_layer: recorder.WRITES,
     reads_without_gradients: recorder.USES + "no_grad",
     runs_without_gradients: recorder.USES + "no_grad",
     detaches: recorder.DETACHES,

@@ -80,6 +80,10 @@ def copied(own: "Scaled", x: Tensor) -> None:
 UPDATES = [written, assigned, assigned_with_history, written_by_methods, copied]
 
 
+SCALED = ("scale", "count", "offset", "unsaved")
+"""The buffers of Scaled that are not None."""
+
+
 class Scaled(Module):
     """Divides by a running mean of absolute values, which `update` changes, and counts samples."""
 
@@ -171,6 +175,24 @@ def test_all_ways_to_change_a_buffer_give_the_same(update: Any) -> None:
     assert result["loss"] == pytest.approx(wanted["loss"], rel=1e-12)
     np.testing.assert_allclose(buffers["1.scale"], others["1.scale"], rtol=1e-12)
     assert type(buffers["1.scale"]) is np.ndarray
+
+
+@pytest.mark.parametrize("layout", ["shared", "recomputed", "tp"])
+def test_buffers_go_on_from_a_checkpoint(layout: str, tmp_path: Path) -> None:
+    """Those of one rank do not depend on the layout that has written them."""
+    ranks, options = LAYOUTS[layout]
+    build, alone = with_own(Scaled), {"micro_batches": options.get("micro_batches", 1)}
+    runs = []
+    for name, size, given in (("alone", 1, alone), ("several", ranks, options)):
+        folder = {"checkpoint_dir": str(tmp_path / name)}
+        trained(size, build, epochs=1, **folder, **given)
+        runs.append(trained(1, build, resume=True, **folder, **alone))
+    (wanted, buffers), (found, others) = runs
+    assert found["loss"] == pytest.approx(wanted["loss"], rel=1e-9)
+    assert buffers.keys() == others.keys() == {f"1.{name}" for name in SCALED}
+    for name in SCALED:
+        np.testing.assert_allclose(others[f"1.{name}"], buffers[f"1.{name}"], rtol=1e-12)
+    assert others["1.count"] == 2 * len(rows()[1]) * 0.8
 
 
 class Table(Module):
