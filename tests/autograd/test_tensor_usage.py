@@ -47,9 +47,10 @@ def test_gradients_of_powers_are_pytorchs_at_zero_infinity_and_nan():
 def test_format_and_none_and_array():
     t = nnmpi.tensor(1.23456)
     assert f"{t:.3f}" == "1.235"
-    assert f"{t}" == repr(t)
+    assert f"{t}" == str(t.item())  # as in PyTorch; repr(t) names the tensor
     assert (t == None, t != None) == (False, True)  # noqa: E711
     table = nnmpi.tensor([[1.0, 2.0]])
+    assert f"{table}" == repr(table)
     assert np.asarray(table).dtype == "float32"
     assert np.asarray(table).tolist() == [[1, 2]]
     assert np.shares_memory(np.asarray(table), table.data)
