@@ -253,9 +253,7 @@ class Checkpoints:
             {k: v for k, v in run.measured.items() if isinstance(v, float)},
             tuple(states_of(self._callbacks)),
             first_names(session.model),
-            tuple(
-                place.path for place, t in session.model.tensors() if not isinstance(t, Parameter)
-            ),
+            tuple(p.path for p, t in session.model.tensors() if not isinstance(t, Parameter)),
             tuple(x.name for _, x in module_state(session.model)),
             session.metadata,
             models.facts_of(session.model).sizes(),
