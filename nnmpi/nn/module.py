@@ -167,9 +167,9 @@ class Module(Hooked, Registries):
     ) -> Iterator[tuple[str, Parameter]]:
         """Yields the name and value of each parameter once, under its first name; with
         `recurse=False` only the parameters of this module itself."""
-        return self._named("_parameters", prefix, recurse)
+        return self._each_once("_parameters", prefix, recurse)
 
-    def _named(self, registry: str, prefix: str, recurse: bool) -> Iterator[tuple[str, Any]]:
+    def _each_once(self, registry: str, prefix: str, recurse: bool) -> Iterator[tuple[str, Any]]:
         """Yields the name and value of each parameter or buffer once, under its first name, except
         None. `registry` names the kind, parameters or buffers."""
         first: dict[Any, str] = {}
@@ -185,7 +185,7 @@ class Module(Hooked, Registries):
     def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
         """Yields the name and tensor of each buffer once, under its first name; with
         `recurse=False` only the buffers of this module itself."""
-        return self._named("_buffers", prefix, recurse)
+        return self._each_once("_buffers", prefix, recurse)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """Yields each buffer once; with `recurse=False` only the buffers of this module itself."""

@@ -299,9 +299,8 @@ def without_data(
             p.move(store, 0)
         for m, name, array in buffers:
             setattr(m, name, array)
-        yield (
-            lambda: [id(a) for *_, a in buffers] != [id(t.operand) for *_, t in buffers_of(modules)]
-        )
+        expected = [id(array) for _, _, array in buffers]
+        yield lambda: expected != [id(t.operand) for _, _, t in buffers_of(modules)]
 
 
 def _put_back(parameters: Iterable[tuple[Parameter, Any, int, bool]]) -> None:

@@ -92,7 +92,7 @@ class Registries:
             if other is not registry:  # the name may have had a value of another kind
                 other.pop(name, None)
         if registry is self._buffers:
-            value = self._buffer(name, value)
+            value = self._as_buffer(name, value)
         elif registry is not None:
             registry[name] = value  # a replacement keeps the position of the old value
         if isinstance(value, Parameter | Registries):
@@ -177,7 +177,7 @@ class Registries:
         changes are added, as for a counter of samples. With `--sync asp` and `ssp` workers average
         buffers after each epoch. A cache that grows belongs in a plain attribute instead.
         """
-        buffer = self._buffer(name, tensor)
+        buffer = self._as_buffer(name, tensor)
         if place is not None and buffer is not None:
             check_buffer(f"{type(self).__name__}.{name}", buffer, place)
         self._buffers[name] = place if persistent else False
@@ -185,7 +185,7 @@ class Registries:
             self._combine = {**self._combine, name: checked_combine(combine)}
         object.__setattr__(self, name, buffer)
 
-    def _buffer(self, name: str, value: Any) -> Tensor | None:
+    def _as_buffer(self, name: str, value: Any) -> Tensor | None:
         """Returns the tensor of a buffer, which may be given as an array, or None; raises
         ValueError for anything else."""
         if backend.is_array(value):
