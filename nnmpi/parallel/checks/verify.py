@@ -224,15 +224,15 @@ class VerifiedStrategy:
         """Returns the largest difference between the buffers (such as running statistics) of the
         run and those of the single rank.
         """
-        whole = {
+        alone = {
             place.path: to_host(b.operand).astype(float)
             for place, b in self._models[1].tensors()
             if not isinstance(b, Parameter)
         }
         return largest(
-            difference(to_host(a.operand).astype(float), b[place.slices], _scale(place.path, whole))
+            difference(to_host(a.operand).astype(float), b[place.slices], _scale(place.path, alone))
             for place, a, _ in self._pairs()
-            if (b := whole.get(place.path)) is not None
+            if (b := alone.get(place.path)) is not None
         )
 
     def _scaled(
