@@ -136,8 +136,8 @@ class ASGD(Optimizer):
     """ASGD (Polyak and Juditsky, 1992): gradient descent with a rate that falls, and the average of
     the parameters after each step from step t0 on, in the state array `ax`.
 
-    Parameters decay by `lambd`, and the rate falls with the power `alpha`. A changed learning rate
-    takes effect in the next step, in PyTorch one step later.
+    Parameters decay by `lambd`, and the rate falls with the power `alpha`. As in PyTorch, each step
+    computes the rate of the next one, so a changed learning rate takes effect one step later.
     """
 
     lambd, alpha, t0, weight_decay = Option(), Option(), Option(), Option()
@@ -166,13 +166,15 @@ class ASGD(Optimizer):
         non_negative("weight_decay", group["weight_decay"])
 
     def _state_names(self, group: Group) -> tuple[str, ...]:
-        return ("ax",)
+        return ("ax", "eta")
 
     def _update(self, x: Operands, group: Group) -> None:
-        g, average, steps_made = _decayed(x, group), x.state["ax"], x.t - 1
+        g, average, rate, steps_made = _decayed(x, group), x.state["ax"], x.state["eta"], x.t - 1
         lambd, lr = group["lambd"], group["lr"]
-        rate = lr / (1 + lambd * lr * steps_made) ** group["alpha"]
+        if x.t == 1:
+            rate[...] = lr
         x.values[...] -= lambd * rate * x.values + rate * g
+        rate[...] = lr / (1 + lambd * lr * x.t) ** group["alpha"]
         if steps_made - group["t0"] <= 1:
             average[...] = x.values
         else:

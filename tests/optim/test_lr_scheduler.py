@@ -7,6 +7,7 @@ import pytest
 from helpers.datafiles import refused
 from helpers.ops.oracle import needs_torch, pytorch
 
+import nnmpi
 from nnmpi import nn, optim
 
 SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -154,6 +155,24 @@ def test_a_cycle_of_momentum_trains_as_pytorchs(rule: str, momentum: float) -> N
         group = opt.param_groups[0]
         assert (group["betas"][0] if rule == "Adam" else group["momentum"]) == pytest.approx(0.95)
     np.testing.assert_allclose(*weights, rtol=1e-4, atol=1e-6)
+
+
+@needs_torch
+def test_asgd_takes_a_changed_rate_one_step_later_as_pytorch() -> None:
+    weights = []
+    for layers, library in libraries():
+        n = nnmpi if layers is nn else pytorch()
+        p = layers.Parameter(n.tensor([1.0, -2.0], dtype=n.float64))
+        opt = library.ASGD([p], lr=0.1, lambd=0.1, t0=2)
+        scheduler = library.lr_scheduler.StepLR(opt, 2)
+        for _ in range(7):
+            opt.zero_grad()
+            (p**2).sum().backward()
+            opt.step()
+            scheduler.step()
+            weights.append(p.detach().tolist())
+    # PyTorch keeps the rate in float32
+    np.testing.assert_allclose(weights[:7], weights[7:], rtol=1e-6)
 
 
 @needs_torch

@@ -30,7 +30,7 @@ RULES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         ("square_avg", "momentum_buffer", "grad_avg"),
     ),
     "adamax": ("Adamax", {}, ("exp_avg", "exp_inf")),
-    "asgd": ("ASGD", {"lambd": 0.1, "t0": 2}, ("ax",)),
+    "asgd": ("ASGD", {"lambd": 0.1, "t0": 2}, ("ax", "eta")),
     "rprop": ("Rprop", {}, ("prev", "step_size")),
 }
 
