@@ -36,9 +36,10 @@ PYTEST = ("python", "-m", "pytest", "-q", "-n", "2", "-p", "left_out", "-m", "no
 BRIEF = (
     ("ruff", "check", "--quiet", "nnmpi", "tests"),
     ("lint-imports", "--no-logo"),
-    (*PYTEST, *FEW),
+    (*PYTEST, "-n", "0", *FEW),
 )
-"""The checks with --brief, in a minute."""
+"""The checks with --brief, in half a minute: one process, since to start others takes longer than
+these tests."""
 
 CHECKS = (*BRIEF[:2], ("mypy", "nnmpi"), (*PYTEST, "--quick", "tests"))
 
