@@ -18,7 +18,7 @@ CHECKS = {
 }
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ranks", [2, 3, pytest.param(4, marks=pytest.mark.long)])
 def test_pytorch_runs_on_it_as_on_gloo(ranks: int) -> None:
     ended = run(ranks, PROGRAM)
     assert ended.status == 0, ended.err[-3000:]
@@ -26,19 +26,15 @@ def test_pytorch_runs_on_it_as_on_gloo(ranks: int) -> None:
 
 
 def test_one_process_needs_no_launcher() -> None:
-    program = (
-        "import nnmpi.torch, torch, torch.distributed as dist\n"
-        "dist.init_process_group('nnmpi')\n"
-        "dist.all_reduce(x := torch.ones(3)); print(*x.tolist())"
-    )
     outcome = subprocess.run(
-        [sys.executable, "-c", program],
-        check=True,
+        [sys.executable, PROGRAM],
+        check=False,
         capture_output=True,
         text=True,
         env=environment({}),
     )
-    assert outcome.stdout == "1.0 1.0 1.0\n"
+    assert outcome.returncode == 0, outcome.stderr[-3000:]
+    assert {*outcome.stdout.splitlines()} == CHECKS
 
 
 def test_processes_of_torchrun_are_refused() -> None:

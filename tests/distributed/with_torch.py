@@ -14,10 +14,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import nnmpi.torch
@@ -228,6 +226,9 @@ def replicas() -> None:
 
 def shards() -> None:
     """FSDP2, whose parameters are DTensors: losses, whole parameters, and a checkpoint."""
+    import torch.distributed.checkpoint as dcp  # a second of a core, in each rank of each job
+    from torch.distributed.fsdp import fully_shard
+
     size = dist.get_world_size()
     ours = init_device_mesh("cpu", (size,))
     models = []
