@@ -24,6 +24,10 @@ blas.tune()
 if blas.core() != "unknown":
     os.environ.setdefault("OPENBLAS_CORETYPE", blas.core())
 
+# The collector's full passes over live objects took up to 6% of the time of tests. They come
+# less often here; a Trainer that is rearranged and the beginning of a file still make one each.
+gc.set_threshold(2_000, 10, 50)
+
 LONG = "long: runs with --all only"
 ONE_IN = "one_in(n): of the cases of the test one in n runs without --all, and each value of few"
 ALL_ADD_ONS = "all_add_ons: about all add-ons together; scripts/without leaves it out"
