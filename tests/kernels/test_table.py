@@ -265,14 +265,21 @@ def test_a_linear_layers_outputs_do_not_depend_on_the_number_of_rows(
         assert few.tobytes() == y[:n].tobytes(), (n, O)
 
 
-@pytest.mark.parametrize(("name", "module"), COMPILED)
+def least_with(name: str) -> ModuleType:
+    """The module of the fewest instructions that has a kernel."""
+    return next(module for module in reversed(MODULES.values()) if hasattr(module, name))
+
+
+OF_MORE = [case for case in COMPILED if case.values[1] is not least_with(str(case.values[0]))]
+
+
+@pytest.mark.parametrize(("name", "module"), OF_MORE)
 def test_sets_of_instructions_agree_to_the_bit(name: str, module: ModuleType, seeds: Seeds) -> None:
     for seed in seeds(DRAWS // 3):
         one = CASES[name][0](np.random.default_rng(seed), "float32")
         other = copies(one)
         getattr(module, name)(*one)
-        least = next(m for m in reversed(MODULES.values()) if hasattr(m, name))
-        getattr(least, name)(*other)
+        getattr(least_with(name), name)(*other)
         assert bits(one) == bits(other), seed
 
 
