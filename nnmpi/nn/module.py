@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Self
 
-from nnmpi.arrays.backend import Array
-from nnmpi.autograd import Tensor, as_tensor
+from nnmpi.autograd import Tensor
 from nnmpi.nn.hooks import Hooked
 from nnmpi.nn.parameter import Parameter, clear_gradients
 from nnmpi.nn.passes import LOCAL, UNTRACKED, Pass, combined_buffers, current_pass
@@ -253,9 +252,9 @@ class Module(Hooked, Registries):
         return ""
 
 
-def _shared(value: Parameter | Array) -> Tensor:
+def _shared(value: Tensor) -> Tensor:
     """Returns a tensor without gradient in the memory of a parameter or buffer."""
     if not isinstance(value, Parameter):
-        return as_tensor(value).detach()
+        return value.detach()
     _ = value.operand  # draws initial values; raises an error if this rank cannot read the values
     return value.data
