@@ -61,6 +61,8 @@ def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     return in_place.applied(partial(apply, activations.elu, alpha=float(alpha)), input, inplace)
 
 
+relu_, leaky_relu_, elu_ = (partial(function, inplace=True) for function in (relu, leaky_relu, elu))
+
 gelu = function_of(GELU)
 sigmoid = function_of(Sigmoid)
 softplus = function_of(Softplus)
