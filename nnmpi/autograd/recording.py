@@ -139,6 +139,7 @@ class Sharing:
     owners   weak references to the parameters that have this memory
     renewed  the time of the last write through which gradients must flow: a tensor in this memory
              with an older tape node gets a new one before it is used (`shared_writes.renew`)
+    unnoticed  the time of the last write that autograd does not notice, to a tensor `t.data`
     """
 
     block: Any = None
@@ -146,6 +147,7 @@ class Sharing:
     owners: tuple[Any, ...] = ()
     renewed: int = 0
     time: int = 0
+    unnoticed: int = 0
 
 
 class Storage:
@@ -160,7 +162,7 @@ class Storage:
     """
 
     __slots__ = ("sharing", "written")
-    is_refreshed = False
+    is_refreshed = keeps_memory = False
     sharing: Sharing | None
 
     def __init__(self) -> None:
@@ -195,17 +197,67 @@ class Storage:
     def of_all_writes(self) -> "Storage":
         """The Storage in which each write to the memory is recorded: not only those that autograd
         notices."""
-        return self.root
+        return self
+
+    def mark_unnoticed(self) -> None:
+        """Records a write that autograd does not notice, since which reshaped copies of the memory
+        have old values."""
+        self.lend().unnoticed = tick()
+
+    def check_write(self) -> None:
+        """Raises RuntimeError if a program may not write in place to the memory."""
+
+    def check_write_to_copy(self) -> None:
+        """Raises RuntimeError if a program may not write to a reshaped copy of the memory."""
+
+    def last_write(self) -> int:
+        """Returns a number that is another one after each write, noticed by autograd or not."""
+        return max(self.written, self.lend().unnoticed)
 
     def without_history(self) -> "Storage":
         """Returns a Storage for a tensor `t.data` in the same memory, to which writes are not
         noticed by autograd."""
-        return Storage()
+        return UnnoticedStorage(self.of_all_writes)
 
     def to_numpy(self, array: Any) -> np.ndarray:
         """Returns an array of this memory as a NumPy array, which on the CPU shares the memory."""
         self.lend()
         return to_host(array)
+
+
+class GradientStorage(Storage):
+    """The Storage of the gradient of a leaf, which stays where it is: `t.grad.data = value` writes
+    to it."""
+
+    __slots__ = ()
+    keeps_memory = True
+
+
+class UnnoticedStorage(Storage):
+    """The Storage of a tensor `t.data`: autograd does not notice writes to it as writes to t.
+
+    noticed  the Storage of t
+    """
+
+    __slots__ = ("noticed",)
+
+    def __init__(self, noticed: Storage) -> None:
+        self.noticed, self.written = noticed, 0
+
+    @property
+    def sharing(self) -> Sharing | None:  # type: ignore[override]
+        return self.noticed.sharing
+
+    @property
+    def of_all_writes(self) -> Storage:
+        return self.noticed
+
+    def lend(self) -> Sharing:
+        return self.noticed.lend()
+
+    def mark_written(self) -> None:
+        super().mark_written()
+        self.noticed.mark_unnoticed()
 
 
 class TapeNode:

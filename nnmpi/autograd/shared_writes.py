@@ -25,7 +25,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.meta import is_meta, owner
 from nnmpi.arrays.meta.shapes import refuse
-from nnmpi.autograd.ops.shape import add_at
+from nnmpi.autograd.ops.shape import add_at, reshape
 from nnmpi.autograd.recording import (
     HAS_COPY,
     HAS_INPLACE,
@@ -54,6 +54,10 @@ class DetachedStorage(Storage):
         return self.root.sharing
 
     @property
+    def of_all_writes(self) -> Storage:
+        return self.root.of_all_writes
+
+    @property
     def written(self) -> int:
         return self.root.written
 
@@ -75,41 +79,68 @@ class CopyStorage(Storage):
     Both can be used until one of them is written to. From then on the other one has values that it
     may not have in PyTorch, and its next use raises RuntimeError.
 
-    original   the Storage of the original tensor
-    seen       the time of the last write to the original when the copy was made
+    originals  pairs: the Storage of the original tensor, and of those of which that one is a copy;
+               and its `last_write` when the copy was made or last written to
     block      a weak reference to the array in which both lie; `_no_block` if the copy lies apart
+    is_once    False if the copy has an element several times, so that a write makes it differ from
+               PyTorch's view
     """
 
-    __slots__ = ("block", "original", "seen")
+    __slots__ = ("block", "is_once", "originals")
+    originals: list[tuple[Storage, int]]
 
     def __init__(self, original: Storage, block: Callable[[], Any]) -> None:
         super().__init__()
         self.lend().renewed = HAS_COPY
-        self.original, self.seen, self.block = original, original.written, block
-
-    def without_history(self) -> "CopyStorage":
-        other = CopyStorage(self.original, self.block)
-        other.seen = self.seen
-        return other
+        storages = [original]
+        if isinstance(original, CopyStorage):
+            storages += [storage for storage, _ in original.originals]
+        for storage in storages:
+            storage.lend()  # a tensor keeps a Storage that is lent
+        self.originals, self.block = [(s, s.last_write()) for s in storages], block
+        self.is_once = True
 
     @property
     def is_current(self) -> bool:
-        """True if the original has not been written to since the copy was made."""
-        is_current = self.original.written == self.seen
-        while (home := self.original.lend().home) is not None:  # an optimizer has moved it
-            self.original, self.seen = home[1], 0
-        return is_current and self.original.written == self.seen
+        """True if no original has been written to since the copy was made."""
+        for k, (storage, seen) in enumerate(self.originals):
+            while (home := storage.lend().home) is not None:  # an optimizer has moved it, or such
+                is_gradient = home[1].keeps_memory
+                if not is_gradient and storage.last_write() != seen:
+                    return False
+                storage, seen = home[1], seen if is_gradient else 0
+                self.originals[k] = storage, seen
+            if storage.last_write() != seen:
+                return False
+        return True
 
     def mark_written(self) -> None:
         super().mark_written()
-        sharing = self.original.lend()
-        is_known = not self.original.written or sharing.block is _no_block
-        self.original.mark_written()
-        sharing.renewed = HAS_COPY
-        # a write that lies apart changes nothing that a node of the original keeps
-        if is_known or self.block is not _no_block:
-            sharing.time, sharing.block = self.original.written, self.block
-        self.seen = self.original.written
+        for storage, _ in self.originals:
+            sharing = storage.lend()
+            is_known = not storage.written or sharing.block is _no_block
+            Storage.mark_written(storage)
+            # a write that lies apart changes nothing that a node of the original keeps
+            if is_known or self.block is not _no_block:
+                sharing.time, sharing.block = storage.written, self.block
+        self._mark_copied()
+
+    def check_write(self) -> None:
+        for storage, _ in self.originals:
+            storage.check_write_to_copy()
+
+    def mark_unnoticed(self) -> None:
+        super().mark_unnoticed()
+        for storage, _ in self.originals:
+            Storage.mark_unnoticed(storage)
+        self._mark_copied()
+
+    def _mark_copied(self) -> None:
+        """Makes the next use of an original, after a write to this copy, raise an error."""
+        for storage, _ in self.originals:
+            storage.lend().renewed = HAS_COPY
+        if self.is_once:
+            self.originals = [(storage, storage.last_write()) for storage, _ in self.originals]
 
 
 def _no_block() -> None:
@@ -133,9 +164,25 @@ def note_reshaped(t: AnyTensor, y: AnyTensor) -> None:
         _set_storage(y, CopyStorage(t.storage.of_all_writes, block))
 
 
-def note_copy(t: AnyTensor, y: AnyTensor) -> None:
-    """Gives y, a copy of elements of tensor t where PyTorch has a view, a CopyStorage."""
-    _set_storage(y, CopyStorage(t.storage.of_all_writes, _no_block))
+def note_copy(t: AnyTensor, y: AnyTensor, is_once: bool) -> None:
+    """Gives y, a copy of elements of tensor t where PyTorch has a view, a CopyStorage. `is_once` is
+    False if the copy has an element of t several times: then a write to y makes its next use
+    raise."""
+    storage = CopyStorage(t.storage.of_all_writes, _no_block)
+    storage.is_once = is_once
+    _set_storage(y, storage)
+
+
+def contiguous(t: AnyTensor) -> AnyTensor:
+    """Returns `t.contiguous()`, for a tensor t that is a view or of which there are views."""
+    if not t.operand.flags.c_contiguous:
+        y = t.clone()
+    elif t.viewed is None or _base_of(t).operand.flags.c_contiguous:
+        return t
+    else:
+        y = t.applied(reshape, t, shape=t.shape)
+    note_reshaped(t, y)
+    return y
 
 
 def _set_storage(y: AnyTensor, storage: Storage) -> None:
@@ -165,6 +212,7 @@ def write(t: AnyTensor, y: AnyTensor) -> None:
     Afterwards gradients of t flow to what y was computed from. If t is a view, the tensor that it
     views is recorded as changed at the elements of t. y has the shape and type of t.
     """
+    t.storage.of_all_writes.check_write()
     base = _base_of(t)
     places = None if base is t else _places_of(base, t)
     node, block = y.node, owner(t.operand)
@@ -210,8 +258,10 @@ def renew(t: AnyTensor) -> None:
         loaded("nnmpi.nn.joined_memory:follow")(t)
         t.renew()  # the memory may have moved more than once
         return
+    storage = t.storage.of_all_writes
+    if renewed == HAS_COPY or isinstance(storage, CopyStorage):
+        _check_copy(storage, t.shape)
     if renewed == HAS_COPY:
-        _check_copy(t.storage.root, t.shape)
         return
     if t.node and t.node.tick > renewed:
         return

@@ -31,7 +31,14 @@ from nnmpi.autograd.base import (
     spread,
 )
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
-from nnmpi.autograd.recording import Sharing, Storage, TapeNode, op_types, recording
+from nnmpi.autograd.recording import (
+    GradientStorage,
+    Sharing,
+    Storage,
+    TapeNode,
+    op_types,
+    recording,
+)
 from nnmpi.autograd.tape import OnLeaf, UnfinishedBackward
 from nnmpi.autograd.torch_names import METHODS_ON_USE, TorchNames
 
@@ -131,6 +138,9 @@ class Tensor(TorchNames):
 
     @data.setter
     def data(self, value: Any) -> None:
+        if self.storage.keeps_memory:
+            self.array[...] = array_of(value)
+            return
         if isinstance(value, Tensor):
             value.lend(self)
             self.viewed, self.storage = None, shared_writes().DetachedStorage(self.storage)
@@ -140,7 +150,11 @@ class Tensor(TorchNames):
     def grad(self) -> Tensor | None:
         """The gradient as a tensor, which shares its memory; None until a gradient arrives."""
         array = self.grad_array
-        return None if array is None else Tensor(array)
+        if array is None:
+            return None
+        t = Tensor(array)
+        t.storage = GradientStorage()
+        return t
 
     @grad.setter
     def grad(self, value: Any) -> None:
@@ -211,7 +225,8 @@ class Tensor(TorchNames):
             precision.add_to(self.grad_array, new)
             return
         # copies: a vjp may return g itself (as that of add), which other tensors get too
-        self.grad_array = backend.xp_of(self.array).array(new, self.array.dtype)
+        self.grad_array = backend.xp_of(self.array).empty_like(self.array)
+        self.grad_array[...] = new
 
     def lend(self, view: Tensor) -> None:
         """Makes `view`, a tensor in this tensor's memory, share its Storage, which records in-place
@@ -317,6 +332,7 @@ class Tensor(TorchNames):
                 "requires a gradient, which would become wrong; make a new tensor, or write under "
                 "nnmpi.no_grad()"
             )
+        self.storage.of_all_writes.check_write()
         written = constant(value, (self,))
         self.drop_data_for(written)
         return written
@@ -349,7 +365,7 @@ class Tensor(TorchNames):
         storage = self.storage
         storage.mark_written()
         sharing = storage.lend()
-        sharing.block, sharing.time = ref(owner(self.operand)), storage.written
+        sharing.block, sharing.time = ref(owner(self.operand)), storage.of_all_writes.written
 
     __iadd__ = in_place(elementwise.add)
     __isub__ = in_place(elementwise.subtract)

@@ -1,17 +1,19 @@
 """Lets a parameter share the memory of a tensor: `nn.Parameter(z)` and `p.data = z`, as in PyTorch.
 
 An optimizer moves parameters into one buffer. Tensors that shared the memory of a parameter are
-moved to its new memory as soon as they are used (`follow`).
+moved to its new memory as soon as they are used (`follow`). After `p.data = value` they keep the
+old values.
 """
 
 import gc
 from typing import Any
 from weakref import ref
 
+from nnmpi.addons import loaded
 from nnmpi.arrays.backend import Array, address_of, xp_of
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.recording import HAS_MOVED, Storage
+from nnmpi.autograd.recording import HAS_MOVED, Sharing, Storage
 from nnmpi.autograd.shared_writes import CopyStorage, DetachedStorage
 from nnmpi.nn.parameter import DataStorage, Parameter, ParameterData
 from nnmpi.nn.place import Place
@@ -29,6 +31,33 @@ def made(p: Parameter, z: Tensor, requires_grad: bool) -> bool:
     return joins(p, z)
 
 
+def assign(p: Parameter, value: Any) -> None:
+    """Does `p.data = value`: p uses the memory of the tensor `value`, or gets a copy of its values
+    if it cannot. Tensors that share the old memory of p keep the old values."""
+    if isinstance(value, Tensor):
+        value.renew()
+    array, old, storage = p._fitting("data", value), p.operand, p.storage
+    if array is old:  # after `p.data *= 2`
+        p.values_written()
+        return
+    sharing, kept = storage.sharing, old
+    if isinstance(value, Tensor) and value.dtype == p.dtype and joins(p, value):
+        p.values_written()
+    else:
+        if sharing is not None:
+            p.storage = Storage()
+            if type(p.store) is SingleStore and not p.has_grad:  # arrays keep the old values too
+                p.move(SingleStore(xp_of(old).empty_like(old)), 0)
+            else:
+                kept = old.copy(order="K")
+        p.array = array
+        p.storage.mark_written()  # a graph may need the old values
+    if sharing is not None and p.storage is not storage and not _others(p, sharing):
+        other = Storage()
+        other.lend()
+        sharing.home, sharing.renewed = (p.memory_axes, other, old, kept), HAS_MOVED
+
+
 def joins(p: Parameter, z: Any) -> bool:
     """Makes a parameter use the memory of the tensor z if that is possible; returns True if it was
     done.
@@ -40,12 +69,12 @@ def joins(p: Parameter, z: Any) -> bool:
     stores = [q.store for q in (p, source) if isinstance(q, Parameter) and q.store is not None]
     if source is p or p.has_grad or not all(type(store) is SingleStore for store in stores):
         return False
-    array, is_copy = z.operand, isinstance(z.storage.root, CopyStorage)
+    array, is_copy = z.operand, isinstance(z.storage.of_all_writes, CopyStorage)
     in_order = array.transpose(p.memory_axes).flags.c_contiguous
     if z.node is not None or is_copy or not in_order or tuple(array.shape) != p.shape:
         return False
     p.move(SingleStore(array), 0)
-    p.storage = source.storage.root
+    p.storage = source.storage.of_all_writes
     sharing = p.storage.lend()
     owners = sharing.owners or ((ref(source),) if isinstance(source, Parameter) else ())
     sharing.owners = (ref(p), *owners)
@@ -59,17 +88,11 @@ def leave(p: Parameter, old: Array) -> None:
 
     Raises ValueError if another parameter shares the memory `old`.
     """
-    new, of_grad = p.operand, None if p.given_grad is None else p.given_grad()
-    if of_grad is not None and p.has_grad:
-        of_grad.memory = p.grad_memory
-        if (given := of_grad.tensor()) is not None:
-            given.operand = of_grad.memory
+    new = p.operand
+    if p.given_grad is not None and p.has_grad:
+        loaded("nnmpi.nn.kept_gradients:move")(p)
     sharing = p.storage.lend()
-
-    def others() -> list[Any]:
-        return [q for r in sharing.owners if (q := r()) is not None and q is not p]
-
-    if others() and gc.collect() is not None and others():
+    if _others(p, sharing) and gc.collect() is not None and _others(p, sharing):
         raise ValueError(
             f"two parameters of shape {p.shape} share their memory, by nn.Parameter(q.data) or "
             "p.data = q.data, and an optimizer cannot update both: assign the parameter itself, as "
@@ -82,15 +105,21 @@ def leave(p: Parameter, old: Array) -> None:
     sharing.home, sharing.renewed = (p.memory_axes, p.storage, old, new), HAS_MOVED
 
 
+def _others(p: Parameter, sharing: Sharing) -> list[Any]:
+    """Returns the other parameters that share the memory of p."""
+    return [q for r in sharing.owners if (q := r()) is not None and q is not p]
+
+
 def follow(t: Tensor) -> None:
-    """Moves a tensor to the new memory of the parameter with which it shares memory; raises
-    RuntimeError if the order of axes in memory or the type is different there."""
-    if isinstance(t, ParameterData):  # which reads the parameter
-        t.storage = DataStorage(t.parameter)
+    """Moves a tensor to the new memory of the parameter with which it shares memory, or to that of
+    the old values after `p.data = value`; raises RuntimeError if the order of axes in memory or the
+    type is different there."""
+    if isinstance(t, ParameterData):
+        _follow_data(t)
         return
     memory_axes, storage, old, new = t.storage.lend().home
     start = address_of(t.operand) - address_of(old)
-    if (old.dtype, old.strides) != (new.dtype, new.strides) or start % old.itemsize:
+    if old.dtype != new.dtype or _strides(old) != _strides(new) or start % old.itemsize:
         raise RuntimeError(
             f"a tensor of shape {t.shape} shared the memory of a parameter, which an optimizer has "
             "moved: make the tensor from the parameter again, or as a clone() from the beginning"
@@ -103,3 +132,22 @@ def follow(t: Tensor) -> None:
             t.storage = viewed.storage
             return
     t.storage = DetachedStorage(storage)
+
+
+def _strides(array: Array) -> list[int]:
+    """The strides of the axes that are longer than 1."""
+    return [stride for stride, n in zip(array.strides, array.shape, strict=True) if n > 1]
+
+
+def _follow_data(t: ParameterData) -> None:
+    """Makes a tensor `p.data` read p where it is now; or a tensor with the old values, after
+    `p.data = value`."""
+    home = t.storage.lend().home
+    while home[1].lend().home is not None:
+        home = home[1].lend().home
+    _, storage, _, values = home
+    if isinstance(t.parameter, Parameter) and t.parameter.storage is storage:
+        t.storage = DataStorage(t.parameter)
+    else:
+        t.parameter = Tensor(values)
+        t.parameter.storage, t.storage = storage, DetachedStorage(storage)

@@ -13,16 +13,16 @@ import numpy as np
 
 from nnmpi.arrays.backend import Array, of, to_host
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.recording import HAS_MOVED, Storage
+from nnmpi.autograd.recording import HAS_MOVED, GradientStorage, Storage
 from nnmpi.nn.parameter import Parameter, in_shape
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.nn.store import FlatStore
 
 
-class GradStorage(Storage):
+class GradStorage(GradientStorage):
     """The Storage of the tensor `p.grad`, and of tensors that share its memory.
 
-    memory   the memory of the gradient
+    memory   the memory of the gradient, or that to which it has been moved
     tensor   a reference to the tensor that `p.grad` has returned
     arrays   references to objects that live as long as NumPy arrays of this memory
     """
@@ -38,6 +38,16 @@ class GradStorage(Storage):
 
     def without_history(self) -> Storage:
         return self
+
+    def last_write(self) -> int:
+        return hash(to_host(self.memory).tobytes())  # a backward pass records no write
+
+    def check_write_to_copy(self) -> None:
+        raise RuntimeError(
+            f"a write in place to a reshape of the gradient of shape {tuple(self.memory.shape)} "
+            "does not reach the gradient, as weights of convolutions are channels-last in memory: "
+            "write to p.grad itself, or assign p.grad"
+        )
 
     def to_numpy(self, array: Array) -> np.ndarray:
         self.lend()
@@ -77,7 +87,7 @@ def _storage_of(p: Parameter) -> GradStorage | None:
 
 def leave(p: Parameter) -> None:
     """Separates the gradient of p from tensors and arrays that a program keeps of it. It is called
-    before the gradient is cleared."""
+    before the gradient is cleared or replaced."""
     storage = _storage_of(p) if p.has_grad else None
     p.given_grad = None
     if storage is None:
@@ -88,8 +98,25 @@ def leave(p: Parameter) -> None:
     row = old.transpose(p.memory_axes).flatten()
     sharing, new = storage.lend(), Storage()
     new.lend()
-    sharing.home = p.memory_axes, new, old, in_shape(row, old.shape, p.memory_axes)
+    storage.memory = in_shape(row, old.shape, p.memory_axes)
+    sharing.home = p.memory_axes, new, old, storage.memory
     sharing.renewed = HAS_MOVED
+
+
+def move(p: Parameter) -> None:
+    """Makes tensors that a program keeps of the gradient of p follow it to new memory; if that has
+    another type or device, only `p.grad` itself does."""
+    storage: GradStorage | None = None if p.given_grad is None else p.given_grad()
+    if storage is None:
+        return
+    old, new = storage.memory, GradStorage(p.grad_memory)
+    new.lend()
+    new.tensor, p.given_grad = storage.tensor, ref(new)
+    if (t := storage.tensor()) is not None:
+        t.operand, t.storage = new.memory, new
+    if (type(old), old.dtype) == (type(new.memory), new.memory.dtype):
+        sharing = storage.lend()
+        sharing.home, sharing.renewed = (p.memory_axes, new, old, new.memory), HAS_MOVED
 
 
 def _has_new_memory(p: Parameter) -> bool:

@@ -29,7 +29,7 @@ from nnmpi.arrays.backend import CPU, Array, Backend
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Vjp, precision
 from nnmpi.autograd import Tensor, array_of
-from nnmpi.autograd.recording import Sharing, Storage
+from nnmpi.autograd.recording import Storage, UnnoticedStorage
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import SeedState, next_seed_state, seed_state
 from nnmpi.nn.single_store import SingleStore, Store
@@ -304,11 +304,7 @@ class Parameter(Tensor):
 
     @data.setter
     def data(self, value: Any) -> None:
-        fits = isinstance(value, Tensor) and value.dtype == self.dtype
-        if fits and loaded("nnmpi.nn.joined_memory:joins")(self, value):
-            self.values_written()
-        else:
-            self.array = value
+        loaded("nnmpi.nn.joined_memory:assign")(self, value)
 
     @property
     def grad(self) -> Tensor | None:
@@ -330,12 +326,10 @@ class Parameter(Tensor):
 
     @grad_array.setter
     def grad_array(self, value: Array | None) -> None:
-        if value is not None:
-            target = self.grad_memory
-            if value is not target:
-                target[...] = self._fitting("grad", value)
-        elif self.given_grad is not None:
+        if self.given_grad is not None and value is not self.grad_memory:
             loaded(LEAVE)(self)
+        if value is not None and value is not self.grad_memory:
+            self.grad_memory[...] = self._fitting("grad", value)
         self.has_grad = value is not None
 
     def _fitting(self, attribute: str, value: Any) -> Array:
@@ -403,27 +397,19 @@ class Parameter(Tensor):
         self.has_grad = True
 
 
-class DataStorage(Storage):
+class DataStorage(UnnoticedStorage):
     """The storage of the tensor `p.data`. A write to it is reported to the parameter, but autograd
     does not record it."""
 
-    __slots__ = ("_of", "parameter")
+    __slots__ = ("parameter",)
 
     def __init__(self, parameter: Parameter) -> None:
-        self.parameter, self._of, self.written = parameter, parameter.storage, 0
-
-    @property
-    def sharing(self) -> Sharing | None:  # type: ignore[override]
-        return self._of.sharing
-
-    @property
-    def of_all_writes(self) -> Storage:
-        return self._of
-
-    def lend(self) -> Sharing:
-        return self._of.lend()
+        super().__init__(parameter.storage)
+        self.parameter = parameter
+        self.lend()
 
     def mark_written(self) -> None:
+        self.noticed.mark_unnoticed()
         self.parameter.values_written()
 
 
@@ -432,10 +418,12 @@ class ParameterData(Tensor):
     change the parameter.
 
     It looks up the memory of the values at every use, as the parameter itself does, since an
-    optimizer may move them.
+    optimizer may move them. After `p.data = value` the attribute `parameter` is a tensor with the
+    old values.
     """
 
     __slots__ = ("parameter",)
+    parameter: Parameter | Tensor
 
     def __init__(self, parameter: Parameter) -> None:
         self.parameter = parameter
@@ -452,11 +440,15 @@ class ParameterData(Tensor):
     def array(self) -> Array:
         """The values of the parameter; a copy if its Store reuses the memory for other
         parameters."""
+        self.renew()
         return self.parameter.array
 
     @array.setter
     def array(self, value: Array) -> None:
         self.parameter.array = value
+
+    def before_write(self) -> Tensor:
+        return Tensor(self.array.copy(order="K"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tensor, (self.array,)

@@ -49,6 +49,18 @@ def a_copy_of_the_reshape(n: Any, y: Any) -> Any:
     return rows, y
 
 
+def contiguous_and_written(n: Any, y: Any) -> Any:
+    tokens = y.permute(0, 2, 3, 1).contiguous()
+    tokens += 1
+    return tokens
+
+
+def contiguous_windows(n: Any, y: Any) -> Any:
+    windows = y.unfold(2, 2, 2).unfold(3, 2, 2).contiguous()
+    windows *= 2
+    return windows
+
+
 def a_layer_in_place(n: Any, y: Any) -> Any:
     return n.nn.ReLU(inplace=True)(y.flatten(1))
 
@@ -69,7 +81,8 @@ def pooled_positions(n: Any, y: Any) -> Any:
 
 
 ALIKE = [
-    flattened_and_written, a_view_of_a_row, written_and_then_reshaped, read_from_both,
+    contiguous_and_written, contiguous_windows, flattened_and_written, a_view_of_a_row,
+    written_and_then_reshaped, read_from_both,
     a_copy_of_the_reshape, a_layer_in_place, a_copy_of_what_is_no_image, pooled_positions,
 ]  # fmt: skip
 
@@ -129,6 +142,75 @@ def detached(y: Any) -> Any:
     return rows.detach()
 
 
+def written_by_data(y: Any) -> Any:
+    rows = y.reshape(2, -1)
+    y.data.add_(1)
+    return rows
+
+
+def a_copy_of_a_copy(y: Any) -> Any:
+    rows = y.reshape(2, -1)
+    rows.unfold(1, 2, 2).zero_()
+    return rows
+
+
+def the_original_of_a_copy_of_a_copy(y: Any) -> Any:
+    y.reshape(2, -1).unfold(1, 2, 2).zero_()
+    return y
+
+
+def windows_of_what_is_written(y: Any) -> Any:
+    x = nnmpi.tensor(IMAGES)
+    windows = x.unfold(3, 2, 2)
+    x.mul_(2)
+    return windows
+
+
+def windows_that_overlap(y: Any) -> Any:
+    windows = y.unfold(3, 2, 1)
+    windows.add_(1)
+    return windows
+
+
+def contiguous(y: Any) -> Any:
+    y.data.contiguous().add_(1)
+    return y
+
+
+def contiguous_channels_last(y: Any) -> Any:
+    y.permute(0, 2, 3, 1).contiguous().add_(1)
+    return y
+
+
+def of_a_weight_that_is_replaced(y: Any) -> Any:
+    layer = nn.Conv2d(2, 3, 3)
+    row = layer.weight.data.view(-1)
+    optimizer = nnmpi.optim.SGD(layer.parameters(), lr=1.0)
+    with nnmpi.enable_grad():
+        layer(nnmpi.ones(1, 2, 3, 3)).sum().backward()
+    optimizer.step()
+    layer.weight.data = layer.weight.data.clone()
+    return row
+
+
+def data_of_a_weight(y: Any) -> Any:
+    layer = nn.Conv2d(2, 3, 3)
+    row = layer.weight.reshape(-1)
+    layer.weight.data.add_(1)
+    return row
+
+
+def a_gradient_that_adds_up(y: Any) -> Any:
+    layer = nn.Conv2d(2, 3, 3)
+    for k in range(2):
+        with nnmpi.enable_grad():
+            layer(nnmpi.ones(1, 2, 3, 3)).sum().backward()
+        if k == 0:
+            row = layer.weight.grad.view(-1)
+            assert row.sum().item() == 54
+    return row
+
+
 def the_weight_of_a_convolution(y: Any) -> Any:
     weight = nn.Conv2d(2, 3, 3).weight
     weight.view(3, -1).zero_()
@@ -149,7 +231,10 @@ def of_a_weight_that_an_optimizer_updates(y: Any) -> Any:
 
 UNKNOWN = [
     the_original, a_part_of_the_original, the_reshape, a_part_of_the_reshape, channels_last, data,
-    detached, the_weight_of_a_convolution, of_a_weight_that_an_optimizer_updates,
+    detached, the_weight_of_a_convolution, of_a_weight_that_an_optimizer_updates, written_by_data,
+    a_copy_of_a_copy, the_original_of_a_copy_of_a_copy, windows_of_what_is_written,
+    windows_that_overlap, contiguous, contiguous_channels_last,
+    of_a_weight_that_is_replaced, data_of_a_weight, a_gradient_that_adds_up,
 ]  # fmt: skip
 
 
@@ -160,6 +245,14 @@ def test_what_may_have_other_values_than_in_pytorch_is_not_used(case: Callable[[
         old = case(y)
         with pytest.raises(RuntimeError, match="after a write in place to another one"):
             old + 1
+
+
+def test_a_write_to_a_reshape_of_a_gradient_is_refused_at_once() -> None:
+    layer = nn.Conv2d(2, 3, 3)
+    layer(nnmpi.ones(1, 2, 3, 3)).sum().backward()
+    row = layer.weight.grad.view(-1)
+    with pytest.raises(RuntimeError, match="does not reach the gradient"):
+        row.mul_(2)
 
 
 def test_a_backward_pass_notices_a_write_to_a_reshape_in_the_same_memory() -> None:

@@ -214,6 +214,91 @@ def a_gradient_of_which_an_array_is_kept_is_replaced(n: Any) -> list[Any]:
     return [array, p.grad, q.grad, p, q]
 
 
+def averages_in_place_of_values(n: Any) -> list[Any]:
+    p, image = n.nn.Parameter(n.ones(2)), n.nn.Conv2d(2, 1, 2).weight
+    n.nn.init.ones_(image)
+    found = []
+    for _ in range(2):
+        for q in (p, image):
+            average, backup = q.data.clone().mul_(3), q.data
+            row, array = q.detach(), q.detach().clone().numpy()
+            q.data = average
+            found += [q.sum(), backup.sum(), row.sum()]
+            q.data = backup
+            found += [q.sum(), average.sum(), n.tensor(array).sum()]
+        optimizer = n.optim.SGD([p, image], lr=1.0)
+        (p.sum() + image.sum()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with n.no_grad():
+            for q in (p, image):
+                q.add_(2)
+    return found
+
+
+def an_array_of_the_values_before(n: Any) -> list[Any]:
+    weight = n.nn.Conv2d(2, 1, 2).weight
+    n.nn.init.ones_(weight)
+    array = weight.detach().numpy()
+    weight.data = weight.data * 2
+    return [array[0, 0], weight[0, 0]]
+
+
+def data_in_place(n: Any) -> list[Any]:
+    p = n.nn.Parameter(n.ones(2))
+    kept = p.data
+    p.data *= 2
+    p.data = p.data
+    step(n, p)
+    return [p, kept]
+
+
+def a_gradient_is_assigned(n: Any) -> list[Any]:
+    p = n.nn.Parameter(n.ones(2))
+    n.optim.SGD([p], lr=1.0)
+    (p * p).sum().backward()
+    kept = [p.grad, p.grad.detach(), p.grad.numpy()]
+    p.grad = p.grad * 2
+    last = p.grad
+    p.grad = last
+    p.grad *= 2
+    return [*kept, last, p.grad]
+
+
+def reshaped_gradients(n: Any) -> list[Any]:
+    layer, kept = n.nn.Conv2d(2, 1, 2, bias=False), []
+    for k in range(3):
+        (layer(n.ones(1, 2, 2, 2)) * k).sum().backward()
+        kept.append(layer.weight.grad.view(-1))
+        if k == 0:
+            opt = n.optim.SGD(layer.parameters(), lr=1.0)
+        opt.zero_grad()
+    return kept
+
+
+def data_of_a_gradient(n: Any) -> list[Any]:
+    p, x = n.nn.Parameter(n.ones(2)), n.ones(2, requires_grad=True)
+    opt = n.optim.SGD([p], lr=1.0)
+    (p * x * 2).sum().backward()
+    for t in (p, x):
+        t.grad.data = t.grad.data * 2
+        t.grad.data /= 4
+        t.grad.data[0] = 3
+    opt.step()
+    return [p.grad, x.grad, p]
+
+
+def a_gradient_moves(n: Any) -> list[Any]:
+    p = n.nn.Parameter(n.ones(2))
+    (p * p).sum().backward()
+    kept = [p.grad, p.grad.view(-1), p.grad.data, p.grad.detach()[1:]]
+    opt = n.optim.SGD([p], lr=1.0)
+    p.grad.mul_(2)
+    found = [t.clone() for t in kept]
+    opt.zero_grad(set_to_none=False)
+    return [*found, *kept]
+
+
 CASES: dict[Callable[[Any], list[Any]], Any] = {
     a_tensor_becomes_a_parameter: [[5, 2, 2]] * 2,
     an_optimizer_moves_it: [
@@ -247,6 +332,15 @@ CASES: dict[Callable[[Any], list[Any]], Any] = {
         [[0, 0], [0, 0]],
     ],
     gradients_that_add_up: [[7, 2]] * 6,
+    averages_in_place_of_values: [
+        *[6, 2, 2, 2, 6, 2], *[24, 8, 8, 8, 24, 8], *[12, 4, 4, 4, 12, 4], *[48, 16, 16, 16, 48, 16]
+    ],
+    an_array_of_the_values_before: [[[1, 1], [1, 1]], [[2, 2], [2, 2]]],
+    data_in_place: [[-2, -2], [-2, -2]],
+    a_gradient_is_assigned: [[2, 2], [2, 2], [2, 2], [8, 8], [8, 8]],
+    reshaped_gradients: [[0] * 8, [1] * 8, [2] * 8],
+    data_of_a_gradient: [[3, 1], [3, 1], [-2, 0]],
+    a_gradient_moves: [[4, 4], [4, 4], [4, 4], [4], [0, 0], [0, 0], [0, 0], [0]],
     a_gradient_of_which_an_array_is_kept_is_replaced: [[1, 1], [3, 3], [4, 4], [-2, -2], [-3, -3]],
 }  # fmt: skip
 """What each case returns at the end."""

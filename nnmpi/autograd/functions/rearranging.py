@@ -90,7 +90,7 @@ def unfold(t: Any, dimension: int, size: int, step: int) -> Tensor:
     order = [k for k in range(windows.ndim) if k != axis + 1]
     y = windows.permute(*order, axis + 1)
     y = y if t.ndim else y.reshape(-1)[:size]
-    note_copy(t, y)
+    note_copy(t, y, step >= size)
     result: Tensor = y
     return result
 
