@@ -53,11 +53,11 @@ class Leaf:
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.parameter = tensor, LeafParameter(tensor)
-        self._given: Any = tensor.operand
+        self._given: Any = None  # the memory of the parameter, when the tensor has got it
 
     def collect(self) -> None:
-        """Copies the tensor's gradient to the parameter, and also its values if `t.data = x` has
-        replaced them."""
+        """Copies the tensor's gradient to the parameter, and also its values if the tensor has
+        other memory: a program may have written to that, or replaced it by `t.data = x`."""
         if self.tensor.operand is not self._given:
             self.parameter.array = self.tensor.operand
         grad = self.tensor.grad_array

@@ -87,6 +87,22 @@ def test_gradients_of_tensors_are_cleared(set_to_none: bool) -> None:
     assert set_to_none or t.grad.tolist() == [0, 0]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("n", [nnmpi, pytest.param("torch", marks=needs_torch)])
+def test_writes_to_a_tensor_that_has_views_are_kept(n: Any) -> None:
+    n = pytorch() if n == "torch" else n
+    t = n.ones(3, requires_grad=True)
+    row = t.view(-1)[1:].detach()
+    opt = n.optim.SGD([t], lr=0.5)
+    for _ in range(2):
+        opt.zero_grad()
+        (t.view(1, 3) * 2).sum().backward()
+        opt.step()
+        t.data.clamp_(min=-0.25)
+        with n.no_grad():
+            t[0].add_(3)
+    assert (t.tolist(), row.tolist()) == ([5, -0.25, -0.25], [-0.25, -0.25])
+
+
 def test_a_graph_from_before_a_step_is_refused() -> None:
     t = nnmpi.ones(2, requires_grad=True)
     opt = optim.SGD([t], lr=0.5)
