@@ -232,6 +232,10 @@ class GradientStorage(Storage):
     __slots__ = ()
     keeps_memory = True
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.lend()
+
 
 class UnnoticedStorage(Storage):
     """The Storage of a tensor `t.data`: autograd does not notice writes to it as writes to t.

@@ -110,7 +110,6 @@ def move(p: Parameter) -> None:
     if storage is None:
         return
     old, new = storage.memory, GradStorage(p.grad_memory)
-    new.lend()
     new.tensor, p.given_grad = storage.tensor, ref(new)
     if (t := storage.tensor()) is not None:
         t.operand, t.storage = new.memory, new

@@ -283,7 +283,9 @@ def data_of_a_gradient(n: Any) -> list[Any]:
     for t in (p, x):
         t.grad.data = t.grad.data * 2
         t.grad.data /= 4
-        t.grad.data[0] = 3
+        t.grad.data[0] = -3
+        n.nn.functional.relu(t.grad.neg_(), inplace=True)
+        t.grad.add_(n.tensor([0.0, 1.0]))
     opt.step()
     return [p.grad, x.grad, p]
 
