@@ -74,7 +74,8 @@ def select(t: Any, dim: int, index: int) -> Tensor:
 def unfold(t: Any, dimension: int, size: int, step: int) -> Tensor:
     """The windows of `size` elements along an axis, one every `step`, in a new last axis.
 
-    The result is a copy, so writing to it raises RuntimeError.
+    The result is a copy: after a write to it or to the tensor, using the other one raises
+    RuntimeError; if windows overlap, so does using the result after a write to it.
     """
     (t,) = as_tensors(t)
     rows = t if t.ndim else t.reshape(1)
