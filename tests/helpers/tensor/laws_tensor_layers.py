@@ -9,6 +9,7 @@ from nnmpi import nn
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.check import directional_error
 from nnmpi.comm import Comm
+from nnmpi.nn import Parameter
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.parallel.tensor.conv import ColumnConv2d, RowConv2d
 from nnmpi.parallel.tensor.layers import ColumnLinear, RowLinear, ShardedEmbedding
@@ -310,12 +311,12 @@ def _equals_one_rank(comm: Comm, case: Case, drawn_first: bool) -> None:
     largest = max(np.abs(p.grad_array).max() for p in whole.parameters())
     for place, tensor in model.tensors():
         one = of_whole[place.path]
-        if isinstance(tensor, Tensor):
+        if isinstance(tensor, Parameter):
             assert (tensor.array == one.array[place.slices]).all()
             error = np.abs(tensor.grad_array - one.grad_array[place.slices]).max(initial=0)
             assert error < BOUND * largest, place.path
         else:
-            _close(np.asarray(tensor), np.asarray(one[place.slices]))
+            _close(tensor.array, one.array[place.slices])
     assert [*of_whole] == [place.path for place, _ in model.tensors()]
 
 
