@@ -310,16 +310,20 @@ class Tensor(TorchNames):
             shared_writes().renew(self)
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        first, index = shape.split_index(index_of(index), self.ndim)
+        if first is not None:  # an array would make a copy
+            self[tuple(int(k) if hasattr(k, "ndim") else k for k in first)][index] = value
+            return
         if self.loses_gradient(value) and self.may_become(self):
-            if shared_writes().is_at(self, index_of(index), value):
+            if shared_writes().is_at(self, index, value):
                 return
-            self.become(apply(shape.set_elements, self, value, index=index_of(index)))
+            self.become(apply(shape.set_elements, self, value, index=index))
             return
         # NumPy writes no array of one element into one place, as PyTorch does
-        written, places = self.to_write(value), index_of(index)
-        self.drop_data_for(places)
+        written = self.to_write(value)
+        self.drop_data_for(index)
         is_one = getattr(written, "size", 0) == 1
-        self.operand[places] = written.reshape(()) if is_one else written
+        self.operand[index] = written.reshape(()) if is_one else written
         self.mark_written()
 
     def to_write(self, value: Any) -> Any:
@@ -404,7 +408,9 @@ class Tensor(TorchNames):
     # ---- the methods of an ndarray
 
     def __getitem__(self, index: Any) -> Tensor:
-        return apply(shape.getitem, self, index=index_of(index))
+        first, places = shape.split_index(index_of(index), self.ndim)
+        t = self if first is None else apply(shape.getitem, self, index=first)
+        return apply(shape.getitem, t, index=places)
 
     sum: Callable[..., Tensor] = reduction(reduce.sum)
     mean: Callable[..., Tensor] = reduction(reduce.mean)

@@ -187,6 +187,42 @@ def add_at(to: Array, index: Any, g: Array) -> None:
         add_rows(to.reshape(-1), places.reshape(-1), g.reshape(-1))
 
 
+def split_index(index: Any, ndim: int) -> tuple[Any, Any]:
+    """Splits an index of an array with `ndim` axes into two, which are to be applied one after the
+    other: integers, or None if there are no arrays beside them; and all else.
+
+    So axes lie where PyTorch has them, which selects by integers first. NumPy takes integers beside
+    arrays for arrays: x[0, :, [1, 2]] has the axis of length 2 in front there. An ellipsis between
+    arrays that stands for no axis is left out, since it would do the same.
+    """
+    parts = index if type(index) is tuple else ()
+    if not any(getattr(k, "ndim", 0) or type(k) is list for k in parts):
+        return None, index
+    first, rest = list[Any](), list[Any]()
+    for k in parts:
+        (first if _is_integer(k) else rest).append(k)
+        if not _is_integer(k) and k is not None:
+            first += [k] if k is Ellipsis else [slice(None)] * _axes_of(k)
+    left = ndim - sum(k is not Ellipsis for k in first)
+    rest = [part for k in rest for part in ([slice(None)] * left if k is Ellipsis else [k])]
+    return (tuple(first) if any(map(_is_integer, parts)) else None), tuple(rest)
+
+
+def _axes_of(k: Any) -> int:
+    """Returns how many axes a part of an index selects from: a mask may have several."""
+    if isinstance(k, slice):
+        return 1
+    array = k if hasattr(k, "ndim") else np.asarray(k)
+    return int(array.ndim) if array.dtype.kind == "b" else 1
+
+
+def _is_integer(k: Any) -> bool:
+    """True for a Python or NumPy integer, and for an array of integers without axes."""
+    if isinstance(k, int | np.integer):
+        return not isinstance(k, bool)
+    return getattr(k, "ndim", 1) == 0 and k.dtype.kind in "iu"
+
+
 def _basic(index: Any) -> tuple[Any, ...] | None:
     """Returns a basic index, one of integers, slices and None only, as a tuple; None for any other
     index.

@@ -1,0 +1,91 @@
+"""Indices of integers, slices, arrays and masks: values, gradients and writes are PyTorch's."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.ops.oracle import needs_torch, pytorch
+
+import nnmpi
+
+SHAPE = (2, 3, 4)
+X = np.arange(24.0).reshape(SHAPE)
+
+PARTS: tuple[Any, ...] = (
+    0, -1, slice(None), slice(0, 2), None, ..., [1, 0], [[0, 1], [1, 0]], "integer", "array", "mask"
+)  # fmt: skip
+
+
+def part(n: Any, k: Any, length: int) -> Any:
+    """The part of an index that a name stands for, in the library n."""
+    if k == "integer":
+        return n.tensor(1)
+    if k == "array":
+        return n.tensor([0, 1])
+    return n.tensor(np.arange(length) % 2 == 0) if k == "mask" else k
+
+
+def index_in(n: Any, names: tuple[Any, ...]) -> Any:
+    """An index of SHAPE; a mask is as long as the axis at its place, if there is no ellipsis."""
+    axis, parts = 0, []
+    for k in names:
+        parts.append(part(n, k, SHAPE[min(axis, 2)]))
+        axis += k is not None and k is not ...
+    return tuple(parts)
+
+
+def run(n: Any, names: tuple[Any, ...]) -> list[np.ndarray]:
+    x, index = n.tensor(X, requires_grad=True), index_in(n, names)
+    y = x[index]
+    weights = np.cos(np.arange(y.numel())).reshape(tuple(y.shape))
+    (y * n.tensor(weights)).sum().backward()
+    written = n.tensor(X)
+    written[index] = 7.0
+    of_graph = x * 2
+    of_graph[index] = n.tensor(weights)
+    return [t.detach().numpy() for t in (y, x.grad, written, of_graph)]
+
+
+def is_valid(names: tuple[Any, ...]) -> bool:
+    """False for two ellipses, and for more axes than there are."""
+    return names.count(...) <= 1 and sum(k not in (None, ...) for k in map(_plain, names)) <= 3
+
+
+def _plain(k: Any) -> Any:
+    return 0 if isinstance(k, list | slice) else k
+
+
+MIXED = [
+    names
+    for length in (2, 3, 4)
+    for names in product(range(len(PARTS)), repeat=length)
+    if is_valid(tuple(PARTS[k] for k in names))
+]
+
+
+@needs_torch
+@pytest.mark.parametrize("first", range(len(PARTS)), ids=lambda k: str(PARTS[k]))
+def test_results_gradients_and_writes_are_pytorchs(first: int) -> None:
+    compared, rng = 0, np.random.default_rng(first)
+    of_first = [names for names in MIXED if names[0] == first]
+    for k in rng.permutation(len(of_first))[:150]:
+        names = tuple(PARTS[i] for i in of_first[k])
+        try:
+            expected = run(pytorch(), names)
+        except (IndexError, RuntimeError):  # masks or arrays that do not fit
+            continue
+        for ours, theirs in zip(run(nnmpi, names), expected, strict=True):
+            assert ours.shape == theirs.shape, names
+            np.testing.assert_allclose(ours, theirs, err_msg=str(names))
+        compared += 1
+    assert compared > 30
+
+
+def test_axes_lie_where_pytorch_has_them() -> None:
+    x = nnmpi.zeros(2, 3, 4, 5)
+    assert x[0, :, [1, 2]].shape == (3, 2, 5)
+    assert x[:, [0], :, 1].shape == (2, 1, 4)
+    assert x[None, nnmpi.tensor(0), :, [1]].shape == (1, 3, 1, 5)
+    x[0, :, [1, 2]] = nnmpi.ones(3, 2, 5)
+    assert x.sum().item() == 30
