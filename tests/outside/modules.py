@@ -10,7 +10,8 @@ Not covered: modules without a counterpart of the same name, and those of random
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,18 @@ def squared_distance(parameters: list[Any]) -> Callable[[], Any]:
     return closure
 
 
+@contextmanager
+def numbers_in_float64() -> Iterator[None]:
+    """A context in which PyTorch's optimizers keep numbers of their own, such as ASGD's rate, in
+    float64."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(default)
+
+
 def optimizer_differs(name: str, options: dict[str, Any], has_closure: bool) -> str:
     """What differs between the trajectories of two optimizers, or nothing."""
     rng = np.random.default_rng(0)
@@ -146,7 +159,8 @@ def optimizer_differs(name: str, options: dict[str, Any], has_closure: bool) -> 
             p.grad = rng.standard_normal(p.shape)
             q.grad = torch.tensor(p.grad_array)
         ours.step(*[squared_distance(mine)] * has_closure)
-        oracle.step(*[squared_distance(theirs)] * has_closure)
+        with numbers_in_float64():
+            oracle.step(*[squared_distance(theirs)] * has_closure)
         for p, q in zip(mine, theirs, strict=True):
             if text := difference(p, q):
                 return f"step {t}: {text}"
