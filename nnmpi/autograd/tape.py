@@ -321,7 +321,8 @@ def _pass_on(
             continue
         parent, vjp, vjps[k] = parents[k], vjps[k], None
         if not isinstance(parent, TapeNode):
-            parent.receive(vjp, g)
+            if parent.needs_grad:  # it may have been frozen since the forward pass
+                parent.receive(vjp, g)
             if contributed is not None:
                 contributed(parent)
         elif parent.vjps is None:

@@ -413,3 +413,15 @@ def test_a_parameter_of_an_array_is_a_copy() -> None:
     p = nn.Parameter(array)
     array[0] = 7
     assert p.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("n", [nnmpi, pytest.param("torch", marks=needs_torch)])
+def test_what_is_frozen_after_the_forward_pass_gets_no_gradient(n: Any) -> None:
+    n = pytorch() if n == "torch" else n
+    layers, x = [n.nn.Linear(2, 2) for _ in range(2)], n.ones(1, 2, requires_grad=True)
+    loss = layers[1](layers[0](x)).sum()
+    for p in [*layers[1].parameters(), x]:
+        p.requires_grad_(False)
+    loss.backward()
+    leaves = [*layers[0].parameters(), *layers[1].parameters(), x]
+    assert [p.grad is None for p in leaves] == [False, False, True, True, True]
