@@ -19,7 +19,7 @@ from nnmpi.nn.single_store import SingleStore
 from nnmpi.nn.store import FlatStore
 
 
-class GradStorage(GradientStorage):
+class ParameterGradientStorage(GradientStorage):
     """The Storage of the tensor `p.grad`, and of tensors that share its memory.
 
     memory   the memory of the gradient, or that to which it has been moved
@@ -63,7 +63,7 @@ class _Lent:
     """The base of a NumPy array that a program has got: it lives as long as the array and its
     views."""
 
-    def __init__(self, array: Array, storage: GradStorage) -> None:
+    def __init__(self, array: Array, storage: ParameterGradientStorage) -> None:
         self.__array_interface__ = array.__array_interface__
         self._kept = array, storage
 
@@ -74,14 +74,14 @@ def given(p: Parameter) -> Tensor:
     t: Tensor | None = None if storage is None else storage.tensor()
     if t is None:
         t = Tensor(memory)
-        storage = storage or GradStorage(memory)
+        storage = storage or ParameterGradientStorage(memory)
         t.storage, storage.tensor, p.given_grad = storage, ref(t), ref(storage)
     return t
 
 
-def _storage_of(p: Parameter) -> GradStorage | None:
-    """Returns the GradStorage of the gradient of p, or None if no program keeps the gradient."""
-    storage: GradStorage | None = None if p.given_grad is None else p.given_grad()
+def _storage_of(p: Parameter) -> ParameterGradientStorage | None:
+    """Returns the Storage of the gradient of p, or None if no program keeps the gradient."""
+    storage: ParameterGradientStorage | None = None if p.given_grad is None else p.given_grad()
     return storage if storage is not None and storage.memory is p.grad_memory else None
 
 
@@ -106,10 +106,10 @@ def leave(p: Parameter) -> None:
 def move(p: Parameter) -> None:
     """Makes tensors that a program keeps of the gradient of p follow it to new memory; if that has
     another type or device, only `p.grad` itself does."""
-    storage: GradStorage | None = None if p.given_grad is None else p.given_grad()
+    storage: ParameterGradientStorage | None = None if p.given_grad is None else p.given_grad()
     if storage is None:
         return
-    old, new = storage.memory, GradStorage(p.grad_memory)
+    old, new = storage.memory, ParameterGradientStorage(p.grad_memory)
     new.tensor, p.given_grad = storage.tensor, ref(new)
     if (t := storage.tensor()) is not None:
         t.operand, t.storage = new.memory, new
