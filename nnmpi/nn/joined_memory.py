@@ -6,7 +6,7 @@ old values.
 """
 
 import gc
-from typing import Any
+from typing import Any, NoReturn
 from weakref import ref
 
 from nnmpi.addons import loaded
@@ -18,6 +18,7 @@ from nnmpi.autograd.shared_writes import CopyStorage, DetachedStorage
 from nnmpi.nn.parameter import DataStorage, Parameter, ParameterData
 from nnmpi.nn.place import Place
 from nnmpi.nn.single_store import SingleStore
+from nnmpi.nn.store import FlatStore
 
 
 def made(p: Parameter, z: Tensor, requires_grad: bool) -> bool:
@@ -32,8 +33,9 @@ def made(p: Parameter, z: Tensor, requires_grad: bool) -> bool:
 
 
 def assign(p: Parameter, value: Any) -> None:
-    """Does `p.data = value`: p uses the memory of the tensor `value`, or gets a copy of its values
-    if it cannot. Tensors that share the old memory of p keep the old values."""
+    """Does `p.data = value`: p uses the memory of the tensor `value`; or that tensor moves to the
+    memory of p, if this is part of an optimizer's buffer; or p gets a copy of its values. Tensors
+    that share the old memory of p keep the old values."""
     if isinstance(value, Tensor):
         value.renew()
     array, old, storage = p._fitting("data", value), p.operand, p.storage
@@ -41,9 +43,12 @@ def assign(p: Parameter, value: Any) -> None:
         p.values_written()
         return
     sharing, kept = storage.sharing, old
-    if isinstance(value, Tensor) and value.dtype == p.dtype and joins(p, value):
+    is_alike = isinstance(value, Tensor) and value.dtype == p.dtype
+    if is_alike and joins(p, value):
         p.values_written()
     else:
+        if is_alike and isinstance(getattr(value, "parameter", value), Parameter):
+            _refuse_shared(p)
         if sharing is not None:
             p.storage = Storage()
             if type(p.store) is SingleStore and not p.has_grad:  # arrays keep the old values too
@@ -52,6 +57,10 @@ def assign(p: Parameter, value: Any) -> None:
                 kept = old.copy(order="K")
         p.array = array
         p.storage.mark_written()  # a graph may need the old values
+        if is_alike and type(value) is Tensor and type(p.store) is FlatStore and _fits(p, value):
+            p.storage.lend()
+            moved = value.storage.of_all_writes.lend()
+            moved.home, moved.renewed = (p.memory_axes, p.storage, array, p.operand), HAS_MOVED
     if sharing is not None and p.storage is not storage and not _others(p, sharing):
         other = Storage()
         other.lend()
@@ -62,23 +71,30 @@ def joins(p: Parameter, z: Any) -> bool:
     """Makes a parameter use the memory of the tensor z if that is possible; returns True if it was
     done.
 
-    It is possible if z has the shape, the type and the order of axes in memory of p, and is not the
-    result of an op that needs a gradient, and if no optimizer has moved p or z into its buffer.
+    It is possible if the memory of z fits p (`_fits`), and if no optimizer has moved p or z into
+    its buffer.
     """
     source = z.parameter if isinstance(z, ParameterData) else z
     stores = [q.store for q in (p, source) if isinstance(q, Parameter) and q.store is not None]
     if source is p or p.has_grad or not all(type(store) is SingleStore for store in stores):
         return False
-    array, is_copy = z.operand, isinstance(z.storage.of_all_writes, CopyStorage)
-    in_order = array.transpose(p.memory_axes).flags.c_contiguous
-    if z.node is not None or is_copy or not in_order or tuple(array.shape) != p.shape:
+    if not _fits(p, z):
         return False
-    p.move(SingleStore(array), 0)
+    p.move(SingleStore(z.operand), 0)
     p.storage = source.storage.of_all_writes
     sharing = p.storage.lend()
     owners = sharing.owners or ((ref(source),) if isinstance(source, Parameter) else ())
     sharing.owners = (ref(p), *owners)
     return True
+
+
+def _fits(p: Parameter, z: Tensor) -> bool:
+    """True if the memory of tensor z, whose type is that of p, can be the memory of p: z has its
+    shape and order, and is no result that needs a gradient, and no copy where PyTorch has a
+    view."""
+    array, is_copy = z.operand, isinstance(z.storage.of_all_writes, CopyStorage)
+    in_order = array.transpose(p.memory_axes).flags.c_contiguous
+    return z.node is None and not is_copy and in_order and tuple(array.shape) == p.shape
 
 
 def leave(p: Parameter, old: Array) -> None:
@@ -93,16 +109,20 @@ def leave(p: Parameter, old: Array) -> None:
         loaded("nnmpi.nn.kept_gradients:move")(p)
     sharing = p.storage.lend()
     if _others(p, sharing) and gc.collect() is not None and _others(p, sharing):
-        raise ValueError(
-            f"two parameters of shape {p.shape} share their memory, by nn.Parameter(q.data) or "
-            "p.data = q.data, and an optimizer cannot update both: assign the parameter itself, as "
-            "in a.weight = b.weight, or give one of them a clone()"
-        )
+        _refuse_shared(p)
     p.storage = Storage()
     if (type(old), old.dtype) != (type(new), new.dtype):
         return
     p.storage.lend()
     sharing.home, sharing.renewed = (p.memory_axes, p.storage, old, new), HAS_MOVED
+
+
+def _refuse_shared(p: Parameter) -> NoReturn:
+    raise ValueError(
+        f"two parameters of shape {p.shape} share their memory, by nn.Parameter(q.data) or "
+        "p.data = q.data, and an optimizer cannot update both: assign the parameter itself, as "
+        "in a.weight = b.weight, or copy the values, by clone() or p.data.copy_(q.data)"
+    )
 
 
 def _others(p: Parameter, sharing: Sharing) -> list[Any]:

@@ -168,6 +168,20 @@ def zeros_for_a_gradient_that_is_kept(n: Any) -> list[Any]:
     return [g]
 
 
+def data_that_is_given_after_an_optimizer(n: Any) -> list[Any]:
+    p, q, z = n.nn.Parameter(n.ones(2, 2)), n.nn.Parameter(n.ones(3)), n.ones(2, 2) * 2
+    opt = n.optim.SGD([p, q], lr=1.0)
+    row, d = z[1], z.detach()
+    p.data = z
+    z.add_(1)
+    opt.zero_grad()
+    ((p * p).sum() + q.sum()).backward()
+    opt.step()
+    row.mul_(2)
+    d[0, 0] = 7
+    return [p, z, row, d, q]
+
+
 def arrays_of_gradients_that_are_kept(n: Any) -> list[Any]:
     p, q = n.nn.Parameter(n.ones(2, 2)), n.nn.Parameter(n.ones(3))
     opt = n.optim.SGD([p, q], lr=0.5)
@@ -325,6 +339,9 @@ CASES: dict[Callable[[Any], list[Any]], Any] = {
         [[2, 2], [2, 2]], [2, 2], [[4, 4], [4, 4]], [4, 4], [[6, 6], [6, 6]], [6, 6]
     ],
     zeros_for_a_gradient_that_is_kept: [[0, 0]],
+    data_that_is_given_after_an_optimizer: [
+        [[7, -3], [-6, -6]], [[7, -3], [-6, -6]], [-6, -6], [[7, -3], [-6, -6]], [0, 0, 0]
+    ],
     arrays_of_gradients_that_are_kept: [
         [[2, 2], [2, 2]], [2, 2], [2, 2], [1], [[0, 0], [0, 0]], [0, 0], [0, 0], [1],
         [[0, 0], [0, 0]], [0, 0], [0, 0], [1], [[0, 0], [0, 0]], [-0.5, -0.5, -0.5],
@@ -396,6 +413,16 @@ def test_an_optimizer_refuses_two_parameters_in_one_memory() -> None:
     q = nn.Parameter(p.data)
     with pytest.raises(ValueError, match="share their memory"):
         nnmpi.optim.SGD([p, q], lr=1.0)
+
+
+def test_parameters_of_an_optimizer_do_not_get_the_memory_of_another() -> None:
+    p, q = nn.Parameter(nnmpi.ones(3)), nn.Parameter(nnmpi.zeros(3))
+    nnmpi.optim.SGD([p], lr=1.0)
+    for value in (q.data, q):
+        with pytest.raises(ValueError, match=r"share their memory.*p\.data\.copy_"):
+            p.data = value
+    p.data = q.data.clone()
+    assert p.tolist() == [0, 0, 0]
 
 
 def test_a_copy_of_a_view_has_its_elements_only() -> None:
