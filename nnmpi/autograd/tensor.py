@@ -408,8 +408,10 @@ class Tensor(TorchNames):
     # ---- the methods of an ndarray
 
     def __getitem__(self, index: Any) -> Tensor:
-        first, places = shape.split_index(index_of(index), self.ndim)
-        t = self if first is None else apply(shape.getitem, self, index=first)
+        t, places = self, index_of(index)
+        if type(places) is tuple:
+            first, places = shape.split_index(places, self.ndim)
+            t = self if first is None else apply(shape.getitem, self, index=first)
         return apply(shape.getitem, t, index=places)
 
     sum: Callable[..., Tensor] = reduction(reduce.sum)

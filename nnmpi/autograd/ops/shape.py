@@ -196,7 +196,10 @@ def split_index(index: Any, ndim: int) -> tuple[Any, Any]:
     arrays that stands for no axis is left out, since it would do the same.
     """
     parts = index if type(index) is tuple else ()
-    if not any(getattr(k, "ndim", 0) or type(k) is list for k in parts):
+    for item in parts:
+        if type(item) is list or getattr(item, "ndim", 0) > 0:
+            break
+    else:
         return None, index
     first, rest = list[Any](), list[Any]()
     for k in parts:
