@@ -33,7 +33,7 @@ from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import op_types, recording
 from nnmpi.nn.graph import mapped
 from nnmpi.nn.module import Module
-from nnmpi.nn.parameter import ParameterData
+from nnmpi.nn.parameter import Parameter, ParameterData
 from nnmpi.nn.pass_list import FILLS, same_calls
 from nnmpi.nn.seeding import seed_state
 from nnmpi.nn.users_code import UnfitError, compared, is_plain
@@ -51,7 +51,9 @@ MOST_LISTS = 16
 """The largest number of lists that are kept for a step."""
 
 _OF_PARAMETER, _TRAINING = attrgetter("needs_grad", "store", "has_grad"), attrgetter("training")
-_GIVEN_GRAD = attrgetter("given_grad")
+
+KEPT = "nnmpi.nn.kept_gradients"
+"""The module that is loaded when a program reads the gradient of a parameter."""
 
 
 def compile(function: Callable[..., Any]) -> "CompiledStep":
@@ -132,7 +134,7 @@ class CompiledStep:
                 return self._first(key, code, arrays, args, named)
             self._last, self._last_code, self._replay = guards, code, self._lists[key]
         # a replay would overwrite a gradient that the program keeps
-        if self._replay is None or any(r and r() for r in map(_GIVEN_GRAD, code.parameters)):
+        if self._replay is None or (KEPT in sys.modules and _keeps_gradient(code.parameters)):
             return self._function(*args, **named)
         try:
             result = self._replay(arrays)
@@ -222,6 +224,11 @@ class CompiledStep:
         return StepReplay(steps[0])
 
 
+def _keeps_gradient(parameters: Sequence[Parameter]) -> bool:
+    """True if the program keeps a gradient of these parameters, as a tensor or an array."""
+    return any(p.given_grad is not None and p.given_grad() is not None for p in parameters)
+
+
 def _is_same_step(first: RecordedStep, second: RecordedStep) -> bool:
     plain = [[*map(compared, recorded.plain)] for recorded in (first, second)]
     return plain[0] == plain[1] and same_calls(first.calls, second.calls)
@@ -279,7 +286,7 @@ def _sort(arrays: list[Array], plain: list[Any], value: Any) -> None:
         arrays.append(value)
         plain.append(np.ndarray)
     elif type(value) in (Tensor, ParameterData):
-        if value.requires_grad:
+        if value.needs_grad:
             raise ValueError("nnmpi.compile: an argument requires a gradient; pass its values")
         arrays.append(value.operand)
         plain.append(Tensor)
