@@ -312,9 +312,11 @@ class Tensor(TorchNames):
     def __setitem__(self, index: Any, value: Any) -> None:
         first, index = shape.split_index(index_of(index), self.ndim)
         if first is not None:  # an array would make a copy
-            self[tuple(int(k) if hasattr(k, "ndim") else k for k in first)][index] = value
-            return
+            first = tuple(int(k) if hasattr(k, "ndim") else k for k in first)
         if self.loses_gradient(value) and self.may_become(self):
+            if first is not None:
+                self[first][index] = value
+                return
             if shared_writes().is_at(self, index, value):
                 return
             self.become(apply(shape.set_elements, self, value, index=index))
@@ -323,7 +325,8 @@ class Tensor(TorchNames):
         written = self.to_write(value)
         self.drop_data_for(index)
         is_one = getattr(written, "size", 0) == 1
-        self.operand[index] = written.reshape(()) if is_one else written
+        target = self.operand if first is None else self.operand[first]
+        target[index] = written.reshape(()) if is_one else written
         self.mark_written()
 
     def to_write(self, value: Any) -> Any:

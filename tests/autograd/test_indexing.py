@@ -89,3 +89,12 @@ def test_axes_lie_where_pytorch_has_them() -> None:
     assert x[None, nnmpi.tensor(0), :, [1]].shape == (1, 3, 1, 5)
     x[0, :, [1, 2]] = nnmpi.ones(3, 2, 5)
     assert x.sum().item() == 30
+
+
+def test_a_write_reaches_a_parameter_whose_store_reuses_its_memory() -> None:
+    p = nnmpi.nn.Parameter(nnmpi.zeros(2, 3))
+    assert p.store is not None
+    p.store.rotates = True  # views of p are copies then
+    with nnmpi.no_grad():
+        p[1, [0, 2]] = 5.0
+    assert p.store.value(0).tolist() == [[0, 0, 0], [5, 0, 5]]
