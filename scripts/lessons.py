@@ -1,7 +1,9 @@
 """Makes build/docs, which the site is built from: a copy of docs/, the executed notebooks as pages,
 and a page of what `nnmpi train --combinations` prints.
 
-usage: python scripts/lessons.py [--not-run]
+usage: python scripts/lessons.py [--not-run | --keep]
+
+--keep instead runs the lessons that are kept with their output, and stores it in their notebooks.
 """
 
 import os
@@ -9,6 +11,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -22,6 +25,8 @@ from nnmpi.parallel import combinations
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS, FOLDER = ROOT / "examples" / "notebooks", ROOT / "build" / "docs"
 SECONDS = 300  # for one cell
+KEPT = ("1-all-reduce",)
+"""The lessons that are kept with their output, which is the same in each run: a forge shows it."""
 
 MEASURED = re.compile(r"\[([^]]+)\]\(\.\./(benchmarks/measured/[\w-]+\.md)[^)]*\)")
 """Links to tables that are no pages of the site, which names their files instead."""
@@ -135,7 +140,20 @@ def run(notebook: Any) -> None:
     with TemporaryDirectory() as folder:
         os.environ["IPYTHONDIR"] = folder  # no settings of the user
         where = {"metadata": {"path": folder}}
-        NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources=where).execute()
+        NotebookClient(
+            notebook, timeout=SECONDS, kernel_name="python3", record_timing=False, resources=where
+        ).execute()
+
+
+def keep() -> None:
+    """Runs the lessons that are kept with their output, and stores it in their notebooks."""
+    for name in KEPT:
+        path = NOTEBOOKS / f"{name}.ipynb"
+        notebook = nbformat.read(path, as_version=4)
+        metadata = deepcopy(notebook.metadata)
+        run(notebook)
+        notebook.metadata = metadata  # without the version of Python
+        path.write_text(f"{nbformat.writes(notebook)}\n", encoding="utf-8")
 
 
 def main(is_run: bool) -> None:
@@ -168,4 +186,7 @@ def main(is_run: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] != ["--not-run"])
+    if sys.argv[1:] == ["--keep"]:
+        keep()
+    else:
+        main(sys.argv[1:] != ["--not-run"])

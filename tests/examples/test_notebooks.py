@@ -1,4 +1,4 @@
-"""The notebooks in examples/notebooks run and draw."""
+"""The notebooks in examples/notebooks run and draw, and those kept with their output show it."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,12 +11,16 @@ from helpers import mpijob
 
 from nnmpi import comm
 from nnmpi.collectives import ALGORITHMS
+from nnmpi.sim.collective import OPERATIONS
+from nnmpi.sim.drawing import rounds
 
 FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 SHOWN = ("rank", "size", "irecv", "ledger")
 """What the code of a lesson reads of a Comm."""
 RUNS_BY_DEFAULT = ("2-data-parallelism",)
+KEPT = ("1-all-reduce",)
+"""Notebooks that are kept with their output."""
 
 if not find_spec("nbclient") or not find_spec("ipykernel"):
     pytest.skip("nbclient and ipykernel are not installed", allow_module_level=True)
@@ -27,6 +31,26 @@ import nbformat  # noqa: E402
 
 def read(name: str) -> Any:
     return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+
+
+def shown(notebook: Any) -> list[Any]:
+    """What the cells of a notebook print and draw."""
+    return [one for cell in notebook.cells for one in cell.get("outputs", ())]
+
+
+def pictures(notebook: Any) -> list[str]:
+    every = [one.get("data", {}).get("image/svg+xml") for one in shown(notebook)]
+    return [picture for picture in every if picture]
+
+
+def test_lesson_1_shows_a_ring_and_a_tree_before_it_runs_and_others_have_no_output() -> None:
+    assert tuple(name for name in NOTEBOOKS if shown(read(name))) == KEPT
+    cells, claim = read("1-all-reduce").cells, OPERATIONS["all-reduce"].collective.claim
+    for name in ("ring", "tree"):
+        (cell,) = [cell for cell in cells if cell.source == f'ALGORITHMS["{name}"]']
+        (output,) = cell.outputs
+        drawn = rounds.as_svg({f"all-reduce {name}, 4 ranks": ALGORITHMS[name]}, 4, claim)
+        assert output.data["image/svg+xml"] == drawn, "python scripts/lessons.py --keep"
 
 
 def test_the_ring_that_a_lesson_writes_is_the_one_that_it_draws() -> None:
@@ -64,14 +88,14 @@ def test_a_notebook_runs_and_draws(
     for key, value in mpijob.environment({"IPYTHONDIR": str(tmp_path)}).items():
         monkeypatch.setenv(key, value)
     notebook = read(name)
+    kept = shown(notebook)
     where = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3", resources=where).execute()
+    assert len(pictures(notebook)) >= 1
+    assert all(picture.startswith("<svg") for picture in pictures(notebook))
+    found = shown(notebook)
+    assert not [one for one in found if one.output_type == "error" or one.get("name") == "stderr"]
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    shown = [one for cell in code for one in cell.outputs]
-    pictures = [
-        one.data["image/svg+xml"] for one in shown if "image/svg+xml" in one.get("data", {})
-    ]
-    assert len(pictures) >= 1
-    assert all(picture.startswith("<svg") for picture in pictures)
-    assert not [one for one in shown if one.output_type == "error" or one.get("name") == "stderr"]
     assert all(cell.outputs for cell in code if "solution" in cell.metadata.get("tags", ()))
+    if kept:
+        assert found == kept, "store what it shows now: python scripts/lessons.py --keep"

@@ -51,6 +51,7 @@ def test_the_site_is_built_and_has_each_link_each_public_name_and_a_search() -> 
     assert 'href="lessons/"' in pages["."]
     lesson = pages["lessons/1-all-reduce"]
     assert lesson.count('<details class="note">') == 3
+    assert lesson.count('src="../1-all-reduce-') == 4  # kept, though lessons have not run
     assert "<msub><mi>T</mi><mtext>ring</mtext></msub>" in lesson
     assert "$" not in re.sub(r"<(script|pre).*?</\1>", "", lesson, flags=re.S)
     fields = re.findall(r"<li><strong>(\w+)</strong>: ", pages["api/ranks"])
