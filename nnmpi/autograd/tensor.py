@@ -310,7 +310,7 @@ class Tensor(TorchNames):
             shared_writes().renew(self)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        first, index = shape.split_index(index_of(index), self.ndim)
+        first, index = shape.split_index(index_of(index, self), self.ndim)
         if first is not None:  # an array would make a copy
             first = tuple(int(k) if hasattr(k, "ndim") else k for k in first)
         if self.loses_gradient(value) and self.may_become(self):
@@ -380,6 +380,10 @@ class Tensor(TorchNames):
     __itruediv__ = in_place(elementwise.divide)
     __ifloordiv__ = in_place(elementwise.floor_divide)
     __imod__ = in_place(elementwise.remainder)
+    __ipow__ = in_place(elementwise.power)
+    __iand__, __ior__ = in_place(logic.bitwise_and), in_place(logic.bitwise_or)
+    __ixor__ = in_place(logic.bitwise_xor)
+    __ilshift__, __irshift__ = in_place(logic.left_shift), in_place(logic.right_shift)
 
     # ---- arithmetic
 
@@ -405,17 +409,22 @@ class Tensor(TorchNames):
     __and__, __rand__ = both_operators(logic.bitwise_and)
     __or__, __ror__ = both_operators(logic.bitwise_or)
     __xor__, __rxor__ = both_operators(logic.bitwise_xor)
+    __lshift__, __rlshift__ = both_operators(logic.left_shift)
+    __rshift__, __rrshift__ = both_operators(logic.right_shift)
     __invert__: Callable[..., Tensor] = method_of(logic.invert)
     __hash__ = object.__hash__
 
     # ---- the methods of an ndarray
 
     def __getitem__(self, index: Any) -> Tensor:
-        t, places = self, index_of(index)
+        t, places = self, index_of(index, self)
         if type(places) is tuple:
             first, places = shape.split_index(places, self.ndim)
             t = self if first is None else apply(shape.getitem, self, index=first)
-        return apply(shape.getitem, t, index=places)
+        y = apply(shape.getitem, t, index=places)
+        if y.viewed is None and shape.selects_by_numbers(places):
+            shared_writes().note_copy(self, y, True)
+        return y
 
     sum: Callable[..., Tensor] = reduction(reduce.sum)
     mean: Callable[..., Tensor] = reduction(reduce.mean)
@@ -496,8 +505,26 @@ def constant(value: Any, others: Sequence[Any]) -> Any:
     )
 
 
-def index_of(index: Any) -> Any:
-    """The index with each tensor in it replaced by its array."""
+def index_of(index: Any, t: Tensor) -> Any:
+    """An index of t with each tensor in it replaced by its array, and each 0-d array of integers by
+    its number, so that t[index] is a view, as in PyTorch.
+
+    While a pass is recorded, 0-d arrays stay, since their numbers differ from pass to pass.
+    """
+    if type(index) is int or type(index) is slice:  # most of them
+        return index
     if isinstance(index, tuple):
-        return tuple(map(index_of, index))
-    return index.array if isinstance(index, Tensor) else index
+        return tuple([index_of(k, t) for k in index])
+    if isinstance(index, Tensor):
+        index = index.array
+    elif not backend.is_array(index):
+        return index
+    if index.dtype == np.uint8:
+        raise TypeError(
+            f"an index of shape {index.shape} is uint8, which PyTorch takes for a mask and NumPy "
+            "for positions: write x[i.bool()] or x[i.long()]"
+        )
+    is_number = index.ndim == 0 and index.dtype.kind in "iu"
+    if is_number and isinstance(recording.get(), bool) and not is_meta(t.operand, index):
+        return int(index)
+    return index

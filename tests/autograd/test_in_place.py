@@ -1,5 +1,6 @@
 """`p.data` and `p.grad` as tensors in the memory of a parameter, and methods that write."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,43 @@ def test_writes_are_pytorchs(write: Any) -> None:
     torch = pytorch()
     ours, theirs = write(nnmpi, nnmpi.tensor(X)), write(torch, torch.tensor(X))
     np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-12, strict=True)
+
+
+AUGMENTED: dict[str, tuple[Callable[[Any, Any], Any], Any, Any, list[float]]] = {
+    "+=": (operator.iadd, [7, 6], 2, [9, 8]),
+    "-=": (operator.isub, [7, 6], [3, 9], [4, -3]),
+    "*=": (operator.imul, [7, 6], 2, [14, 12]),
+    "/=": (operator.itruediv, [7.0, 6.0], 2, [3.5, 3]),
+    "//=": (operator.ifloordiv, [7, -6], 4, [1, -2]),
+    "%=": (operator.imod, [7, -6], 4, [3, 2]),
+    "**=": (operator.ipow, [7, 6], 2, [49, 36]),
+    "**= of floats": (operator.ipow, [2.0, 3.0], [2.0, -1.0], [4, 1 / 3]),
+    "&=": (operator.iand, [7, 6], [3, 9], [3, 0]),
+    "|=": (operator.ior, [7, 6], [3, 9], [7, 15]),
+    "^=": (operator.ixor, [7, 6], [3, 9], [4, 15]),
+    "&= of masks": (operator.iand, [True, True], [False, True], [0, 1]),
+    "<<=": (operator.ilshift, [7, -6], 2, [28, -24]),
+    ">>=": (operator.irshift, [7, -6], [1, 1], [3, -3]),
+}
+
+
+@pytest.mark.parametrize("name", AUGMENTED)
+def test_augmented_assignments_write_in_place(name: str) -> None:
+    op, start, other, expected = AUGMENTED[name]
+    x = nnmpi.tensor([*start, *start])
+    y = x[:2]
+    result = op(y, nnmpi.tensor(other) if isinstance(other, list) else other)
+    assert result is y
+    np.testing.assert_allclose(x.tolist(), [*expected, *start], rtol=1e-7)
+
+
+def test_powers_in_place_pass_their_gradients_on() -> None:
+    w = nnmpi.tensor([2.0, 3.0], requires_grad=True)
+    x = w * 1
+    y = x[1:]
+    y **= 2
+    x.sum().backward()
+    assert (x.tolist(), w.grad.tolist()) == ([2, 9], [1, 6])
 
 
 def test_a_method_that_writes_returns_its_tensor_and_keeps_its_type() -> None:

@@ -1,5 +1,6 @@
 """Indices of integers, slices, arrays and masks: values, gradients and writes are PyTorch's."""
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
+from nnmpi import nn, optim
 
 SHAPE = (2, 3, 4)
 X = np.arange(24.0).reshape(SHAPE)
@@ -98,3 +100,62 @@ def test_a_write_reaches_a_parameter_whose_store_reuses_its_memory() -> None:
     with nnmpi.no_grad():
         p[1, [0, 2]] = 5.0
     assert p.store.value(0).tolist() == [[0, 0, 0], [5, 0, 5]]
+
+
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "a tensor": lambda x: x[nnmpi.tensor(1)],
+    "a tensor of uint16": lambda x: x[nnmpi.tensor(np.array(1, "uint16"))],
+    "an array": lambda x: x[np.array(1)],
+    "beside a slice": lambda x: x[nnmpi.tensor(-1)][:],
+    "in a tuple": lambda x: x[nnmpi.tensor(1), :],
+    "beside an ellipsis": lambda x: x[..., nnmpi.tensor(1), :],
+    "of a loop": lambda x: [x[i] for i in nnmpi.tensor([0, 1])][1],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_an_integer_tensor_without_axes_selects_a_view(view: Callable[[Any], Any]) -> None:
+    x = nnmpi.zeros(2, 3)
+    view(x).add_(1)
+    y = view(x)
+    y += 1
+    assert x.tolist() == [[0, 0, 0], [2, 2, 2]]
+
+
+def test_a_gradient_flows_through_a_write_at_a_tensor() -> None:
+    w = nnmpi.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    x = w * 1
+    for i in nnmpi.tensor([2, 0]):
+        v = x[i]
+        v *= w[i]
+    x.sum().backward()
+    assert (x.tolist(), w.grad.tolist()) == ([1, 2, 9], [2, 1, 6])
+
+
+def test_an_index_of_uint8_is_refused() -> None:
+    x, mask = nnmpi.zeros(3), nnmpi.tensor(np.array([0, 1, 0], "uint8"))
+    for index in (mask, mask.numpy(), (mask, None)):
+        with pytest.raises(TypeError, match=r"mask.*positions: write x\[i\.bool\(\)\]"):
+            x[index]
+        with pytest.raises(TypeError, match="uint8"):
+            x[index] = 1.0
+    assert x[np.uint8(2)].shape == ()
+
+
+@pytest.mark.filterwarnings("ignore:.*it is not replayed")
+def test_a_recorded_step_does_not_lose_a_write_at_an_argument() -> None:
+    w = nn.Parameter(np.ones((3, 2), "float32"))
+    opt = optim.SGD([w], lr=0.5)
+
+    @nnmpi.compile
+    def step(i: Any) -> Any:
+        opt.zero_grad()
+        y = w * 1
+        v = y[i]
+        v *= 3
+        y.sum().backward()
+        opt.step()
+
+    for i in (0, 2):
+        step(nnmpi.tensor(i))
+    assert w.tolist() == [[-1, -1], [0, 0], [-1, -1]]

@@ -201,6 +201,9 @@ VIEWS = {
     "an element": lambda t: t[0, 1],
     "an element by NumPy's integers": lambda t: t[np.intp(0), np.uint8(1)],
     "a new axis": lambda t: t[None, np.int32(0)],
+    "a 0-d array": lambda t: t[np.array(0)],
+    "0-d arrays": lambda t: t[np.array(0), np.array(1)],
+    "a 0-d tensor": lambda t: t[Tensor(np.array(0))],
     "detach": lambda t: t.detach(),
     "a view of a view": lambda t: t.T[1:][0],
 }
@@ -214,9 +217,6 @@ def test_views_share_memory(view):
 
 
 COPIES = {
-    "a 0-d array": lambda t: t[np.array(0)],
-    "0-d arrays": lambda t: t[np.array(0), np.array(1)],
-    "a 0-d tensor": lambda t: t[Tensor(np.array(0))],
     "a list": lambda t: t[[0]],
     "True": lambda t: t[True],
     "NumPy's True": lambda t: t[np.True_],

@@ -31,6 +31,7 @@ greater_equal = _elementwise("greater_equal")
 bitwise_and = _elementwise("bitwise_and", "&")
 bitwise_or = _elementwise("bitwise_or", "|")
 bitwise_xor = _elementwise("bitwise_xor", "^")
+left_shift, right_shift = _elementwise("left_shift", "<<"), _elementwise("right_shift", ">>")
 
 
 def invert(a: Array) -> Result:

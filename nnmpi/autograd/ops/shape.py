@@ -244,6 +244,14 @@ def _basic(index: Any) -> tuple[Any, ...] | None:
     return parts if ellipsis else (*parts, ...)
 
 
+def selects_by_numbers(index: Any) -> bool:
+    """True if the arrays in an index are integers without axes, of which there is at least one:
+    NumPy makes a copy then, where PyTorch has a view."""
+    parts = index if isinstance(index, tuple) else (index,)
+    arrays = [k for k in parts if hasattr(k, "dtype")]
+    return bool(arrays) and all(map(_is_integer, arrays)) and list not in map(type, parts)
+
+
 def copied_index(index: Any) -> Any:
     """A copy of an index's arrays and lists, because the backward pass reads them again."""
     if isinstance(index, tuple):

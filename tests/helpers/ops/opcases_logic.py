@@ -26,6 +26,10 @@ _BITWISE = {
     "bitwise_or": logic.bitwise_or,
     "bitwise_xor": logic.bitwise_xor,
 }
+_SHIFTS = {
+    "bitwise_left_shift": logic.left_shift,
+    "bitwise_right_shift": logic.right_shift,
+}
 
 
 def _named(name: str) -> Oracle:
@@ -56,6 +60,8 @@ def _cases() -> dict[str, Case]:
         _BITWISE.items(), ((MASKS, MASKS[0]), (MASKS, True), (BITS, BITS[0]), (BITS, 3))
     ):
         cases[f"{name} {a.dtype} {label(np.shape(b))}"] = Case(op, (a, b), _named(name))
+    for (name, op), b in product(_SHIFTS.items(), (BITS[0], 3)):
+        cases[f"{name} {label(np.shape(b))}"] = Case(op, (BITS, b), _named(name))
     for a in (MASKS, BITS):
         cases[f"invert {a.dtype}"] = Case(logic.invert, (a,), lambda t, a: t.bitwise_not(a))
     for (name, op), a, axis in product(
