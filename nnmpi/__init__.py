@@ -56,6 +56,8 @@ _ON_USE = {
 }
 """The modules of names that are loaded when they are first used: "module" or "module:name"."""
 
+__path__.append(_replacements.ABSENT)  # noqa: F405
+
 _PACKAGES = ("metrics", "parallel", "planning", "run", "schedules", "sim")
 """Packages that programs use without importing them, as in `nnmpi.metrics.accuracy`."""
 

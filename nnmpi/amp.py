@@ -22,13 +22,15 @@ import numpy as np
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import xp_of
 from nnmpi.arrays.dtypes import is_float, named
-from nnmpi.autograd import Tensor
+from nnmpi.autograd import Tensor, replacements
 from nnmpi.autograd.autocasting import autocast as autocast
 from nnmpi.autograd.autocasting import is_autocast_available as is_autocast_available
 from nnmpi.autograd.autocasting import is_autocast_enabled
 from nnmpi.autograd.recording import op_types
 from nnmpi.optim.optimizer import Optimizer
 from nnmpi.options.notes import note
+
+__path__ = [replacements.ABSENT]
 
 
 class GradScaler:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from nnmpi.autograd.functions.grad_modes import set_grad_enabled as set_grad_enabled
     from nnmpi.autograd.functions.gradcheck import gradcheck as gradcheck
 
+__path__.append(replacements.ABSENT)
+
 _ON_USE = names_of("nnmpi.autograd")
 """Where the names are that are loaded when they are used first, as in torch.autograd."""
 
@@ -32,7 +34,9 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name in _ON_USE:
         return loaded(_ON_USE[name])
-    raise replacements.missing(replacements.no_name("nnmpi.autograd", name, "functions"))
+    raise replacements.missing(
+        replacements.no_name("nnmpi.autograd", name, "autograd", "functions")
+    )
 
 
 __all__ = ["Tensor", "apply", "array_of", "array_on", "as_tensor", "no_grad", "on_host"]

@@ -1,13 +1,14 @@
 """Differentiable functions of tensors, under their names in NumPy and PyTorch."""
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from nnmpi.addons import needed
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import CPU, Backend
+from nnmpi.autograd import replacements
 from nnmpi.autograd.arguments import axis_of, one_of
 from nnmpi.autograd.ops import activations, elementwise, resample, shape
 from nnmpi.autograd.ops.activations import gelu_form
@@ -177,3 +178,7 @@ def pad(t: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
     ends = [(0, 0)] * (t.ndim - len(widths) // 2)
     ends += reversed([*zip(widths[::2], widths[1::2], strict=True)])
     return apply(resample.pad, t, widths=ends, mode=mode, value=0 if value is None else value)
+
+
+if not TYPE_CHECKING:  # type checkers still report names that do not exist
+    __getattr__ = replacements.refuser("nnmpi.autograd.functional", "autograd.functional")

@@ -1,4 +1,5 @@
-"""Advice on replacements for functions and methods of PyTorch and NumPy that nnmpi does not have.
+"""Advice on replacements for names of PyTorch and NumPy that nnmpi does not have: functions,
+methods and modules.
 
 NumPy functions are refused on tensors where they would lose a gradient.
 """
@@ -7,9 +8,12 @@ import re
 import sys
 from collections.abc import Callable
 from functools import cache
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -58,10 +62,10 @@ def _rows() -> dict[str, list[tuple[str, str]]]:
     return rows
 
 
-def _instead(name: str, *sections: str) -> str:
+def instead(name: str, *sections: str) -> str:
     """Text to append to an error message about a missing name: a colon and advice on a replacement,
     which is looked up in the given sections of `replacements.txt`; empty if there is none."""
-    if name.startswith("_"):  # Python and NumPy probe for such names often
+    if name.startswith("__"):  # Python and NumPy probe for such names often
         return ""
     for pattern, sentence in chain(*(_rows()[section] for section in sections)):
         if re.fullmatch(pattern, name):
@@ -73,13 +77,13 @@ def _instead(name: str, *sections: str) -> str:
 
 def no_attribute(name: str) -> str:
     """The error message for an attribute that tensors do not have, with advice if there is any."""
-    return f"a tensor has no attribute {name!r}{_instead(name, 'functions and methods')}"
+    return f"a tensor has no attribute {name!r}{instead(name, 'functions and methods')}"
 
 
 def no_name(package: str, name: str, *kinds: str) -> str:
     """The error message for a name that a package does not have, with advice on a replacement if
     `replacements.txt` has any in its sections `kinds`."""
-    return f"{package} has no {name!r}{_instead(name, *kinds)}"
+    return f"{package} has no {name!r}{instead(name, *kinds)}"
 
 
 def evaluate(function: Callable[..., Any], args: Any, options: Any, tensor: Any) -> Any:
@@ -156,9 +160,9 @@ def evaluate_ufunc(ufunc: Any, method: str, inputs: Any, options: Any, tensor: A
 def refusal(name: str) -> str:
     """The error message for a NumPy function that would lose the gradient of a tensor."""
     advice = "functions of nnmpi (concatenate, stack, where, ...), methods and operators of tensors"
-    instead = _instead(name.rpartition(".")[2], "numpy").removeprefix(": ") or advice
+    replacement = instead(name.rpartition(".")[2], "numpy").removeprefix(": ") or advice
     return (
-        f"{name} would lose the gradient of a tensor t that requires one: use {instead}, or "
+        f"{name} would lose the gradient of a tensor t that requires one: use {replacement}, or "
         "t.numpy() or t.detach() for its values alone"
     )
 
@@ -174,3 +178,61 @@ def missing(message: str) -> Exception:
     asking = sys._getframe(2)
     is_import = asking.f_code.co_code[asking.f_lasti] == opmap["IMPORT_FROM"]
     return (ImportError if is_import else AttributeError)(message)
+
+
+def refuser(package: str, *kinds: str) -> Callable[[str], NoReturn]:
+    """Returns the `__getattr__` of a module that has all its names in itself: it raises the error
+    for another one, with advice from the sections `kinds` of `replacements.txt`."""
+
+    def refused(name: str) -> NoReturn:
+        raise missing(no_name(package, name, *kinds))
+
+    return refused
+
+
+# ---- modules of PyTorch, such as nnmpi.nn.modules.conv and nnmpi.fft
+
+ABSENT = str(Path(__file__).with_suffix(".txt"))
+"""The last entry of the `__path__` of nnmpi's packages: Python asks its finder only for modules in
+them that are not in their folders. A finder in `sys.meta_path` would be asked for all others too.
+"""
+
+
+class _Finder:
+    """Finds modules of PyTorch whose names are in their package here; of others it says what to
+    write."""
+
+    def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Returns how to load a module with the names of its package. Raises ModuleNotFoundError
+        with advice for another one; returns None, for Python's own error, if there is none."""
+        package, _, name = fullname.rpartition(".")
+        path = fullname.partition(".")[2]
+        if instead(path, "modules with the names of their package"):
+            spec = ModuleSpec(fullname, _NamesOfPackage(), is_package=True)
+            spec.submodule_search_locations = [ABSENT]
+            return spec
+        if not (advice := instead(path, "modules") or _advice_of(sys.modules[package], name)):
+            return None
+        raise ModuleNotFoundError(f"No module named {fullname!r}{advice}", name=fullname)
+
+
+class _NamesOfPackage(Loader):
+    """Loads a module that has the names of its package, and says what that says of other names."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Gives a new module the names."""
+        package = sys.modules[module.__name__.rpartition(".")[0]]
+        vars(module).update({**vars(package), **vars(module)})  # __name__, __path__: its own
+
+
+def _advice_of(package: ModuleType, name: str) -> str:
+    """Returns a colon and what a package says of a name that is no module in it."""
+    try:
+        getattr(package, name)
+    except AttributeError as error:
+        _, colon, advice = str(error).partition(": ")
+        return colon + advice
+    return f": it is no module here, write from {package.__name__} import {name}"
+
+
+sys.path_importer_cache[ABSENT] = _Finder()  # where Python keeps the finder of each path

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from nnmpi import addons
 from nnmpi.arrays import backend
+from nnmpi.autograd import replacements
+
+__path__.append(replacements.ABSENT)
 
 
 def is_available() -> bool:
@@ -51,7 +54,4 @@ if not TYPE_CHECKING:  # so that type checkers still know which names there are
     def __getattr__(name: str) -> Any:
         if where := addons.names_of("nnmpi.cuda").get(name):
             return addons.loaded(where)
-        raise AttributeError(
-            f"nnmpi.cuda has no {name!r}; leave it out: each rank uses the GPU with its number on "
-            "the node, and t.item(), t.numpy() and nnmpi.cuda.synchronize() wait for it"
-        )
+        raise replacements.missing(replacements.no_name("nnmpi.cuda", name, "cuda"))

@@ -4,6 +4,9 @@ from functools import partial
 from typing import Any
 
 from nnmpi import amp
+from nnmpi.autograd import replacements
+
+__path__ = [replacements.ABSENT]
 
 GradScaler = partial(amp.GradScaler, "cuda")
 custom_fwd = partial(amp.custom_fwd, device_type="cuda")

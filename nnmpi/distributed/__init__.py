@@ -7,8 +7,9 @@ of a model and the sums of their gradients; `replicas`, which compares them; `sa
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from nnmpi.autograd import replacements
 from nnmpi.comm import Comm, job
 from nnmpi.distributed import environment
 from nnmpi.distributed.collectives import (
@@ -47,6 +48,7 @@ __all__ = [
 
 Work = Handle
 environment.set_variables()
+__path__.append(replacements.ABSENT)
 
 
 class _WorldType(type):
@@ -130,3 +132,7 @@ def get_backend(group: Group = None) -> str:
     """The name of the backend: "mpi"."""
     joined(group)
     return "mpi"
+
+
+if not TYPE_CHECKING:  # type checkers still report names that do not exist
+    __getattr__ = replacements.refuser("nnmpi.distributed", "distributed")

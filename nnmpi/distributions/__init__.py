@@ -5,7 +5,7 @@ so they are the same on all ranks that draw the same ones. A model for a Trainer
 `nnmpi.random`, and may use `log_prob` and `entropy`.
 """
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from nnmpi.autograd import replacements
 from nnmpi.distributions.basic import Bernoulli, Categorical, Distribution, Normal
@@ -17,9 +17,7 @@ __all__ = [
     "kl_divergence",
 ]  # fmt: skip
 
-if not TYPE_CHECKING:  # type checkers still report names that do not exist
+__path__.append(replacements.ABSENT)
 
-    def __getattr__(name: str) -> NoReturn:
-        raise replacements.missing(
-            replacements.no_name("nnmpi.distributions", name, "distributions")
-        )
+if not TYPE_CHECKING:  # type checkers still report names that do not exist
+    __getattr__ = replacements.refuser("nnmpi.distributions", "distributions")

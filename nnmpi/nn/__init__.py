@@ -60,6 +60,8 @@ __all__ = [
     "utils",
 ]  # fmt: skip
 
+__path__.append(_replacements.ABSENT)
+
 _ON_USE = _addons.names_of("nnmpi.nn")
 """Where the names are that are loaded when they are used first."""
 

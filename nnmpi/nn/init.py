@@ -10,13 +10,13 @@ its model, as the initial values of layers do, and on nothing else:
 
 import math
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.keyed import Key
-from nnmpi.autograd import Tensor, no_grad
+from nnmpi.autograd import Tensor, no_grad, replacements
 from nnmpi.nn.initial import ROW
 from nnmpi.nn.initial import constant as constant  # pickles of modules have these names here
 from nnmpi.nn.initial import fan_in as fan_in
@@ -195,3 +195,7 @@ def _fill(name: str, tensor: T, init: Init) -> T:
     with no_grad():
         tensor[...] = backend.of(tensor.array).asarray(values.reshape(tensor.shape), tensor.dtype)
     return tensor
+
+
+if not TYPE_CHECKING:  # type checkers still report names that do not exist
+    __getattr__ = replacements.refuser("nnmpi.nn.init", "nn.init")

@@ -18,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import ref
 
 import numpy as np
@@ -28,7 +28,7 @@ from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.backend import CPU, Array, Backend
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Vjp, precision
-from nnmpi.autograd import Tensor, array_of
+from nnmpi.autograd import Tensor, array_of, replacements
 from nnmpi.autograd.recording import Storage, UnnoticedStorage
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import SeedState, next_seed_state, seed_state
@@ -462,3 +462,7 @@ class ParameterData(Tensor):
 
 
 ParameterData.__name__ = Tensor.__name__  # messages to users say "Tensor"
+
+
+if not TYPE_CHECKING:  # type checkers still report names that do not exist
+    __getattr__ = replacements.refuser("nnmpi.nn.parameter", "layers")

@@ -47,6 +47,8 @@ __all__ = [
     "warm_up",
 ]
 
+__path__.append(replacements.ABSENT)
+
 __all__ += list(addons.names_of(__name__))
 
 if TYPE_CHECKING:

@@ -82,6 +82,8 @@ def skip_init(parameters: Iterable[Parameter]) -> None:
             p.init = constant(0.0)
 
 
+__path__.append(replacements.ABSENT)
+
 if TYPE_CHECKING:
     from nnmpi.nn.utils import rnn as rnn
     from nnmpi.nn.utils.norms import remove_spectral_norm as remove_spectral_norm

@@ -31,6 +31,8 @@ __all__ = [
     "default_collate", "random_split",
 ]  # fmt: skip
 
+__path__.append(replacements.ABSENT)
+
 if not TYPE_CHECKING:  # type checkers still report names that do not exist
 
     def __getattr__(name: str) -> Any:

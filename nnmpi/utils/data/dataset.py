@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from nnmpi.autograd import Tensor
+from nnmpi.autograd import Tensor, replacements
 from nnmpi.autograd.functional import as_tensors
 from nnmpi.nn.random_numbers import randperm
 from nnmpi.nn.seeding import Generator, drawing_from
@@ -76,3 +76,7 @@ def random_split(
     with drawing_from(generator):
         order = randperm(n).numpy()
     return [Subset(dataset, part) for part in np.split(order, np.cumsum(sizes)[:-1])]
+
+
+if not TYPE_CHECKING:  # type checkers still report names that do not exist
+    __getattr__ = replacements.refuser("nnmpi.utils.data.dataset", "data")
