@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from nnmpi.parallel.step.executor import StepResult
-from nnmpi.run.calls import call, compare_settings
+from nnmpi.run.calls import agree, call
 from nnmpi.run.evaluation import evaluate_step
 from nnmpi.run.training import Sampler, StepHook, Training
 
@@ -26,8 +26,10 @@ def _hooks(trainer: Training) -> Iterator[StepHook]:
         yield partial(_log_step, trainer)
     if trainer.sampler is not None:
         yield every(trainer.sampler.every, trainer, partial(_sample, trainer, trainer.sampler))
-    if trainer.hears_steps:
+    if "on_step" in trainer.hears:
         yield partial(_call_on_step, trainer)
+    if trainer.hears & {"on_log", "on_step"}:
+        yield partial(_agree, trainer)
     if config.evaluate_every:
         yield every(config.evaluate_every, trainer, partial(evaluate_step, trainer))
     if trainer.checkpoints.are_written:
@@ -81,8 +83,13 @@ def _sample(trainer: Training, sampler: Sampler) -> None:
 
 
 def _call_on_step(trainer: Training, result: StepResult, loss: float) -> None:
-    """Calls on_step of callbacks. Then ranks that take their steps together compare the settings
-    that callbacks may have changed."""
+    """Calls on_step of callbacks."""
     call(trainer, "on_step", {"event": "step", "step": result.state.step, "loss": loss})
-    if trainer.session.arrangement.steps_together:
-        compare_settings(trainer)
+
+
+def _agree(trainer: Training, result: StepResult, loss: float) -> None:
+    """Lets ranks that take their steps together compare settings and agree on a stop, if callbacks
+    were called after this step."""
+    is_called = "on_step" in trainer.hears or trainer.run.logs_step
+    if is_called and trainer.session.arrangement.steps_together:
+        agree(trainer)

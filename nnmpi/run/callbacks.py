@@ -17,10 +17,9 @@ load it.
 
 Settings are the options of the optimizer's groups, such as the learning rate, and `requires_grad`
 of parameters. Callbacks must change them in the same way on all ranks. Ranks compare them when an
-epoch begins, after each evaluation within an epoch, and after each on_step. They do not compare
-after on_log, which costs no message: change no settings there. With parameter servers and
-`pipedream` ranks take steps at different times: then change settings, evaluate, save and take
-snapshots in on_epoch only.
+epoch begins and after callbacks within it; with the same small message they agree on a stop. With
+parameter servers and `pipedream` ranks take steps at different times: then change settings, stop,
+evaluate, save and take snapshots in on_epoch only.
 """
 
 from collections import defaultdict
@@ -158,8 +157,11 @@ class Settings:
         """The Changes object that says that no setting differs from its initial value."""
         return Changes(tuple({} for _ in self._start[1]))
 
-    def compare(self, comm: Comm, when: str = "", factors: Sequence[float] = ()) -> None:
-        """Raises AgreedError, on all ranks, if the settings of ranks differ. Every rank calls it.
+    def compare(
+        self, comm: Comm, when: str = "", factors: Sequence[float] = (), asks: bool = False
+    ) -> bool:
+        """Raises AgreedError, on all ranks, if the settings of ranks differ. Returns True, on all
+        ranks, if some rank `asks`. Every rank calls it.
 
         If no setting differs, the call costs one small message. `when` is a phrase for the error
         message; `factors` are the next values of a user's learning rate schedule, which are
@@ -169,17 +171,29 @@ class Settings:
         seen = (settings, factors, added)
         if seen != self._seen:
             self._seen, self._digest = seen, crc32(repr(seen).encode())
-        # 4 bytes a rank; only if digests differ do ranks exchange the settings themselves
-        digests = np.zeros(comm.size, np.uint32)
-        digests[comm.rank] = self._digest
-        comm.all_gather(digests)
-        if (digests == digests[0]).all():
-            if added and comm.size > 1:
-                raise AgreedError(
-                    "add_param_group has given the optimizer parameters whose gradients ranks do "
-                    "not sum: create them in `build`"
-                )
-            return
+        # 8 bytes a rank; only if digests differ do ranks exchange the settings themselves
+        row = np.zeros((comm.size, 2), np.uint32)
+        row[comm.rank] = self._digest, asks
+        comm.all_gather(row.reshape(-1))
+        if (row[:, 0] != row[0, 0]).any():
+            self._refuse_differences(comm, settings, added, when, factors)
+        elif added and comm.size > 1:
+            raise AgreedError(
+                "add_param_group has given the optimizer parameters whose gradients ranks do "
+                "not sum: create them in `build`"
+            )
+        return bool(row[:, 1].any())
+
+    def _refuse_differences(
+        self,
+        comm: Comm,
+        settings: tuple[list[bool], list[dict[str, Any]]],
+        added: int,
+        when: str,
+        factors: Sequence[float],
+    ) -> None:
+        """Raises AgreedError, on all ranks, if settings differ that are of parts on several ranks.
+        Every rank calls it."""
         values = {
             f"requires_grad of {path}": repr(is_trained)
             for path, is_trained in zip(self._parameters, settings[0], strict=True)

@@ -1,5 +1,5 @@
-"""Calls callbacks after steps, evaluations, epochs and the run, and compares the settings that they
-may change."""
+"""Calls callbacks after steps, evaluations, epochs and the run; then ranks compare the settings
+that callbacks may change, and agree on whether one of them has asked to stop."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,20 @@ from nnmpi.run.reported_events import event_position
 from nnmpi.run.training import Training
 
 
-def compare_settings(trainer: Training, factors: Sequence[float] = ()) -> None:
+def compare_settings(trainer: Training, factors: Sequence[float] = ()) -> bool:
     """Raises AgreedError, on all ranks, if a callback has changed settings on some ranks only, or
-    if `factors`, the next values of a user's learning rate schedule, differ between ranks. Every
-    rank calls it."""
-    together = trainer.session.arrangement.steps_together
-    trainer.session.settings.compare(trainer.comm, "" if together else ", in on_epoch", factors)
+    if `factors`, the next values of a user's learning rate schedule, differ between ranks. Returns
+    True, on all ranks, if some rank asks to stop or suspend the run. Every rank calls it."""
+    session, asks = trainer.session, trainer.run.asks_to_stop
+    when = "" if session.arrangement.steps_together else ", in on_epoch"
+    return session.settings.compare(trainer.comm, when, factors, asks)
+
+
+def agree(trainer: Training) -> None:
+    """Compares settings after callbacks were called, and stops the run after this step on all ranks
+    if one of them has asked for that. Every rank calls it."""
+    if compare_settings(trainer):
+        trainer.run.stop_here()
 
 
 def call(trainer: Training, occasion: str, event: Event) -> None:

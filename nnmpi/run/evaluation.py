@@ -6,7 +6,7 @@ import numpy as np
 from nnmpi.io.output import Event
 from nnmpi.io.output.pace import tested
 from nnmpi.run import end
-from nnmpi.run.calls import call, compare_settings
+from nnmpi.run.calls import agree, call
 from nnmpi.run.training import Training
 
 
@@ -21,8 +21,7 @@ def evaluate(trainer: Training) -> Event:
 
 def evaluate_step(trainer: Training) -> None:
     """Evaluates the model after a step (--evaluate-every) and reports the result. At the end of an
-    epoch it does nothing, since the epoch's evaluation follows. If a callback asks to stop the run,
-    all ranks stop."""
+    epoch it does nothing, since the epoch's evaluation follows."""
     run = trainer.run
     if run.state.batch == 0 or not run.has_more:
         return
@@ -30,10 +29,7 @@ def evaluate_step(trainer: Training) -> None:
     event = evaluation_event(trainer)
     run.report_event("evaluation", event)
     call(trainer, "on_evaluate", event)
-    compare_settings(trainer)
-    stops, suspends, _ = requests(trainer)
-    if stops or suspends:
-        run.stop_here()
+    agree(trainer)
 
 
 def evaluation_event(trainer: Training) -> Event:

@@ -78,6 +78,7 @@ class RunState:
     plan        the layout that --plan has found, if one fits
     reported    the events that this rank has reported
     read_every  intervals, in steps, at which the model or the result of a step is read
+    reads_logged  True if the results of the steps that the log reports are read at once
     log_every   the interval of step events, in steps; 0: there are none
     report      the destination of the run's events
     opened      the same object on ranks that write to the log or the terminal; None on others
@@ -104,6 +105,7 @@ class RunState:
         self.reported, self.phase = ReportedEvents(), StepPhase.BETWEEN_STEPS
         self.set_step_range(None)
         self.read_every: tuple[int, ...] = (1,)
+        self.reads_logged = False
         self.loaded: Loaded | None = None
         self.resumed: ResumePoint | None = None
         self.plan: RunPlan | None = None
@@ -246,6 +248,14 @@ class RunState:
         """True if the steps of an epoch are completed, but the epoch has not been evaluated yet."""
         return self.sums.samples > 0 and (self.state.batch == 0 or self.is_over)
 
+    # ---- requests of this rank
+
+    @property
+    def asks_to_stop(self) -> bool:
+        """True if this rank asks to stop or suspend the run. While steps are repeated after the
+        loss of a rank, the request waits."""
+        return (self.stop_requested or self.suspend_requested) and not self.is_behind
+
     # ---- called by strategies
 
     def _request(self) -> float:
@@ -254,10 +264,9 @@ class RunState:
         have agreed before."""
         if self.stop_at is not None and self.state.step + 1 >= self.stop_at:
             return STOPS  # a worker leaves its loop here: servers have to hear of it
-        if self.is_behind:
-            return 0.0
-        stops = self.stop_requested or self.suspend_requested
-        return STOPS if stops else SAVES if self.save_requested else 0.0
+        if self.asks_to_stop:
+            return STOPS
+        return SAVES if self.save_requested and not self.is_behind else 0.0
 
     @property
     def control(self) -> StepControl:
@@ -275,8 +284,9 @@ class RunState:
     def _is_read(self, step: int) -> bool:
         """True if the host needs the values that the step computes on a device, or the time of the
         step: then the host must wait for the device."""
-        known = self.first_step + 1, self.total_steps
-        return step in known or any(step % n == 0 for n in self.read_every)
+        known, logged = (self.first_step + 1, self.total_steps), self.log_every
+        is_logged = self.reads_logged and logged > 0 and step % logged == 0
+        return step in known or is_logged or any(step % n == 0 for n in self.read_every)
 
     def _end_update(self) -> None:
         """Called when the update has been launched on the device: ends the phase UPDATING."""

@@ -71,7 +71,7 @@ class Trainer:
     checkpoints: Checkpoints
     tracer: Tracer
     callbacks: list[object]
-    hears_steps: bool
+    hears: frozenset[str]
     sampler: Sampler | None
     session: Session = NO_SESSION
     supervisor: Supervisor
@@ -170,19 +170,27 @@ class Trainer:
         return result
 
     def stop(self) -> None:
-        """Stops the run after the current step; of several ranks, all stop in that step or the
-        next."""
+        """Stops the run on all ranks; any rank may call it.
+
+        In a callback of step k training ends after step k; called elsewhere, after the current step
+        or the next. Ranks that take steps at different times end when they hear of it."""
         self.run.stop_requested = True
-        if self.comm.size == 1:
-            self.run.stop_here()
+        self._stop_alone()
 
     def suspend(self) -> None:
-        """Stops the run after the current step with a checkpoint, to be resumed; without
-        `checkpoint_dir` it does what `stop` does."""
+        """Stops the run as `stop` does, with a checkpoint, to be resumed; without `checkpoint_dir`
+        it does what `stop` does."""
         if self.checkpoints.are_written:
-            self.run.suspend_requested = True  # ranks agree on it with a step, or after an epoch
+            self.run.suspend_requested = True
+            self._stop_alone()
         else:
             self.stop()
+
+    def _stop_alone(self) -> None:
+        """Stops the run after the current step if this is the only rank; several agree on it with a
+        step, after callbacks, or after an epoch."""
+        if self.comm.size == 1 and self.run.asks_to_stop:
+            self.run.stop_here()
 
     def lr_factor(self, step: int) -> float:
         """Returns the factor by which the schedule multiplies the learning rates in a step."""

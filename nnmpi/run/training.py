@@ -24,7 +24,7 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import StepResult
-from nnmpi.run.callbacks import check_callbacks, load_states
+from nnmpi.run.callbacks import OCCASIONS, check_callbacks, load_states
 from nnmpi.run.dropped_sessions import close_dropped
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
@@ -267,7 +267,7 @@ class Training(Protocol):
     run         the counters of the run
     session     the session of these ranks; a NoSession after a failed restore, and on a spare rank
     supervisor  sets up the Trainer, and runs `fit`
-    hears_steps True if a callback of some rank has the method on_step
+    hears       the occasions, such as "on_step", for which a callback of some rank has a method
     sampler     generates samples of text (--sample-every); None without the option
     graph       the graph of the model, once this rank has had a session
     """
@@ -282,7 +282,7 @@ class Training(Protocol):
     session: Session
     supervisor: Supervisor
     callbacks: list[object]
-    hears_steps: bool
+    hears: frozenset[str]
     sampler: Sampler | None
     checkpoints: Checkpoints
     tracer: Tracer
@@ -324,14 +324,15 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
     trainer.callbacks = all_or_none(
         comm, lambda: [*check_callbacks(given), *chain.from_iterable(f(config) for f in makers)]
     )
-    hears_steps = any(hasattr(callback, "on_step") for callback in trainer.callbacks)
-    # on all ranks alike: where a callback follows a step, ranks compare settings
-    trainer.hears_steps = any(gather_objects(comm, hears_steps))
+    hears = {name for c in trainer.callbacks for name in OCCASIONS if hasattr(c, name)}
+    # on all ranks alike: where a callback follows a step, ranks agree on settings and stops
+    trainer.hears = frozenset[str]().union(*gather_objects(comm, hears))
     sampler = addons.chosen("samplers", config)
     trainer.sampler = sampler and sampler(comm, config, trainer.setup.dataset)
     trainer.run, trainer.comm = RunState(trainer.setup), comm
     trainer.requested = replace(trainer.requested, model=config.model)
-    trainer.run.read_every = (*_read_every(config, trainer.hears_steps),)
+    trainer.run.read_every = (*_read_every(config, "on_step" in trainer.hears),)
+    trainer.run.reads_logged = "on_log" in trainer.hears
     written = addons.chosen("checkpoints", config)
     trainer.checkpoints = written(trainer) if written else NoCheckpoints()
     close_dropped(comm)

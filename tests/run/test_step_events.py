@@ -42,13 +42,24 @@ SERVED: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
+class Sent:
+    """A callback that keeps the messages and bytes that each Comm of its rank has sent in training
+    up to an epoch's end; it is not called after steps."""
+
+    def __init__(self) -> None:
+        self.sent = list[list[tuple[str, int, int]]]()
+
+    def on_epoch(self, trainer: Trainer, event: Event) -> None:
+        ledgers = [(comm.name, comm.ledger) for comm in trainer.comm.comms_of_rank]
+        sums = [(name, sum(l.sent_messages), sum(l.sent_bytes)) for name, l in ledgers]
+        self.sent.append(sorted(sums))
+
+
 class Told:
-    """A callback that keeps what it is told, and the messages and bytes that each Comm of its rank
-    has sent in training up to an epoch's end; it is not called after each step."""
+    """A callback that keeps what it is told; it is not called after each step."""
 
     def __init__(self) -> None:
         self.logged, self.evaluated, self.epochs = list[Event](), list[Event](), list[Event]()
-        self.sent = list[list[tuple[str, int, int]]]()
 
     def on_log(self, trainer: Trainer, event: Event) -> None:
         self.logged.append(event)
@@ -58,9 +69,6 @@ class Told:
 
     def on_epoch(self, trainer: Trainer, event: Event) -> None:
         self.epochs.append(event)
-        ledgers = [(comm.name, comm.ledger) for comm in trainer.comm.comms_of_rank]
-        sums = [(name, sum(l.sent_messages), sum(l.sent_bytes)) for name, l in ledgers]
-        self.sent.append(sorted(sums))
 
 
 class EachStep:
@@ -148,10 +156,10 @@ def test_events_of_steps_send_nothing_and_change_no_bit(
     """On any Comm; evaluations send, and change no bit either."""
 
     def on_rank(comm: Comm, **given: Any) -> tuple[str, Any, int, int]:
-        told = Told()
-        events = run(comm, told, **options, **given)
-        said = len(told.logged), len(evaluations_of(events))
-        return events[-1]["parameters_sha256"], told.sent, *said
+        sent = Sent()
+        events = run(comm, sent, **options, **given)
+        said = len(steps_of(events)), len(evaluations_of(events))
+        return events[-1]["parameters_sha256"], sent.sent, *said
 
     without, logged, evaluated = (
         threads.run(ranks, partial(on_rank, **given))
@@ -213,29 +221,33 @@ def test_a_run_is_evaluated_within_epochs_and_at_their_ends(
 
 
 class Stops:
-    """A callback that stops the run, on one rank, at an evaluation."""
+    """A callback that ends the run, on the last rank, on an occasion of a step."""
 
-    def __init__(self, at: int) -> None:
-        self.at = at
+    def __init__(self, occasion: str, at: int, how: str) -> None:
+        self.at, self.how = at, how
+        setattr(self, occasion, self.hear)
 
-    def on_evaluate(self, trainer: Trainer, event: Event) -> None:
-        if event["step"] == self.at and trainer.comm.rank == trainer.comm.size - 1:
-            trainer.stop()
+    def hear(self, trainer: Trainer, event: Event) -> None:
+        if trainer.step == self.at and trainer.comm.rank == trainer.comm.size - 1:
+            getattr(trainer, self.how)()
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_a_callback_stops_a_run_at_an_evaluation(ranks: int) -> None:
-    """All ranks at once: the same step as on one rank."""
+@pytest.mark.parametrize("how", ["stop", "suspend"])
+@pytest.mark.parametrize("occasion", ["on_step", "on_log", "on_evaluate"])
+def test_a_callback_stops_a_run_on_any_occasion(occasion: str, how: str, tmp_path: Path) -> None:
+    """All ranks at once: after the same step as on one rank."""
 
     def on_rank(comm: Comm) -> tuple[list[Event], list[int]]:
-        told = Told()
-        events = run(comm, Stops(6), told, evaluate_every=3)
+        told, saved = Told(), {"checkpoint_dir": str(tmp_path / str(comm.size))}
+        options = {"evaluate_every": 3, "log_every": 2, **(saved if how == "suspend" else {})}
+        events = run(comm, Stops(occasion, 6, how), told, **options)
         return events, [event["step"] for event in told.evaluated]
 
-    for events, evaluated in threads.run(ranks, on_rank):
-        assert (events[-1]["event"], events[-1]["steps"]) == ("stopped", 6)
-        assert evaluated == [3, 4, 6]  # step 6 is told of once, though its epoch ends there
-        assert events[-2]["steps"] == 6
+    for ranks in (1, 3):
+        for events, evaluated in threads.run(ranks, on_rank):
+            end = "stopped" if how == "stop" else "suspended"
+            assert (events[-1]["event"], events[-1]["steps"]) == (end, 6)
+            assert evaluated == [3, 4, 6]  # step 6 is told of once, though the run ends there
 
 
 class Breaks:

@@ -47,6 +47,17 @@ class Restores:
             trainer.restore(self._snapshot, **self._changes)
 
 
+class StopsAfter:
+    """A callback: each rank asks to stop after a step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        if event["step"] == self._step:
+            trainer.stop()
+
+
 class Layout(NamedTuple):
     """Ranks and their options; `per_node` consecutive ranks share memory, by default all."""
 
@@ -71,7 +82,18 @@ class Layout(NamedTuple):
     @property
     def arranges_anew(self) -> bool:
         """True if a callback arranges the ranks anew."""
-        return "callbacks" in self.given
+        return "callbacks" in self.given and self.stops_after is None
+
+    @property
+    def stops_after(self) -> int | None:
+        """The step after which a callback stops the run, if one does."""
+        makers = self.given.get("callbacks", ())
+        return next((make.args[0] for make in makers if make.func is StopsAfter), None)
+
+    @property
+    def steps_together(self) -> bool:
+        """True if ranks make each step at the same time."""
+        return not self.servers and self.options.get("schedule") != "pipedream"
 
     @property
     def is_ordered(self) -> bool:
@@ -226,6 +248,7 @@ DRAWN: dict[str, Layout] = {
     ),
     "pipedream": Layout(3, PIPEDREAM),
     "pipedream, checkpoints": Layout(3, {**PIPEDREAM, "save_every": "1 epochs"}),
+    "stopped": Layout(3, {**RING, "callbacks": [partial(StopsAfter, 4)]}),
     "restored": Layout(3, {**RING, "callbacks": [partial(Restores, 2, 4)]}),
     "restored, checkpoints": Layout(
         3, {**RING, "save_every": "5", "callbacks": [partial(Restores, 2, 4)]}

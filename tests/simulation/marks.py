@@ -18,6 +18,7 @@ from nnmpi.run.checkpointing import Checkpoints
 from nnmpi.run.recovery.rank_status import RankStatus
 from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.recovery.survivors import Survivors
+from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.trainer import Trainer
 from nnmpi.run.training import Training
@@ -53,6 +54,7 @@ MARKED = (
     MarkedMethod(Checkpoints, "suspend", "suspending"),
     MarkedMethod(Trainer, "restore", "restoring", "restored"),
     MarkedMethod(Survivors, "wait", "waiting"),
+    MarkedMethod(RunState, "stop_here", "agrees to stop", "stopping"),
     MarkedMethod(Session, "evaluate", "evaluating", "evaluated"),
     MarkedMethod(Update, "apply", "updating", "updated"),
     *AGREED,

@@ -4,7 +4,7 @@ docs/checkpoints.md, a function each. They raise AssertionError.
     losses          ranks_end_alike, bits_are_kept, losses_are_kept_until_a_death,
                     every_step_is_made_once, few_steps_are_made_again,
                     ranks_go_on_from_the_newest_version, nothing_is_left
-    stops           a_stop_is_kept, steps_are_made_until_a_stop
+    stops           a_stop_is_kept, a_stop_is_in_time, steps_are_made_until_a_stop
     checkpoints     files_are_whole, the_end_is_in_a_checkpoint
 """
 
@@ -25,7 +25,7 @@ from nnmpi.run.recovery.recovery import NothingLeftError
 from simulation.case import Case
 from simulation.held import Meeting
 from simulation.layouts import LAYOUTS, Layout
-from simulation.scheduler import MarkPassed
+from simulation.scheduler import MarkPassed, StopAsked
 
 NORM = 5  # the place of the norm of gradients among what is told of an epoch
 LOSS_FACTOR, LOSS_MARGIN = 1.6, 0.05  # how much worse fewer replicas may train that average
@@ -38,6 +38,7 @@ class Observed(NamedTuple):
     marks     that ranks have passed
     meetings  of ranks that have recovered
     before    the steps of the run that this one resumes; 0 if it resumes none
+    stops     which ranks were asked to stop, and when
     """
 
     case: Case
@@ -46,6 +47,7 @@ class Observed(NamedTuple):
     marks: Sequence[MarkPassed]
     meetings: Sequence[Meeting] = ()
     before: int = 0
+    stops: Sequence[StopAsked] = ()
 
     @property
     def layout(self) -> Layout:
@@ -149,11 +151,31 @@ def a_stop_is_kept(run: Observed) -> None:
     """A run stops only if a rank was asked to; if all ranks have agreed to stop, it does, and with
     checkpoints it is suspended."""
     event = run.left[0].last["event"]
-    is_agreed = passed(run.marks, "stopping") or passed(run.marks, "suspending")
+    dead = {mark.rank for mark in passed(run.marks, "dies")}
+    known = [*passed(run.marks, "stopping"), *passed(run.marks, "suspending")]
+    is_agreed = any(mark.rank not in dead for mark in known)
     stopped = "suspended" if run.layout.saves else "stopped"
     assert event in ("done", stopped), f"the run ends as {event}, not {stopped}"
-    assert event == "done" or run.case.signals, "nobody was asked to stop"
+    assert event == "done" or run.case.signals or run.layout.stops_after, "nobody asked to stop"
     assert event == stopped or not is_agreed, "all ranks have agreed to stop, but the run goes on"
+
+
+def a_stop_is_in_time(run: Observed) -> None:
+    """Callbacks that stop after a step end training there. A rank that is asked to stop, and is
+    left, ends it after the step that it makes then; if it makes steps again after a loss, after the
+    first one that is new."""
+    last = run.left[0].last["steps"]
+    if run.layout.stops_after is not None and not run.case.signals:
+        assert last == run.layout.stops_after, f"stops after {last}, not {run.layout.stops_after}"
+    waited = {mark.rank for mark in passed(run.marks, "waiting")}
+    dead = {mark.rank for mark in passed(run.marks, "dies")}
+    losses = [event for rank in run.left for event in rank.recovered]
+    made = max((event["step"] + event["steps_again"] for event in losses), default=0)
+    steps = [step for step, _ in run.undisturbed.told.steps]
+    for rank, step in run.stops:
+        if run.layout.steps_together and rank not in waited | dead:
+            most = next((later for later in steps if later > max(step, made)), steps[-1])
+            assert last <= most, f"asked to stop after step {step}, but made {last}, not {most}"
 
 
 def steps_are_made_until_a_stop(run: Observed) -> None:

@@ -15,7 +15,6 @@ from nnmpi.arrays.kernels import progress_hook
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.progress import Progress
-from nnmpi.io.output import Event
 from simulation.case import Case
 from simulation.layouts import LAYOUTS
 from simulation.marks import marked
@@ -29,7 +28,13 @@ class Noted(Trainer):
         here = HERE.get()
         assert here is not None
         super().__init__(*arguments, **options)
-        here.scheduler.asked[here.rank] = self.suspend
+        here.scheduler.asked[here.rank] = self._signalled
+
+    def _signalled(self) -> int | None:
+        """Suspends the run; returns the number of steps that this rank has made, if it runs."""
+        is_running = self.run.is_running and not self.is_spare
+        self.suspend()
+        return self.run.state.step if is_running else None
 
 
 @contextmanager
@@ -49,15 +54,6 @@ def helper_polls(progress: Progress, pause: float) -> Iterator[None]:
     finally:
         progress_hook.reset(token)
     progress.raise_error()
-
-
-class MarksStops:
-    """A callback: marks that all ranks have agreed to stop, though steps are left."""
-
-    def on_step(self, trainer: Trainer, event: Event) -> None:
-        here = HERE.get()
-        if here is not None and trainer.stopping and trainer.run.has_more:
-            here.scheduler.mark("stopping", here.rank)
 
 
 @contextmanager
@@ -92,7 +88,7 @@ def run(case: Case, **options: Any) -> Ended:
     scheduler = SimulatedScheduler(case, layout.ranks)
 
     def of_rank(comm: Comm) -> Left:
-        callbacks = [*(make() for make in layout.given.get("callbacks", ())), MarksStops()]
+        callbacks = [make() for make in layout.given.get("callbacks", ())]
         return trained(comm, {**layout.options, **options, "callbacks": callbacks})
 
     with simulated():

@@ -46,6 +46,13 @@ class MarkPassed(NamedTuple):
     mark: str
 
 
+class StopAsked(NamedTuple):
+    """A rank that trains was asked to stop, when it had made so many steps."""
+
+    rank: int
+    step: int
+
+
 class NetworkEvent(NamedTuple):
     """What happens when the network gets a turn."""
 
@@ -84,6 +91,7 @@ class SimulatedScheduler:
     marks    the marks that ranks have passed, their deaths as "dies", and that a message is lost
     counts   the operations of each rank
     asked    by rank: what SIGTERM calls
+    stops    the ranks that SIGTERM has asked to stop
     changed  the sends of which bytes have changed before they were complete
     told     what ranks told of themselves in recoveries
     tensors  of the whole model, by path
@@ -95,7 +103,8 @@ class SimulatedScheduler:
         self.case, self.size, self.decisions = case, size, Decisions(case.seed, case.drawn)
         self.lock, self.pending = nullcontext(), True
         self.trace, self.marks = list[TurnTaken](), list[MarkPassed]()
-        self.counts, self.asked = [0] * size, dict[int, Callable[[], object]]()
+        self.counts, self.asked = [0] * size, dict[int, Callable[[], int | None]]()
+        self.stops = list[StopAsked]()
         self._beginning = threading.Lock()
         self._go = [threading.Lock() for _ in range(size)]  # held, but for a moment by a handover
         for go in self._go:
@@ -222,7 +231,8 @@ class SimulatedScheduler:
     def _signal(self, rank: int) -> None:
         if rank in self.asked:
             self.trace.append(TurnTaken(rank, "gets SIGTERM"))
-            self.asked[rank]()
+            if (step := self.asked[rank]()) is not None:
+                self.stops.append(StopAsked(rank, step))
 
     def _fall_asleep(self, rank: int) -> None:
         assert self.case.asleep is not None

@@ -90,9 +90,11 @@ def _judged(case: Case, ended: Ended, folder: str) -> Verdict:
     left = [rank for rank in ended.left if rank is not None]
     if not left:
         return Verdict("good", "no rank is left", scheduler)
-    observed = Observed(case, left, undisturbed(case.layout).first, scheduler.marks, met)
+    plain, marks = undisturbed(case.layout).first, scheduler.marks
+    observed = Observed(case, left, plain, marks, met, stops=scheduler.stops)
     oracles.ranks_end_alike(observed)
     oracles.a_stop_is_kept(observed)
+    oracles.a_stop_is_in_time(observed)
     oracles.losses_are_kept_until_a_death(observed)
     oracles.ranks_go_on_from_the_newest_version(observed)
     if observed.layout.saves:

@@ -113,6 +113,20 @@ def test_a_rank_that_stops_ends_all_after_one_step() -> None:
     assert first[0] == first[1] < 8
 
 
+class StopsLogged:
+    """A callback that stops the run on one rank, after a step that the log reports."""
+
+    def on_log(self, trainer: Trainer, event: Any) -> None:
+        if event["step"] == 4 and trainer.comm.rank:
+            trainer.stop()
+
+
+def test_a_callback_stops_all_after_its_step_though_outcomes_are_late() -> None:
+    with device_count(2), on_device():
+        ended = threads.run(2, lambda comm: run(comm, plain, StopsLogged(), log_every=2).steps)
+    assert ended == [4, 4]
+
+
 class Noted(Heard):
     """Notes what is called from the third step to the seventh, of which nothing else reads."""
 

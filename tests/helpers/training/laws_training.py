@@ -34,7 +34,7 @@ from helpers.training.pipelined import (
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self
-from nnmpi.io.output import NullReport
+from nnmpi.io.output import Event, NullReport
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.end import DivergedError
 
@@ -187,8 +187,34 @@ class StopsAt(Heard):
             self._trainer.stop()
 
 
+class StopsOn:
+    """A callback: a rank that wants to stops the run on an occasion of its second step."""
+
+    def __init__(self, occasion: str, wanting: bool) -> None:
+        self._wanting = wanting
+        setattr(self, occasion, self._hear)
+
+    def _hear(self, trainer: Trainer, event: Event) -> None:
+        if trainer.step == 2 and self._wanting:
+            trainer.stop()
+
+
+def a_stop_in_a_callback_ends_training_after_its_step(comm: Comm) -> None:
+    """In the middle of an epoch of 5 steps, whichever rank asks."""
+    occasions = cycle(("on_step", "on_log", "on_evaluate"))
+    for layout in one_in(3, (*layouts(comm), {"reproducible": True}), "stop in a callback"):
+        for wanting, occasion in zip({0, comm.size - 1}, occasions, strict=False):
+            case = {**case_of(layout, MLP), **layout, "batch_size": 20}
+            config = Config(**case, log_every=1, evaluate_every=2)
+            callback = StopsOn(occasion, comm.rank == wanting)
+            event = Trainer(config, None, digits(), comm, callbacks=[callback]).fit(NullReport())
+            assert (event["event"], event["steps"]) == ("stopped", 2), (layout, occasion)
+            assert same_on_all(comm, event["parameters_sha256"])
+
+
 def all_stop_when_one_wants_to(comm: Comm) -> None:
-    """In the middle of an epoch of 5 steps: the ranks agree in the next step."""
+    """In the middle of an epoch of 5 steps: outside of callbacks the ranks agree in the next
+    step."""
     for layout in one_in(3, (*layouts(comm), {"reproducible": True}), "stop"):
         for wanting in {0, comm.size - 1}:
             config = Config(**case_of(layout, MLP), **layout, batch_size=20)
