@@ -12,6 +12,7 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
+from nnmpi.arrays.dtypes import category
 from nnmpi.arrays.kernels import Result
 from nnmpi.autograd import replacements
 from nnmpi.autograd.arguments import ElementCount, axis_of, keeps_axes, one_of, reduced_axes
@@ -231,16 +232,23 @@ def in_place(op: OpFunction) -> Callable[[T, Any], T]:
         leaf = self.requires_grad and self.node is None
         # `loss += term` has to record the sum, which this tensor becomes. Not a leaf, which an
         # optimizer holds: the write below is refused.
-        if self.loses_gradient(other) and not leaf:
-            y = self.applied(op, self.before_write(), other)
-            if self.may_become(y):
-                return self.become(y)
-            check_fits(self, y)
-            if y.dtype != self.dtype and self.may_become(y := y.astype(self.dtype)):
-                return self.become(y)
+        needs_node = self.loses_gradient(other) and not leaf
+        if needs_node and becomes(self, self.applied(op, self.before_write(), other)):
+            return self
         return write_result(self, op(self.operand, self.to_write(other)).value)
 
     return method
+
+
+def becomes(t: Any, y: Any) -> bool:
+    """Makes a tensor the result y of an in-place op, converted to its type; returns False if it may
+    not become that (`Tensor.may_become`)."""
+    if not t.may_become(y):
+        check_fits(t, y)
+        if y.dtype == t.dtype or not t.may_become(y := y.astype(t.dtype)):
+            return False
+    t.become(y)
+    return True
 
 
 def write_result(t: Any, new: Array) -> Any:
@@ -252,8 +260,8 @@ def write_result(t: Any, new: Array) -> Any:
 
 def check_fits(t: Any, new: Any) -> None:
     """Raises TypeError or ValueError if a tensor cannot take a result in place, for its type or its
-    shape."""
-    if not np.can_cast(new.dtype, t.dtype, "same_kind"):
+    shape: of floats in integers, or of numbers in booleans."""
+    if category(new.dtype) > category(t.dtype):
         raise TypeError(
             f"a {t.dtype} tensor cannot take {new.dtype} results in place: make a new one, "
             f"as in x = x + y, or convert this one first with x.astype('{new.dtype}')"

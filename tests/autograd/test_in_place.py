@@ -258,6 +258,26 @@ def states(n: Any, w: Any) -> Any:
     return y
 
 
+MIXED: dict[str, tuple[Callable[[Any, Any], Any], list[float], list[float]]] = {
+    "lerp_ by a gradient": (lambda a, w: a.lerp_(2 * w, w), [2, 5], [3, 5]),
+    "lerp_ of a result": (
+        lambda a, w: (a * w).lerp_(nnmpi.ones(2), 0.25), [1, 4.75], [0.75, 2.25]
+    ),
+    "float64 in float32": (lambda a, w: a.add_(w.double()), [2, 5], [1, 1]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_operands_of_methods_that_write_get_their_gradients(name: str) -> None:
+    write, values, gradient = MIXED[name]
+    a, w = nnmpi.tensor([1.0, 3.0]), nnmpi.tensor([1.0, 2.0], requires_grad=True)
+    y = write(a, w)
+    y.sum().backward()
+    assert y.dtype == "float32"
+    np.testing.assert_allclose(y.tolist(), values, rtol=1e-6)
+    np.testing.assert_allclose(w.grad.tolist(), gradient, rtol=1e-6)
+
+
 CONSTANTS: dict[str, Callable[[Any, Any], Any]] = {
     "index_add_": lambda n, w: n.zeros(5, 3, dtype=n.float64).index_add_(
         0, n.tensor([0, 2, 2, 4]), w

@@ -7,11 +7,12 @@ reference to x. In all other cases the methods raise RuntimeError, since writes 
 """
 
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.autograd.base import write_result
-from nnmpi.autograd.tensor import Tensor, array_of
+from nnmpi.autograd.base import becomes, write_result
+from nnmpi.autograd.tensor import Tensor
 
 
 def _writing(name: str, text: str) -> Callable[..., Tensor]:
@@ -19,19 +20,22 @@ def _writing(name: str, text: str) -> Callable[..., Tensor]:
     replaces the elements by their exponentials. `text` is the end of its docstring."""
 
     def method(t: Tensor, *others: Any, **options: Any) -> Tensor:
-        if any(t.loses_gradient(value) for value in (t, *others, *options.values())):
-            y = getattr(t.before_write(), name)(*others, **options)
-            if t.may_become(y):
-                return t.become(y)
-        for value in (t, *others, *options.values()):
-            t.to_write(value if isinstance(value, Tensor) else 0)
-        new = getattr(Tensor(t.operand), name)(*others, **options)
-        result: Tensor = write_result(t, new.operand)
-        return result
+        return _written(t, methodcaller(name, *others, **options), *others, *options.values())
 
     method.__name__ = method.__qualname__ = f"{name}_"
     method.__doc__ = f"Replaces t by {text}."
     return method
+
+
+def _written(t: Tensor, function: Callable[[Any], Any], *others: Any) -> Tensor:
+    """Replaces t by function(t), which computes it from t and the values `others`."""
+    needs_node = any(t.loses_gradient(value) for value in (t, *others))
+    if needs_node and becomes(t, function(t.before_write())):
+        return t
+    for value in (t, *others):
+        t.to_write(value if isinstance(value, Tensor) else 0)
+    result: Tensor = write_result(t, function(Tensor(t.operand)).operand)
+    return result
 
 
 abs_ = _writing("abs", "its absolute values")
@@ -137,4 +141,4 @@ def addcdiv_(t: Tensor, tensor1: Any, tensor2: Any, *, value: float = 1) -> Tens
 
 def lerp_(t: Tensor, end: Any, weight: Any) -> Tensor:
     """Replaces the elements by t + weight * (end - t)."""
-    return add_(t, weight * (array_of(end) - Tensor(t.operand)))
+    return _written(t, lambda start: start + weight * (end - start), end, weight)
