@@ -65,7 +65,10 @@ def category(dtype: Any) -> int:
 @lru_cache(maxsize=256)
 def common_type(x: Any, y: Any) -> Any:
     """Returns the dtype of an op's result for two array dtypes, by PyTorch's rules: a float and an
-    integer give the float's dtype, where NumPy makes float64 of int64 and float32."""
+    integer give the float's dtype, where NumPy makes float64 of int64 and float32, and float16 and
+    bfloat16 give float32."""
+    if is_half(x) and is_half(y):
+        return x if x == y else np.dtype(np.float32)
     of_x, of_y = category(x), category(y)
     return np.promote_types(x, y) if of_x == of_y else x if of_x > of_y else y
 

@@ -34,12 +34,6 @@ def to_method(where: str) -> Callable[..., Any]:
     return method
 
 
-def _is_array(bound: Any) -> bool:
-    """True if `bound`, an argument of clamp, is an array with axes or a tensor that requires a
-    gradient, and so cannot be treated as a plain number."""
-    return getattr(bound, "ndim", 0) > 0 or getattr(bound, "requires_grad", False)
-
-
 def _moved(a: backend.Array, *, on: backend.Backend) -> Result:
     """A copy of the array on another device, with a vjp that copies the gradient back."""
     source = backend.of(a)
@@ -195,10 +189,9 @@ class TorchNames(TensorBase):
     def clamp(self, min: Any = None, max: Any = None) -> Self:
         """The elements limited to [min, max]; bounds that are tensors get a gradient where they
         apply."""
-        if not _is_array(min) and not _is_array(max):
-            return self.applied(elementwise.clip, self, low=min, high=max)
-        y = self if min is None else self.applied(elementwise.where, self < min, min, self)
-        return y if max is None else self.applied(elementwise.where, y > max, max, y)
+        if hasattr(min, "shape") or hasattr(max, "shape"):
+            return self.applied(elementwise.clamp, self, min, max)
+        return self.applied(elementwise.clip, self, low=min, high=max)
 
     clip = clamp
 

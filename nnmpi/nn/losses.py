@@ -11,7 +11,7 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.dtypes import is_float, types_of
+from nnmpi.arrays.dtypes import common_type, is_float, types_of
 from nnmpi.arrays.kernels.precision import sortable
 from nnmpi.arrays.meta import copy_of, is_meta
 from nnmpi.arrays.meta.log import UnlikeError, call_log, log_check
@@ -306,10 +306,13 @@ class ElementLoss(Loss):
 
     def forward(self, prediction: Any, target: Any) -> Tensor:
         prediction = wide(prediction)
-        # in the prediction's type, so that the gradient is of that type too
         if not isinstance(target, Tensor):
-            target = Tensor(array_on(backend.of(prediction.array), target, prediction.dtype))
-        elif target.dtype != prediction.dtype:
+            target = Tensor(array_on(backend.of(prediction.array), target))
+        # in the prediction's type, so that the gradient is of that type too; integers in the common
+        # type
+        if target.dtype != prediction.dtype:
+            if not is_float(prediction.dtype):
+                prediction = prediction.astype(common_type(prediction.dtype, target.dtype))
             target = target.astype(prediction.dtype)
         if target.shape != prediction.shape:
             raise ValueError(

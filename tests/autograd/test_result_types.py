@@ -9,6 +9,8 @@ import pytest
 from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
+from nnmpi.arrays.dtypes import has_bfloat16
+from nnmpi.nn import functional as F
 
 DTYPES = ("bool", "uint8", "int16", "int32", "int64", "float16", "float32", "float64")
 
@@ -84,3 +86,124 @@ def test_integers_and_float32_are_float32_and_their_gradients_too(op: Any) -> No
     assert x.grad.dtype == "float32"
     assert (labels == x.detach()).numpy().tolist() == [True, True, False]
     assert (labels / 2).numpy().tolist() == [0.5, 1.0, 1.5]
+
+
+def of(dtype: str, *values: Any) -> Any:
+    """A tensor of this dtype: a 0-d one of one number, otherwise of the lists `values`."""
+    return nnmpi.tensor(values[0] if len(values) == 1 else [*values]).to(dtype)
+
+
+NAN = float("nan")
+SMALL = of("int8", [100, 100], [100, 3])
+VALUES: dict[str, tuple[Callable[[], Any], str, Any]] = {
+    "einsum of a whole sum": (lambda: nnmpi.einsum("ij->", SMALL), "int64", 303),
+    "einsum of sums of rows": (lambda: nnmpi.einsum("ij->i", SMALL), "int64", [200, 103]),
+    "einsum of a product": (lambda: nnmpi.einsum("ij,ij->i", SMALL, SMALL), "int8", [32, 25]),
+    "einsum of a transpose": (
+        lambda: nnmpi.einsum("ij->ji", SMALL), "int8", [[100, 100], [100, 3]]
+    ),
+    "logsumexp": (
+        lambda: nnmpi.logsumexp(of("uint8", [1, 200], [3, 4]), 0), "float32", [3.126928, 200]
+    ),
+    "l1_loss": (
+        lambda: F.l1_loss(of("uint8", 1, 200), of("int16", 3, 5), reduction="none"),
+        "int16", [2, 195],
+    ),
+    "l1_loss of integers and floats": (
+        lambda: F.l1_loss(of("uint8", 1, 200), of("float32", 1.5, 5.0), reduction="sum"),
+        "float32", 195.5,
+    ),
+    "pairwise distance": (
+        lambda: F.pairwise_distance(of("int64", [1, 2], [0, 0]), of("int64", [1, 3], [1, 1])),
+        "float32", [0.999999, 1.4142122],
+    ),
+    "any": (lambda: of("uint8", [0, 2], [0, 0]).any(0), "uint8", [0, 1]),
+    "all": (lambda: of("uint8", [3, 2], [3, 0]).all(), "uint8", 0),
+    "relu6": (lambda: F.relu6(of("int8", -3, 5, 9)), "int8", [0, 5, 6]),
+    "hardtanh": (lambda: F.hardtanh(of("int64", -3, 5, 9), -2, 6), "int64", [-2, 5, 6]),
+    "clamp from an array": (
+        lambda: of("float32", NAN, 1.0, 2.0, NAN).clamp(min=of("float32", 1.0, NAN, 3.0, NAN)),
+        "float32", [NAN, NAN, 3, NAN],
+    ),
+    "clamp to an array": (
+        lambda: of("float32", NAN, 1.0, 2.0).clamp(max=of("float32", 1.0, NAN, 1.0)),
+        "float32", [NAN, NAN, 1],
+    ),
+    "clamp of integers to a float": (
+        lambda: of("int64", 1, 5).clamp(max=of("float32", 1.5)), "float32", [1, 1.5]
+    ),
+    "clamp the wrong way round": (
+        lambda: of("int64", 1, 5, 9).clamp(of("int64", 4), of("int64", 3)), "int64", [3, 3, 3]
+    ),
+    "unique NaNs": (lambda: nnmpi.unique(of("float32", NAN, 1.0, NAN)), "float32", [1, NAN, NAN]),
+    "int64 in uint8": (lambda: of("uint8", 1, 2).add_(of("int64", 3, 4)), "uint8", [4, 6]),
+    "a power in place": (lambda: of("int8", 2, 3).__ipow__(of("int64", 2, 2)), "int8", [4, 9]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_integers_and_nans_give_pytorchs_values_and_types(name: str) -> None:
+    call, dtype, expected = VALUES[name]
+    y = call()
+    assert y.dtype == dtype
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-6)
+    assert y.shape == np.shape(expected)
+
+
+@pytest.mark.skipif(not has_bfloat16(), reason="needs ml_dtypes")
+def test_16_bit_types_meet_as_in_pytorch() -> None:
+    half, brain = of("float16", [1.5, 2.5]), of("bfloat16", [2.0, 4.0])
+    for y, dtype in (
+        (half[0] + brain[0], "float32"),
+        (half + brain[0], "float16"),
+        (half[0] * brain, "bfloat16"),
+        (half - brain, "float32"),
+        (nnmpi.cat([half, brain]), "float32"),
+    ):
+        assert y.dtype == dtype
+    assert (half - brain).tolist() == [-0.5, -1.5]
+    assert (half + brain[0]).tolist() == [3.5, 4.5]
+
+
+REFUSED: dict[str, Callable[[Any], Any]] = {
+    "cosines": lambda t: F.cosine_similarity(t, t, 0),
+    "normalised": lambda t: F.normalize(t, dim=0),
+    "relu6 of booleans": lambda t: F.relu6(t > 1),
+    "negative limits of unsigned integers": lambda t: F.hardtanh(t.to("uint8"), -1, 1),
+}
+
+
+@pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
+def test_what_pytorch_refuses_of_integers_is_refused(call: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError, match=r"write x\.float\(\)"):
+        call(nnmpi.tensor([1, 2, 3]))
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    {"floor_divide": lambda x: x // 2, "unique": nnmpi.unique}.items(),
+)
+def test_what_has_no_derivative_keeps_requires_grad(name: str, call: Callable[[Any], Any]) -> None:
+    x = nnmpi.tensor([1.0, 2.0, 1.0], requires_grad=True)
+    y = call(x)
+    assert y.requires_grad
+    with pytest.raises(RuntimeError, match=f"{name} has no gradient, in PyTorch neither"):
+        (y.sum() + x.sum()).backward()
+    assert not call(x.detach()).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("values", "gradient"),
+    [([3.0, 1.0, 2.0, 2.0], [0, 0, 0.5, 0.5]), ([1.0, NAN, 5.0, NAN], [0, 0.5, 0, 0.5])],
+)
+def test_equal_elements_share_the_gradient_of_the_median(
+    values: list[float], gradient: list[float]
+) -> None:
+    x = nnmpi.tensor(values, requires_grad=True)
+    x.median().backward()
+    assert x.grad.tolist() == gradient
+    x.grad = None
+    x.median(0).values.backward()  # along an axis the first of them gets it
+    assert x.grad.tolist() == [
+        float(g > 0 and k == gradient.index(g)) for k, g in enumerate(gradient)
+    ]

@@ -182,13 +182,13 @@ def promoted(a: Any, b: Any) -> tuple[Any, Any]:
     result type.
 
     Of two floats, or two integers, a 0-d array does not promote another array. A number promotes
-    only to another category: a float makes float32 of integers. Two arrays of 16-bit floats are
-    returned unchanged: the op itself converts them.
+    only to another category: a float makes float32 of integers. Two arrays of one type are returned
+    unchanged: the op itself converts those of 16 bits.
     """
     x, y = getattr(a, "dtype", None), getattr(b, "dtype", None)
     if x is None or y is None:
         return (floating(a), floating(b)) if float in (type(a), type(b)) else (a, b)
-    if is_half(x) and is_half(y):
+    if x == y:
         return a, b
     if category(x) == category(y) and (a.ndim == 0) != (b.ndim == 0):
         dtype = y if a.ndim == 0 else x

@@ -3,6 +3,7 @@ methods."""
 
 from typing import Any
 
+from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd.arguments import axis_of, keeps_axes
 from nnmpi.autograd.functional import as_tensors, where
 from nnmpi.autograd.tensor import Tensor
@@ -34,6 +35,7 @@ def logsumexp(
 ) -> Tensor:
     """log(sum(exp(t))) over axes, computed without overflow; -inf where all elements are -inf."""
     (t,) = as_tensors(t)
+    t = t if is_float(t.dtype) else t.float()
     over, keeps = axis_of(axis, dim), keeps_axes(keepdims, keepdim)
     largest = t.detach().amax(axis=over, keepdims=True)
     finite = where(largest.isfinite(), largest, 0)  # inf - inf is NaN

@@ -5,8 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.kernels import Result
 from nnmpi.autograd.functional import as_tensors, tensor, wide
 from nnmpi.autograd.ops import distance
+from nnmpi.autograd.ops.elementwise import no_gradient
 from nnmpi.autograd.tensor import Tensor, apply, on_host
 
 
@@ -93,13 +96,21 @@ def unique(
 ) -> Any:
     """The distinct elements in ascending order, or the distinct slices along `dim`. With
     `return_inverse` also the index of each element of t among them, and with `return_counts` how
-    often each occurs. Without gradients, and computed on the host."""
+    often each occurs. Computed on the host; as in PyTorch a backward pass through it raises
+    RuntimeError."""
     (t,) = as_tensors(t)
     options = {"return_inverse": return_inverse, "return_counts": return_counts}
-    parts = np.unique(on_host(t.detach()), **options, axis=dim)  # type: ignore[call-overload]
-    if not return_inverse and not return_counts:
-        return tensor(parts, on=t.device)
-    return tuple(tensor(part, on=t.device) for part in parts)
+    array = on_host(t.detach())
+    found = np.unique(array, **options, axis=dim, equal_nan=False)  # type: ignore[call-overload]
+    values, *others = found if isinstance(found, tuple) else (found,)
+    distinct = apply(_distinct, t, values=t.device.asarray(values))
+    if not others:
+        return distinct
+    return distinct, *(tensor(part, on=t.device) for part in others)
+
+
+def _distinct(a: Array, *, values: Array) -> Result:
+    return Result(values, (no_gradient("unique"),))
 
 
 def nonzero(t: Any, *, as_tuple: bool = False) -> Any:

@@ -79,11 +79,12 @@ def median(t: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """The median of all elements; with `dim`, the medians along this axis, and their indices.
 
     Of an even number of elements, it is the lower one of the two in the middle, as in PyTorch.
-    NumPy's median is their mean. Equal elements count in their order, as in PyTorch on a CPU.
+    NumPy's median is their mean. Equal elements count in their order along an axis, and share the
+    gradient of the median of all, as in PyTorch on a CPU.
     """
     (t,) = as_tensors(t)
     if dim is None:
-        return _one(order.median, t.reshape(-1), 0, False).values
+        return apply(order.middle, t)
     return _one(order.median, t, dim, keepdim)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from string import ascii_letters
 
 from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.precision import widened
 
@@ -13,6 +14,9 @@ def einsum(*arrays: Array, equation: str) -> Result:
     """The product of the arrays' elements, summed over all letters that are not in the output:
     np.einsum(equation, *arrays) with its gradients."""
     xp, (inputs, output) = xp_of(arrays[0]), _letters(equation, [a.ndim for a in arrays])
+    is_sum = len(arrays) == 1 and {*inputs[0]} != {*output}
+    if is_sum and not is_float(arrays[0].dtype):
+        arrays = (arrays[0].astype("int64"),)  # as PyTorch's sums; its products keep the type
     sizes: dict[str, int] = {}
     for a, term in zip(arrays, inputs, strict=True):
         for c, n in zip(term, a.shape, strict=True):

@@ -47,6 +47,18 @@ def unbroadcast(g: Array, shape: tuple[int, ...]) -> Array:
     return summed(g, broadcast, True) if broadcast else g
 
 
+def no_gradient(name: str) -> Vjp:
+    """Makes the vjp of an op without a derivative in PyTorch, which raises RuntimeError."""
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        raise RuntimeError(
+            f"{name} has no gradient, in PyTorch neither: compute it from a tensor without "
+            "gradient, as t.detach()"
+        )
+
+    return vjp
+
+
 def _check_broadcast(name: str, a: Array, b: Array) -> None:
     """Raises ValueError, with both shapes in the message, unless the shapes broadcast."""
     shapes = [getattr(v, "shape", ()) for v in (a, b)]
@@ -135,8 +147,8 @@ def remainder(a: Array, b: Array) -> Result:
 
 @widened_beside_numbers
 def floor_divide(a: Array, b: Array) -> Result:
-    """floor(a / b), which has no gradient."""
-    return Result(_numbers("floor_divide", a, b), ())
+    """floor(a / b); as in PyTorch a backward pass through it raises RuntimeError."""
+    return Result(_numbers("floor_divide", a, b), (no_gradient("floor_divide"),) * 2)
 
 
 @widened_on_device
@@ -287,6 +299,36 @@ def clip(a: Array, *, low: float | None, high: float | None) -> Result:
     if high is not None:
         y = in_layout(xp.minimum, y, _bound(high, a))
     return Result(y, (lambda g, out: in_layout(lambda g, y, a: g * (y == a), g, y, a),))
+
+
+def clamp(a: Array, low: Array | None, high: Array | None) -> Result:
+    """The elements of a limited to [low, high], of which one may be None; NaN if any of the three
+    is.
+
+    Each gets the gradient where it is the result: a at equal bounds too, and high where low is
+    above it. As in PyTorch none does where a is outside and both bounds are equal.
+    """
+    y = a if low is None else _numbers("maximum", a, low)
+    y = y if high is None else _numbers("minimum", y, high)
+    least, most = -np.inf if low is None else low, np.inf if high is None else high
+    is_closed = low is not None and high is not None
+
+    def vjp(of: Array, is_chosen: Callable[[Any, Any, Any], Array]) -> Vjp:
+        shape = getattr(of, "shape", ())
+
+        def masked(g: Array, a: Any, low: Any, high: Any) -> Array:
+            return g * is_chosen(a, low, high)
+
+        return lambda g, out: unbroadcast(in_layout(masked, g, a, least, most), shape)
+
+    return Result(
+        y,
+        (
+            vjp(a, lambda a, low, high: (a >= low) & (a <= high)),
+            vjp(least, lambda a, low, high: (a < low) & (low < high if is_closed else True)),
+            vjp(most, lambda a, low, high: (a > high) | (high < low)),
+        ),
+    )
 
 
 def astype(a: Array, *, dtype: Any) -> Result:

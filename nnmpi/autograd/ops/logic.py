@@ -65,12 +65,17 @@ isnan, isinf, isfinite = _predicate("isnan"), _predicate("isinf"), _predicate("i
 
 def any(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """True where at least one element over `axis` is not 0."""
-    return Result(xp_of(a).any(a, axis=existing(axis, a), keepdims=keepdims), ())
+    return _truths(xp_of(a).any(a, axis=existing(axis, a), keepdims=keepdims), a)
 
 
 def all(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """True where no element over `axis` is 0."""
-    return Result(xp_of(a).all(a, axis=existing(axis, a), keepdims=keepdims), ())
+    return _truths(xp_of(a).all(a, axis=existing(axis, a), keepdims=keepdims), a)
+
+
+def _truths(y: Array, a: Array) -> Result:
+    """The result of any or all, which is uint8 for uint8, as in PyTorch."""
+    return Result(y.astype(a.dtype) if a.dtype == "uint8" else y, ())
 
 
 def _place(name: str, extreme: str) -> Callable[..., Result]:

@@ -48,6 +48,18 @@ def median(a: Array, *, axis: int, keepdims: bool) -> Result:
     return Result(_back(xp.take_along_axis(ranks, place, axis=-1)[..., 0], axis, keepdims), ())
 
 
+def middle(a: Array) -> Result:
+    """The lower median of all elements; equal ones share the gradient."""
+    xp, rows = xp_of(a), a.reshape(-1)
+    y = xp.take(rows, median(rows, axis=0, keepdims=False).value)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        is_it = (a == y) | ((a != a) & (y != y))
+        return is_it.astype(g.dtype) * (g / is_it.sum().astype(g.dtype))
+
+    return Result(y, (vjp,))
+
+
 def mode(a: Array, *, axis: int, keepdims: bool) -> Result:
     """The last index of the most frequent element of each row along `axis`; of the smallest
     element, if several are equally frequent."""

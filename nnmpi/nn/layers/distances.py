@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.arrays.dtypes import common_type, types_of
+from nnmpi.arrays.dtypes import common_type, is_float, types_of
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import as_tensors, maximum, minimum, where, wide
 from nnmpi.nn.layer_functions import function_of
@@ -32,6 +32,8 @@ def _widened(*values: Any) -> tuple[Any, list[Tensor]]:
     in which sums of the common type are computed, such as float32 for float16."""
     tensors = as_tensors(*values)
     dtype = reduce(common_type, [t.dtype for t in tensors])
+    if not is_float(dtype):
+        raise TypeError(f"norms need floating-point tensors, not {dtype}: write x.float()")
     return dtype, [t.astype(types_of(dtype).sums) for t in tensors]
 
 
@@ -53,7 +55,7 @@ def pairwise_distance(
 ) -> Tensor:
     """Returns the p-norm of x1 - x2 + eps along the last axis, which keeps length 1 with
     `keepdim`."""
-    dtype, (a, b) = _widened(x1, x2)
+    dtype, (a, b) = _widened(*((t if is_float(t.dtype) else t.float()) for t in as_tensors(x1, x2)))
     distances = _norms(a - b + eps, p, -1, 0.0).astype(dtype)
     return distances if keepdim else distances.squeeze(-1)
 

@@ -163,6 +163,27 @@ def _kinks() -> dict[str, Case]:
     return cases
 
 
+def _clamped() -> dict[str, Case]:
+    """Bounds that are arrays: equal to elements and to each other, and the wrong way round."""
+    a = np.array([[0.5, 1.0, 2.0, 5.0], [1.0, 3.0, 2.0, -4.0]])
+    low, high = np.array([1.0, 3.0, 3.0, 2.0]), np.array([[1.0, 4.0, 2.0, 3.0], [2.0] * 4])
+    cases = {}
+    for name, bounds in {
+        "both": (low, high),
+        "equal": (high, high),
+        "low": (low, None),
+        "high": (None, high),
+        "0d": (np.asarray(1.5), None),
+    }.items():
+        cases[f"clamp {name}"] = Case(
+            elementwise.clamp,
+            (a, *bounds),
+            lambda t, a, low, high: a.clamp(low, high),
+            smooth=False,
+        )
+    return cases
+
+
 def _choices() -> dict[str, Case]:
     def where(t: Any, mask: Any, a: Any, b: Any) -> Any:
         return t.where(mask != 0, *_tensors(t, a, b))
@@ -183,6 +204,7 @@ def _choices() -> dict[str, Case]:
     cases["clip at both ends"] = cases["clip -0.5 0.5"]._replace(
         args=(np.array([-2.0, -0.5, 0.0, 0.5, 2.0]),), smooth=False
     )
+    cases |= _clamped()
     for slope in (0.01, 0.0, 1.5):
         cases[f"leaky_relu {slope}"] = Case(
             activations.leaky_relu,

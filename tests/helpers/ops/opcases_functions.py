@@ -37,6 +37,12 @@ def _places() -> dict[str, Case]:
                 cases[f"{name} {axis} {array.shape}"] = Case(
                     op, (array,), _index_of(name), options, has_gradient=False
                 )
+        cases[f"middle {axis}"] = Case(
+            order.middle,
+            (TIES[axis],),
+            lambda t, a: t.median(a),
+            smooth=False,
+        )
         cases[f"kth {axis}"] = Case(
             order.kth, (distinct,), _index_of("kthvalue"), {**options, "k": 2}, has_gradient=False
         )
