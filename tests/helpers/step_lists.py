@@ -1,11 +1,13 @@
-"""Lists of all ranks of an arrangement, and changes of lists at random."""
+"""Lists of all ranks of an arrangement, and changes of lists: each that is possible, or at
+random."""
 
 import random
+from collections.abc import Iterator
 from itertools import product
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.program import micro_batches
-from nnmpi.parallel.step_list.op import RECEIVES, SENDS, Kind, Op
+from nnmpi.parallel.step_list.op import NONE, PASSES, RECEIVES, SENDS, Kind, Op
 from nnmpi.parallel.step_list.proof import prove
 from nnmpi.parallel.step_list.runs import LISTED
 from nnmpi.parallel.step_list.step import StepList, step_list
@@ -59,3 +61,24 @@ def changed(draw: random.Random, ops: tuple[Op, ...]) -> tuple[str, tuple[Op, ..
             else:
                 new.insert(min(len(new) - 1, i + 1 + draw.randrange(6)), new.pop(i))
     return how, tuple(new)
+
+
+FIELDS = ("at", "micro", "slot", "peer", "stage")
+
+
+def each_change(ops: tuple[Op, ...]) -> Iterator[tuple[str, tuple[Op, ...]]]:
+    """All lists with one change, each with its description: an operation is left out, comes twice,
+    comes elsewhere, or one of its numbers is another."""
+    for i, op in enumerate(ops):
+        rest = ops[:i] + ops[i + 1 :]
+        yield f"without {op}, number {i}", rest
+        for j in range(len(ops)):
+            if i != j:
+                yield f"{op} from {i} to {j}", (*rest[:j], op, *rest[j:])
+            if op.kind not in PASSES or i == j:
+                yield f"{op}, number {i}, at {j} too", (*ops[:j], op, *ops[j:])
+        for field in FIELDS:
+            was = getattr(op, field)
+            for number in {was - 1, was + 1, NONE, 0} - {was, NONE - 1}:
+                new = op._replace(**{field: number})
+                yield f"{field} of {op}, number {i}, {number}", (*ops[:i], new, *ops[i + 1 :])

@@ -95,8 +95,6 @@ def with_gathers(ops: Iterable[Op], chain: Chain, slots: Mapping[int, int]) -> I
             k += 1
             if k < len(passes):
                 yield from missing(passes[k], {slots[b] for b in chain.read_by(op)})
-        elif op.kind is Kind.SUM:  # of a bucket that no pass uses, perhaps on the same Comm
-            yield from arriving([op.at])
         yield op
         if op.kind is Kind.APPLY:
             held.clear()

@@ -33,7 +33,7 @@ class Walk:
         self._arrived, self._moving = set[int](), {*step.begins}
         self._opened, self._added = dict[tuple[int, int], int](), Counter[tuple[int, int]]()
         self._flying, self._due = set[tuple[int, int, int]](), _contributions(step)
-        self._state = dict[tuple[int, int], Kind]()
+        self._passes, self._state = {*step.passes}, dict[tuple[int, int], Kind]()
         self._outputs, self._gradients = set[tuple[int, int]](), set[tuple[int, int]]()
         self._posted, self._sent, self._ended = set[Op](), set[Op](), list[Kind]()
         self._is_noted, self._losses = False, sum(op.kind is Kind.F for op in step.passes)
@@ -84,6 +84,8 @@ class Walk:
     # ---- passes
 
     def _pass(self, op: Op) -> str:
+        if op not in self._passes:
+            return "is no pass of the schedule"
         for b in self._chain.read_by(op) if self._step.slots else ():
             if self._held.get(self._step.slots[b]) != b or b not in self._arrived:
                 return f"the values of bucket {b} are not in slot {self._step.slots[b]}"
@@ -214,8 +216,6 @@ class Walk:
             return "it is summed last, since it has the loss and says what was used"
         if not self._is_noted and not self._step.scatters:
             return "the loss is not noted"
-        if op.at in self._moving and not self._step.scatters:
-            return "its values are being gathered, perhaps on the same Comm"
         del self._opened[key]
         self._added[key] = 0
         self._due[key].pop(0)
