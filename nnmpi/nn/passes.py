@@ -5,14 +5,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import numpy as np
 
 from nnmpi.arrays import backend, keyed
-from nnmpi.arrays.backend import Array
+from nnmpi.arrays.backend import CPU, Array, Backend
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd.ops.norm import Moments
+from nnmpi.autograd.recording import op_types, recording
 from nnmpi.nn.seeding import SeedState
 
 T = TypeVar("T")
@@ -198,3 +200,21 @@ def combined_buffers(
 current_pass: ContextVar[Pass | None] = ContextVar("nnmpi_pass", default=None)
 """The pass under way. Without a trainer, `Module.__call__` sets it, and counts the passes in which
 any module is in training mode."""
+
+
+# ---- the key of a recorded pass: with an equal key, the same kernels are called
+#
+# A Trainer and nnmpi.compile both make it of what is below, and of values that users' code reads
+# (`users_code.py`). A Trainer adds facts about the micro-batch, such as whether gradients are added
+# to earlier ones; a compiled step adds which gradients exist.
+
+
+def key_of_context(on: Backend = CPU) -> tuple[Any, ...]:
+    """Returns the settings of the program that decide which kernels a pass calls on a backend:
+    whether autograd records, the types of autocast, and on a GPU the type of float32 products."""
+    types, products = op_types.get(), on.is_host or on.xp._core.get_compute_type("float32")
+    return recording.get(), types and types.afresh(), products  # keys outlive copies that are kept
+
+
+KEY_OF_PARAMETER = attrgetter("needs_grad", "store")
+KEY_OF_MODULE = attrgetter("_changes", "training")

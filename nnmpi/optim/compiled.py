@@ -30,11 +30,11 @@ from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.shapes import addresses_filled_with
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.recording import op_types, recording
 from nnmpi.nn.graph import mapped
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, ParameterData
 from nnmpi.nn.pass_list import FILLS, same_calls
+from nnmpi.nn.passes import KEY_OF_PARAMETER, key_of_context
 from nnmpi.nn.seeding import seed_state
 from nnmpi.nn.users_code import UnfitError, compared, is_plain
 from nnmpi.optim.recorded_step import (
@@ -50,7 +50,7 @@ from nnmpi.optim.step_code import StepCode
 MOST_LISTS = 16
 """The largest number of lists that are kept for a step."""
 
-_OF_PARAMETER, _TRAINING = attrgetter("needs_grad", "store", "has_grad"), attrgetter("training")
+_HAS_GRADIENT, _TRAINING = attrgetter("has_grad"), attrgetter("training")
 
 KEPT = "nnmpi.nn.kept_gradients"
 """The module that is loaded when a program reads the gradient of a parameter."""
@@ -119,13 +119,12 @@ class CompiledStep:
             code = self._code = self._looked_at()
         if len({*map(id, arrays)}) < len(arrays):  # arguments that are one and the same
             plain.append(tuple([*map(id, arrays)].index(id(array)) for array in arrays))
-        types = op_types.get()
         guards = [
-            recording.get(),
-            types and types.afresh(),  # guards outlive the copies that it has kept
+            *key_of_context(),
             *[(a.shape, a.strides, a.dtype) for a in arrays],
             *plain,
-            *map(_OF_PARAMETER, code.parameters),
+            *map(KEY_OF_PARAMETER, code.parameters),
+            *map(_HAS_GRADIENT, code.parameters),
             *map(_TRAINING, code.all_modules),
         ]
         if guards != self._last or code is not self._last_code:

@@ -10,7 +10,6 @@ Replay     runs a list for one micro-batch; each micro-batch in flight has one, 
 """
 
 from collections.abc import Generator, Sequence
-from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 from nnmpi import addons
@@ -25,7 +24,15 @@ from nnmpi.data.inputs import like, parts
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.pass_list import FILLS, PassList, Recording, record, same_calls
-from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats
+from nnmpi.nn.passes import (
+    KEY_OF_MODULE,
+    KEY_OF_PARAMETER,
+    LOCAL,
+    BatchStats,
+    Pass,
+    ReplayStats,
+    key_of_context,
+)
 from nnmpi.nn.registries import buffers_of
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.users_code import UnfitError, UsersCode, foreign
@@ -61,9 +68,6 @@ from nnmpi.parallel.step.replay import Memory, NotedPass, PlannedPass, ReplayedP
 MOST_LISTS = 16
 """The largest number of recorded passes of a stage. If more are needed, each pass seems to be
 different, and the stage runs by autograd."""
-
-_OF_PARAMETER = attrgetter("needs_grad", "store")
-_OF_MODULE = attrgetter("_changes", "training")
 
 
 class MicroBatch(NamedTuple):
@@ -185,7 +189,7 @@ class StageLists:
     def _read_states(self) -> list[Any]:
         """Returns the values, other than parameters and buffers, that decide what the code of the
         modules computes: attributes, training mode, and what users' functions refer to."""
-        return [*map(_OF_MODULE, self._modules), *self._users_code.state()]
+        return [*map(KEY_OF_MODULE, self._modules), *self._users_code.state()]
 
     def run(self, state: PassState, number: int, current: Pass) -> Generator[None, None, StagePass]:
         """Runs the forward pass of micro-batch `number`, and returns a StagePass, which runs its
@@ -242,12 +246,13 @@ class StageLists:
         # how many samples of a micro-batch other ranks have depends on its number
         is_alone = _of_first_run(micro.state.stats) is LOCAL
         return (
+            *key_of_context(self._on),
             micro.current.batch,
             None if is_alone else micro.number,
             isinstance(micro.state.stats, ReplayStats),
             micro.state.kind,
             *((a.shape, a.dtype) for a in micro.arrays),
-            *map(_OF_PARAMETER, self._parameters),
+            *map(KEY_OF_PARAMETER, self._parameters),
             *self._states,
             *map(id, self._buffers()),
         )
