@@ -347,6 +347,15 @@ def test_arguments_of_other_kinds_are_other_steps() -> None:
     assert step.replays == 8
 
 
+def test_arrays_of_other_types_and_strides_are_other_steps() -> None:
+    step = nnmpi.compile(lambda x: (x / 2, x.strides))
+    a = np.arange(1, 5, dtype="float32").reshape(2, 2)
+    for x in (a, a.astype("int32"), a.T, a.view("int32")) * 2:
+        y, strides = step(x)
+        assert (y.tolist(), strides) == ((x / 2).tolist(), x.strides)
+    assert step.replays == 5  # two of them are alike
+
+
 def test_results_are_as_written() -> None:
     def step(x: Any) -> Any:
         return x.sum(), x.T * 2, (x == 1).all(), None, "text"

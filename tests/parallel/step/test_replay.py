@@ -60,7 +60,7 @@ RUNS: dict[str, dict[str, Any]] = {
 RANKS: dict[str, tuple[int, dict[str, Any]]] = {
     "ring": (3, {"model": "mlp:64-12-10", "allreduce": "ring", "bucket_mb": 0.002}),
     "shared": (2, {"model": "mlp:64-12-10", "allreduce": "shared", "clip_norm": 0.1}),
-    "statistics": (3, {**CNN, "micro_batches": 2}),
+    "statistics of 9, 9 and 8 samples": (3, {**CNN, "micro_batches": 3, "batch_size": 26}),
     "zero 1": (2, {"model": "mlp:64-12-10", "zero": 1, "micro_batches": 2}),
     "zero 1, buckets": (2, {**DECODER, "zero": 1, "bucket_mb": 0.005, "allreduce": "ring"}),
     "zero 2": (3, {**CNN, "zero": 2, "bucket_mb": 0.005, "micro_batches": 2}),
