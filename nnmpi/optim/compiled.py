@@ -117,6 +117,9 @@ class CompiledStep:
             _sort(arrays, plain, value)
         if (code := self._code) is None or not code.is_same():
             code = self._code = self._looked_at()
+        # a replay would overwrite a gradient that the program keeps
+        if KEPT in sys.modules and _keeps_gradient(code.parameters):
+            return self._function(*args, **named)
         if len({*map(id, arrays)}) < len(arrays):  # arguments that are one and the same
             plain.append(tuple([*map(id, arrays)].index(id(array)) for array in arrays))
         guards = [
@@ -132,8 +135,7 @@ class CompiledStep:
             if key not in self._lists:
                 return self._first(key, code, arrays, args, named)
             self._last, self._last_code, self._replay = guards, code, self._lists[key]
-        # a replay would overwrite a gradient that the program keeps
-        if self._replay is None or (KEPT in sys.modules and _keeps_gradient(code.parameters)):
+        if self._replay is None:
             return self._function(*args, **named)
         try:
             result = self._replay(arrays)

@@ -376,7 +376,20 @@ def test_the_values_are_pytorchs(case: Callable[[Any], list[Any]]) -> None:
     assert [t.tolist() for t in case(pytorch())] == CASES[case]
 
 
-def test_a_compiled_step_leaves_gradients_that_a_program_keeps() -> None:
+KEEP: dict[str, Callable[[Any], list[Any]]] = {
+    "a tensor": lambda p: [p.grad],
+    "an array": lambda p: [p.grad.numpy()],
+    "both": lambda p: [p.grad, p.grad.numpy()],
+}
+
+
+@pytest.mark.parametrize("keep", KEEP.values(), ids=KEEP)
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_a_compiled_step_leaves_gradients_that_a_program_keeps(
+    first: int, keep: Callable[[Any], list[Any]]
+) -> None:
+    """Also those of its first call, which are there while it is recorded."""
+
     def kept_by(run: Callable[[Any], Any]) -> list[Any]:
         p = nn.Parameter(nnmpi.ones(3))
         opt = nnmpi.optim.SGD([p], lr=0.25)
@@ -388,14 +401,14 @@ def test_a_compiled_step_leaves_gradients_that_a_program_keeps() -> None:
             opt.step()
             return loss
 
-        step, kept = run(step), []
-        for k in range(8):
-            step(nnmpi.full((3,), float(k)))
-            if k in (3, 4):
-                kept += [p.grad, p.grad.numpy()]
-        values = [t.tolist() for t in kept]
-        if run is not list:
-            kept.clear()
+        step, kept, values = run(step), [], list[Any]()
+        for k in range(10):
+            step(nnmpi.full((3,), 1 + k / 8))
+            if k in (first, first + 1):
+                kept += keep(p)
+            values.append([t.tolist() for t in kept])
+            if k == first + 3:
+                kept.clear()
         return [*values, p.tolist()]
 
     compiled = list[Any]()
