@@ -101,8 +101,8 @@ def unique(
     (t,) = as_tensors(t)
     options = {"return_inverse": return_inverse, "return_counts": return_counts}
     array = on_host(t.detach())
-    found = np.unique(array, **options, axis=dim, equal_nan=False)  # type: ignore[call-overload]
-    values, *others = found if isinstance(found, tuple) else (found,)
+    parts = np.unique(array, **options, axis=dim, equal_nan=False)  # type: ignore[call-overload]
+    values, *others = parts if isinstance(parts, tuple) else (parts,)
     distinct = apply(_distinct, t, values=t.device.asarray(values))
     if not others:
         return distinct
