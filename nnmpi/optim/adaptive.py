@@ -5,10 +5,7 @@ They update each element separately, so they also work if a rank updates only a 
 """
 
 import math
-from functools import lru_cache
 from typing import Unpack
-
-import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.nn.store import Operands
@@ -54,10 +51,8 @@ class Adadelta(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """Adagrad (Duchi and others, 2011): divides the gradient by the root of the sum of its squares.
-
-    The state array `sum` starts at 0; `initial_accumulator_value` is added when the array is read.
-    """
+    """Adagrad (Duchi and others, 2011): divides the gradient by the root of the sum of its squares,
+    which starts at `initial_accumulator_value`."""
 
     lr_decay, weight_decay, eps = Option(), Option(), Option()
 
@@ -91,11 +86,11 @@ class Adagrad(Optimizer):
 
     def _update(self, x: Operands, group: Group) -> None:
         g, squares = _decayed(x, group), x.state["sum"]
+        if x.t == 1:
+            squares[...] = group["initial_accumulator_value"]
         squares += g * g
-        root = xp_of(g).sqrt(squares + group["initial_accumulator_value"])
-        x.values[...] -= (
-            group["lr"] / (1 + (x.t - 1) * group["lr_decay"]) * g / (root + group["eps"])
-        )
+        rate = group["lr"] / (1 + (x.t - 1) * group["lr_decay"])
+        x.values[...] -= rate * g / (xp_of(g).sqrt(squares) + group["eps"])
 
 
 class Adamax(Optimizer):
@@ -211,8 +206,10 @@ class _Moments(Optimizer):
 
 
 class NAdam(_Moments):
-    """NAdam (Dozat, 2016): Adam with Nesterov momentum; the momentum rises with the number of
-    steps."""
+    """NAdam (Dozat, 2016): Adam with Nesterov momentum, which rises with the number of steps.
+
+    The state array `mu_product` has the product of the momenta of all steps so far.
+    """
 
     momentum_decay = Option()
 
@@ -242,27 +239,20 @@ class NAdam(_Moments):
         super()._check(group)
         non_negative("momentum_decay", group["momentum_decay"])
 
+    def _state_names(self, group: Group) -> tuple[str, ...]:
+        return (*super()._state_names(group), "mu_product")
+
     def _update(self, x: Operands, group: Group) -> None:
         g, m, v = self._moments(x, group)
         (beta1, beta2), decay, t = group["betas"], group["momentum_decay"], x.t
-        products = _momentum_products(beta1, decay)
-        product = float(products[t - 1]) if t <= len(products) else 0.0
         mu, next_mu = (beta1 * (1 - 0.5 * 0.96 ** (n * decay)) for n in (t, t + 1))
+        product = x.state["mu_product"]
+        if t == 1:
+            product[...] = 1
+        product *= mu
         root = xp_of(v).sqrt(v / (1 - beta2**t)) + group["eps"]
         change = (1 - mu) / (1 - product) * g + next_mu / (1 - product * next_mu) * m
         x.values[...] -= group["lr"] * change / root
-
-
-@lru_cache(maxsize=16)
-def _momentum_products(beta1: float, decay: float) -> np.ndarray:
-    """Returns an array for NAdam, whose momentum changes from step to step: entry n is the product
-    of the momenta of the first n steps. It ends where the product is too small to matter.
-
-    beta1, decay: the largest momentum, and the constant by which it rises with the number of steps
-    """
-    n = math.ceil(math.log(1e-18) / math.log(beta1)) if beta1 else 1
-    momenta = beta1 * (1 - 0.5 * 0.96 ** (np.arange(1, n + 1) * decay))
-    return np.cumprod(momenta)
 
 
 class RAdam(_Moments):

@@ -218,16 +218,16 @@ class OneCycleLR(LRScheduler):
 
 
 def set_momenta(scheduler: LRScheduler, momenta: Sequence[float]) -> None:
-    """Sets the momentum of each group of the scheduler's optimizer, or beta1 for Adam and the like,
-    to the numbers `momenta`; raises ValueError if the optimizer has neither."""
+    """Sets the momentum of each group of the scheduler's optimizer, beta1 for Adam and the like,
+    and both for Muon, to the numbers `momenta`; raises ValueError if the optimizer has neither."""
     optimizer = scheduler.optimizer
     for group, momentum in zip(optimizer.param_groups, momenta, strict=True):
         if "betas" in group:
             group["betas"] = (momentum, *group["betas"][1:])
-        elif "momentum" in group:
+        if "momentum" in group:
             group["momentum"] = momentum
             _add_missing_state(optimizer, group)
-        else:
+        if not group.keys() & {"betas", "momentum"}:
             raise ValueError(
                 f"{type(scheduler).__name__}: {type(optimizer).__name__} has no momentum and no "
                 "betas: give cycle_momentum=False"

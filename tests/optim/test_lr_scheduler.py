@@ -132,7 +132,7 @@ def libraries() -> Any:
 
 
 @needs_torch
-@pytest.mark.parametrize("rule", ["SGD", "Adam", "RMSprop"])
+@pytest.mark.parametrize("rule", ["SGD", "Adam", "RMSprop", "NAdam", "RAdam", "Adamax", "Muon"])
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_a_cycle_of_momentum_trains_as_pytorchs(rule: str, momentum: float) -> None:
     """Also where the optimizer was made without."""
@@ -142,7 +142,8 @@ def test_a_cycle_of_momentum_trains_as_pytorchs(rule: str, momentum: float) -> N
         layer = layers.Linear(3, 2, bias=False)
         for p in layer.parameters():
             p.data[...] = 0.5
-        options = {} if rule == "Adam" else {"momentum": momentum}
+        has_betas = rule in ("Adam", "NAdam", "RAdam", "Adamax")
+        options = {} if has_betas else {"momentum": momentum}
         opt = getattr(library, rule)(layer.parameters(), lr=0.1, **options)
         scheduler = library.lr_scheduler.OneCycleLR(opt, 0.1, 12)
         inputs = x if layers is nn else pytorch().tensor(x)
@@ -153,8 +154,38 @@ def test_a_cycle_of_momentum_trains_as_pytorchs(rule: str, momentum: float) -> N
             scheduler.step()
         weights.append(layer.weight.detach().numpy())
         group = opt.param_groups[0]
-        assert (group["betas"][0] if rule == "Adam" else group["momentum"]) == pytest.approx(0.95)
-    np.testing.assert_allclose(*weights, rtol=1e-4, atol=1e-6)
+        assert (group["betas"][0] if has_betas else group["momentum"]) == pytest.approx(0.95)
+    rtol = 0.02 if rule == "Muon" else 1e-4  # PyTorch's Muon rounds to bfloat16
+    np.testing.assert_allclose(*weights, rtol=rtol, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["SGD", "Adam", "RMSprop", "NAdam", "Muon"])
+def test_a_cycle_reaches_what_the_optimizer_calls_momentum(rule: str) -> None:
+    opt = getattr(optim, rule)(nn.Linear(3, 2, bias=False).parameters(), lr=0.1)
+    scheduler = optim.lr_scheduler.OneCycleLR(opt, 0.1, 10)
+    (group,), found = opt.param_groups, []
+    for _ in range(3):
+        found.append(group.get("momentum", group.get("betas", [None])[0]))
+        scheduler.step()
+    np.testing.assert_allclose(found, [0.95, 0.9, 0.85])
+
+
+def test_nadam_multiplies_the_momenta_of_all_its_steps() -> None:
+    p = nn.Parameter(np.array([1.0, -2.0]))
+    opt = optim.NAdam([p], lr=0.1, momentum_decay=0.1)
+    x, m, v, product = p.numpy().copy(), np.zeros(2), np.zeros(2), 1.0
+    for t, beta1 in enumerate([0.9, 0.5, 0.7, 0.95], 1):
+        opt.param_groups[0]["betas"] = beta1, 0.99
+        opt.zero_grad()
+        (p**2).sum().backward()
+        opt.step()
+        g = 2 * x
+        m, v = beta1 * m + (1 - beta1) * g, 0.99 * v + 0.01 * g * g
+        mu, next_mu = (beta1 * (1 - 0.5 * 0.96 ** (n * 0.1)) for n in (t, t + 1))
+        product *= mu
+        change = (1 - mu) / (1 - product) * g + next_mu / (1 - product * next_mu) * m
+        x -= 0.1 * change / (np.sqrt(v / (1 - 0.99**t)) + 1e-8)
+        np.testing.assert_allclose(p.numpy(), x, rtol=1e-12)
 
 
 @needs_torch

@@ -185,7 +185,9 @@ def test_trajectories_are_pytorchs(
     assert twins.optimizers[0].steps == counts
 
 
-@pytest.mark.parametrize("rule", ["adamax, all", "asgd, all", "rprop, all"])
+@pytest.mark.parametrize(
+    "rule", ["adagrad, all", "adamax, all", "asgd, all", "nadam, all", "rprop, all"]
+)
 def test_states_are_pytorchs(rule: str, torch: Any) -> None:
     twins = Twins(torch, rule, model())
     for t in range(STEPS):

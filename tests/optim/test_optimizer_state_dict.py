@@ -29,6 +29,8 @@ RULES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         {"momentum": 0.5, "centered": True},
         ("square_avg", "momentum_buffer", "grad_avg"),
     ),
+    "adagrad": ("Adagrad", {"initial_accumulator_value": 0.3}, ("sum",)),
+    "nadam": ("NAdam", {}, ("exp_avg", "exp_avg_sq", "mu_product")),
     "adamax": ("Adamax", {}, ("exp_avg", "exp_inf")),
     "asgd": ("ASGD", {"lambd": 0.1, "t0": 2}, ("ax", "eta")),
     "rprop": ("Rprop", {}, ("prev", "step_size")),
@@ -282,3 +284,65 @@ def trained_by(n: Any, how: str) -> list[Any]:
 def test_programs_find_what_they_find_in_pytorch(how: str) -> None:
     for ours, theirs in zip(trained_by(nnmpi, how), trained_by(pytorch(), how), strict=True):
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-6)
+
+
+def test_the_sum_of_adagrad_starts_at_its_first_value_as_in_pytorch() -> None:
+    p = nn.Parameter(np.array([1.0, -2.0]))
+    opt = optim.Adagrad([p], lr=0.5, initial_accumulator_value=0.25)
+    (3 * p).sum().backward()
+    opt.step()
+    state = opt.state_dict()
+    assert state["state"][0]["sum"].tolist() == [9.25, 9.25]
+    state = copy.deepcopy(state)
+    state["state"][0]["sum"] = np.array([7.0, 16.0])  # and 9 are 16 and 25, the squares of 4 and 5
+    opt.load_state_dict(state)
+    before = p.detach().clone()
+    opt.step()
+    np.testing.assert_allclose((before - p.detach()).tolist(), [0.375, 0.3])
+
+
+CONTINUED: dict[str, tuple[str, dict[str, Any]]] = {
+    "rmsprop": ("RMSprop", {"centered": True, "momentum": 0.9}),
+    "adagrad": ("Adagrad", {"initial_accumulator_value": 0.1, "lr_decay": 0.01}),
+    "adamax": ("Adamax", {}),
+    "rprop": ("Rprop", {}),
+    "adadelta": ("Adadelta", {}),
+    "radam": ("RAdam", {}),
+}
+
+
+def with_norm(n: Any) -> Any:
+    """The convolution has no bias: its true gradient would be 0 before a BatchNorm, and these rules
+    make steps of full length of a gradient that is rounding alone, in either library."""
+    conv = n.nn.Conv2d(1, 4, 3, padding=1, bias=False)
+    return n.nn.Sequential(conv, n.nn.BatchNorm2d(4), n.nn.Flatten(), n.nn.Linear(144, 3)).double()
+
+
+def four_steps(n: Any, m: Any, opt: Any, scheduler: Any, seed: int) -> None:
+    rng, loss_of = np.random.default_rng(seed), n.nn.CrossEntropyLoss()
+    for _ in range(4):
+        x, labels = n.tensor(rng.standard_normal((8, 1, 6, 6))), n.tensor(rng.integers(0, 3, 8))
+        opt.zero_grad()
+        loss_of(m(x), labels).backward()
+        opt.step()
+        scheduler.step()
+
+
+@needs_torch
+@pytest.mark.parametrize("rule", CONTINUED)
+def test_training_goes_on_from_a_file_of_pytorch(rule: str, tmp_path: Any) -> None:
+    torch, (name, options) = pytorch(), CONTINUED[rule]
+    trained: list[tuple[Any, ...]] = []
+    for n in (torch, nnmpi):
+        m = with_norm(n)
+        opt = getattr(n.optim, name)(m.parameters(), lr=0.05, **options)
+        trained.append((n, m, opt, n.optim.lr_scheduler.CosineAnnealingLR(opt, 10)))
+    theirs, ours = trained
+    four_steps(*theirs, seed=0)
+    torch.save([part.state_dict() for part in theirs[1:]], tmp_path / "a.pt")
+    for part, state in zip(ours[1:], nnmpi.load(tmp_path / "a.pt"), strict=True):
+        part.load_state_dict(state)
+    for parts in trained:
+        four_steps(*parts, seed=1)
+    for p, q in zip(ours[1].parameters(), theirs[1].parameters(), strict=True):
+        np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-9, atol=1e-12)
