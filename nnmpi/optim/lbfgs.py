@@ -198,6 +198,9 @@ class LBFGS(Optimizer):
 
     # ---- state
 
+    def _forget(self) -> None:
+        self._history = History()
+
     def state_dict(self) -> dict[str, Any]:
         """Returns the options of the group and the history (see `History`), which stands as the
         state of parameter 0, as in PyTorch's LBFGS."""

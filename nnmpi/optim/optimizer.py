@@ -153,8 +153,14 @@ class Optimizer:
     @property
     def state(self) -> dict[str, Array]:
         """The state arrays of this rank by name, such as "momentum_buffer"; each is flat, with one
-        parameter after the other."""
-        return self._flat_state.arrays
+        parameter after the other. As in PyTorch, `state.clear()` begins it anew."""
+        return states.StateArrays(self._flat_state.arrays, self._forget)
+
+    def _forget(self) -> None:
+        """Makes the state that of a new optimizer: arrays of zeros, and no steps."""
+        for array in self._flat_state.arrays.values():
+            array[...] = 0
+        self.set_steps([0] * len(self.parameters))
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Adds a group of parameters, as in add_param_group({"params": ..., "lr": 0.1})."""

@@ -17,6 +17,25 @@ from nnmpi.optim.groups import Group
 STEP = "step"
 
 
+class StateArrays(dict[str, Array]):
+    """The state arrays of an optimizer by name; `forget` begins its state anew."""
+
+    def __init__(self, arrays: Mapping[str, Array], forget: Callable[[], None]) -> None:
+        super().__init__(arrays)
+        self._forget = forget
+
+    def clear(self) -> None:
+        """Makes the state that of a new optimizer."""
+        self._forget()
+
+    def __missing__(self, key: object) -> Array:
+        raise KeyError(
+            f"{key!r:.40}: the state of an optimizer is arrays of all parameters by name "
+            f"({', '.join(self) or 'here none'}); that of parameter i is "
+            "optimizer.state_dict()['state'][i]"
+        )
+
+
 class StateTensor(Tensor):
     """A tensor of `Optimizer.state_dict`, in the memory of the optimizer `owner`; a step count is a
     copy.

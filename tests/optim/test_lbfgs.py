@@ -114,6 +114,16 @@ def test_a_state_dict_is_a_copy() -> None:
         np.testing.assert_equal(state["state"][0][name], value)
 
 
+def test_a_cleared_state_has_no_history() -> None:
+    run, new = (Run(nnmpi, "squares", max_iter=3) for _ in range(2))
+    run.steps(2)
+    for mine, its in zip(new.tensors, run.tensors, strict=True):
+        mine.data = its.detach().clone()
+    run.opt.state.clear()
+    calls = len(run.losses)
+    assert run.steps(2)[calls:] == new.steps(2)
+
+
 @needs_torch
 @pytest.mark.parametrize("back", [False, True])
 def test_training_goes_on_in_the_other_library(back: bool) -> None:

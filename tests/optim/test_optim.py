@@ -185,6 +185,24 @@ def test_trajectories_are_pytorchs(
     assert twins.optimizers[0].steps == counts
 
 
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.endswith(", all")])
+def test_a_cleared_state_is_that_of_a_new_optimizer(rule: str, torch: Any) -> None:
+    twins = Twins(torch, rule, model())
+    for t in range(6):
+        if t == 3:
+            for opt in (*twins.optimizers, *twins.oracles):
+                opt.state.clear()
+        twins.step(t)
+    twins.compare()
+    assert set(twins.optimizers[0].steps) == {3}
+
+
+def test_the_state_of_one_parameter_is_in_the_state_dict() -> None:
+    opt = optim.SGD(model().parameters(), momentum=0.9)
+    with pytest.raises(KeyError, match=r"momentum_buffer.*state_dict\(\)\['state'\]\[i\]"):
+        opt.state[opt.parameters[0]]
+
+
 @pytest.mark.parametrize(
     "rule", ["adagrad, all", "adamax, all", "asgd, all", "nadam, all", "rprop, all"]
 )
