@@ -125,6 +125,8 @@ def _cupy() -> ModuleType:
 def _xp_of_type(kind: Any) -> Any:
     if issubclass(kind, meta.MetaArray):
         return meta.xp
+    if issubclass(kind, np.generic):  # an element; bfloat16 is not in the module of its array
+        return np
     root = sys.modules[kind.__module__.partition(".")[0]]
     if not hasattr(root, "ndarray"):
         raise ValueError(f"{kind.__name__} is not an array of NumPy, CuPy or a module like them")

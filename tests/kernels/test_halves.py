@@ -29,6 +29,25 @@ def test_sums_do_not_stop_growing(dtype: str) -> None:
         np.testing.assert_allclose(sums.astype(float), n, rtol=UNIT[dtype])
 
 
+SCALARS: dict[str, Callable[[nnmpi.Tensor], nnmpi.Tensor]] = {
+    "einsum": lambda v: nnmpi.einsum("i,i->", v, v),
+    "a product": lambda v: v @ v,
+    "norm": lambda v: v.norm(),
+}
+
+
+@pytest.mark.parametrize("scalar", SCALARS.values(), ids=SCALARS)
+def test_a_gradient_without_axes_is_passed_on(
+    scalar: Callable[[nnmpi.Tensor], nnmpi.Tensor],
+) -> None:
+    """NumPy adds such gradients up to an element of bfloat16, which is no array."""
+    for dtype in (*HALVES, "float32"):
+        v = nnmpi.ones(4, dtype=dtype, requires_grad=True)
+        (nnmpi.ones(3, dtype=dtype) * scalar(v)).sum().backward()
+        assert v.grad.dtype == dtype
+        assert v.grad.tolist() == ([1.5] * 4 if scalar is SCALARS["norm"] else [6] * 4)
+
+
 MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: mlp(30, 7), (20, 30)),
     "conv": (lambda: nn.Conv2d(16, 12, 3, padding=1), (5, 16, 8, 8)),

@@ -1,6 +1,7 @@
 """The op einsum: sums of products of arrays, along axes that an equation of letters names."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from string import ascii_letters
 
 from nnmpi.arrays.backend import Array, xp_of
@@ -9,14 +10,23 @@ from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.precision import widened
 
 
-@widened
 def einsum(*arrays: Array, equation: str) -> Result:
     """The product of the arrays' elements, summed over all letters that are not in the output:
     np.einsum(equation, *arrays) with its gradients."""
-    xp, (inputs, output) = xp_of(arrays[0]), _letters(equation, [a.ndim for a in arrays])
-    is_sum = len(arrays) == 1 and {*inputs[0]} != {*output}
-    if is_sum and not is_float(arrays[0].dtype):
+    inputs, output = _letters(equation, [a.ndim for a in arrays])
+    op = partial(_summed, equation=equation, inputs=inputs, output=output)
+    if len(arrays) > 1:
+        return widened(op)(*arrays)
+    if {*inputs[0]} == {*output}:  # a view; otherwise NumPy sums into a copy
+        return op(*arrays)._replace(is_view=True)
+    if not is_float(arrays[0].dtype):
         arrays = (arrays[0].astype("int64"),)  # as PyTorch's sums; its products keep the type
+    return widened(op)(*arrays)
+
+
+def _summed(*arrays: Array, equation: str, inputs: Sequence[str], output: str) -> Result:
+    """The result of the equation, whose letters of each input and of the output are given."""
+    xp = xp_of(arrays[0])
     sizes: dict[str, int] = {}
     for a, term in zip(arrays, inputs, strict=True):
         for c, n in zip(term, a.shape, strict=True):
@@ -55,8 +65,7 @@ def einsum(*arrays: Array, equation: str) -> Result:
         return vjp
 
     vjps = tuple(map(vjp_of, range(len(arrays))))
-    is_view = len(arrays) == 1 and {*output} == {*inputs[0]}  # otherwise einsum sums into a copy
-    return Result(summed(inputs, output, *arrays), vjps, is_view=is_view)
+    return Result(summed(inputs, output, *arrays), vjps)
 
 
 def _letters(equation: str, axes: Sequence[int]) -> tuple[list[str], str]:
