@@ -73,6 +73,23 @@ def common_type(x: Any, y: Any) -> Any:
     return np.promote_types(x, y) if of_x == of_y else x if of_x > of_y else y
 
 
+def fitting(value: Any, dtype: Any) -> Any:
+    """Returns the value that is to be written to an array of this dtype. For integers there, a
+    negative number wraps around in an unsigned dtype, as in PyTorch; one that does not fit raises
+    ValueError."""
+    if type(value) is not int or dtype.kind not in "iu":
+        return value
+    info = np.iinfo(dtype)
+    if -info.max <= value < info.min == 0:
+        return value + info.max + 1
+    if not info.min <= value <= info.max:
+        raise ValueError(
+            f"{value} does not fit into {dtype}, which holds {info.min} to {info.max}: convert the "
+            "tensor first, as in t.to(nnmpi.int64)"
+        )
+    return value
+
+
 def in_16_bits(array: Any) -> bool:
     """True if `array` is an array of any backend with a 16-bit floating-point dtype."""
     dtype = getattr(array, "dtype", None)

@@ -213,6 +213,7 @@ def write(t: AnyTensor, y: AnyTensor) -> None:
     views is recorded as changed at the elements of t. y has the shape and type of t.
     """
     t.storage.of_all_writes.check_write()
+    t.check_writable()
     base = _base_of(t)
     places = None if base is t else _places_of(base, t)
     node, block = y.node, owner(t.operand)

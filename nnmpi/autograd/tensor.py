@@ -16,7 +16,7 @@ import numpy as np
 from nnmpi.addons import loaded
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.dtypes import is_float
+from nnmpi.arrays.dtypes import fitting, is_float
 from nnmpi.arrays.kernels import Result, Vjp, precision
 from nnmpi.arrays.meta import copy_of, is_meta, owner
 from nnmpi.arrays.meta.shapes import refuse
@@ -326,8 +326,22 @@ class Tensor(TorchNames):
         self.drop_data_for(index)
         is_one = getattr(written, "size", 0) == 1
         target = self.operand if first is None else self.operand[first]
-        target[index] = written.reshape(()) if is_one else written
+        try:
+            target[index] = written.reshape(()) if is_one else written
+        except ValueError:
+            self.check_writable()
+            raise
         self.mark_written()
+
+    def check_writable(self) -> None:
+        """Raises RuntimeError if NumPy does not write to the tensor's array."""
+        array = self.operand
+        if not is_meta(array) and not getattr(array.flags, "writeable", True):
+            raise RuntimeError(
+                f"cannot write in place to a tensor of shape {self.shape}: several of its elements "
+                "lie in one place, as after expand(), or its memory is read-only; write to a "
+                "clone()"
+            )
 
     def to_write(self, value: Any) -> Any:
         """Returns `value` as an array or a number that can be written to this tensor in place.
@@ -340,7 +354,7 @@ class Tensor(TorchNames):
                 "nnmpi.no_grad()"
             )
         self.storage.of_all_writes.check_write()
-        written = constant(value, (self,))
+        written = fitting(constant(value, (self,)), self.dtype)
         self.drop_data_for(written)
         return written
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from nnmpi.addons import loaded, table
 from nnmpi.arrays import backend
-from nnmpi.arrays.dtypes import is_float
+from nnmpi.arrays.dtypes import fitting, is_float
 from nnmpi.arrays.kernels import Result
 from nnmpi.autograd.arguments import axis_of, flat, type_and_device
 from nnmpi.autograd.base import TensorBase, along, method_of, reduction
@@ -201,7 +201,8 @@ class TorchNames(TensorBase):
         if isinstance(value, TorchNames):
             value = value.to(self.operand.dtype)
         elif not is_float(self.operand.dtype):
-            value = self.operand.dtype.type(value).item()
+            dtype = self.operand.dtype
+            value = dtype.type(fitting(value, dtype)).item()
         t = mask if isinstance(mask, TensorBase) else self.device.asarray(mask)
         return self.applied(elementwise.where, t, value, self)
 

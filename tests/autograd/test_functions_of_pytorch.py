@@ -35,7 +35,7 @@ CALLS: dict[str, Any] = {
     "an axis in two": lambda T, t: t.unflatten(1, (3, -1)),
     "rounded": lambda T, t: T.round(t),
     "rounded to decimals": lambda T, t: (t / 3).round(decimals=2),
-    "signs": lambda T, t: t.sign(),
+    "signs": lambda T, t: (t.sign(), (t > 0).sign(), T.sign(t.long())),
     "floors": lambda T, t: (T.floor(t), t.ceil(), T.trunc(t)),
     "equal": lambda T, t: T.tensor([T.equal(t, t), t.equal(t + 1), t.equal(t[0])]),
     "another format": lambda T, t: t.to(

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.datafiles import refused
 from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
@@ -13,6 +14,17 @@ from nnmpi import nn
 from nnmpi.utils.checkpoint import checkpoint
 
 X = np.arange(6.0).reshape(2, 3) - 2.5
+
+
+def bytes_of(n: Any) -> Any:
+    return n.tensor([7, 6], dtype=n.uint8)
+
+
+def after(t: Any, write: Callable[[Any], Any]) -> Any:
+    """The tensor, after a write to it."""
+    write(t)
+    return t
+
 
 WRITES: dict[str, Callable[[Any, Any], Any]] = {
     "mul_": lambda n, t: t.mul_(2),
@@ -42,6 +54,16 @@ WRITES: dict[str, Callable[[Any, Any], Any]] = {
     "data": lambda n, t: (t.data.mul_(2), t)[1],
     "a transpose": lambda n, t: (t.T.add_(2), t)[1],
     "integers": lambda n, t: t.long().add_(2),
+    "tile, once": lambda n, t: n.stack([t.tile(1, 1).mul_(2), t]),
+    "repeat of one element": lambda n, t: after(t[0, :1].repeat(4), lambda y: y[1:].mul_(2)),
+    "expand to its own shape": lambda n, t: (t.expand(2, 3).mul_(2), t)[1],
+    "einsum of 16 bits as a view": lambda n, t: after(
+        t.bfloat16(), lambda h: n.einsum("ij->ji", h).mul_(2)
+    ).float(),
+    "bytes wrap around": lambda n, t: after(bytes_of(n), lambda b: b.__setitem__(0, -2)),
+    "bytes filled": lambda n, t: after(bytes_of(n), lambda b: b.fill_(-255)),
+    "bytes by a mask": lambda n, t: after(bytes_of(n), lambda b: b.masked_fill_(b > 6, -1)),
+    "bytes *=": lambda n, t: after(bytes_of(n), lambda b: operator.imul(b, -1)),
 }
 
 
@@ -51,6 +73,16 @@ def test_writes_are_pytorchs(write: Any) -> None:
     torch = pytorch()
     ours, theirs = write(nnmpi, nnmpi.tensor(X)), write(torch, torch.tensor(X))
     np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-12, strict=True)
+
+
+def test_a_write_that_cannot_be_made_says_what_to_do() -> None:
+    t = nnmpi.ones((1, 3), requires_grad=True)
+    for expanded in (t.detach().expand(2, 3), (t * 1).expand(2, 3)):
+        with pytest.raises(RuntimeError, match=r"shape \(2, 3\).*clone\(\)"):
+            expanded.mul_(2)
+    for dtype, number in ((nnmpi.uint8, -256), (nnmpi.uint8, 300), (nnmpi.int8, -129)):
+        with refused(f"{number} does not fit into {np.dtype(dtype)}", "t.to(nnmpi.int64)"):
+            nnmpi.zeros(2, dtype=dtype)[0] = number
 
 
 AUGMENTED: dict[str, tuple[Callable[[Any, Any], Any], Any, Any, list[float]]] = {

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.arrays.backend import xp_of
 from nnmpi.autograd.arguments import flat
 from nnmpi.autograd.functional import as_tensors, tensor
 from nnmpi.autograd.functions.gathering import index_select
@@ -113,7 +114,8 @@ def repeat(t: Any, *sizes: Any) -> Tensor:
     inner = t.reshape([k for n in lengths for k in (1, n)])
     wide = inner.expand([k for m, n in zip(times, lengths, strict=True) for k in (m, n)])
     result: Tensor = wide.reshape([m * n for m, n in zip(times, lengths, strict=True)])
-    return result
+    is_view = xp_of(t.operand).may_share_memory(result.operand, t.operand)
+    return result.clone() if is_view else result
 
 
 def tile(t: Any, *dims: Any) -> Tensor:

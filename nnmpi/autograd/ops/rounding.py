@@ -9,10 +9,10 @@ from nnmpi.arrays.kernels.precision import in_layout
 
 def _step(name: str) -> Callable[[Array], Result]:
     """Returns the op for NumPy's sign, or for a rounding function such as floor; rounding copies
-    integers unchanged."""
+    integers unchanged, and the sign booleans."""
 
     def op(a: Array) -> Result:
-        is_whole = a.dtype.kind in "biu" and name != "sign"
+        is_whole = a.dtype.kind in ("b" if name == "sign" else "biu")
         y = a.copy("K") if is_whole else in_layout(getattr(xp_of(a), name), a)
         return Result(y, (lambda g, out: xp_of(g).zeros_like(g),))
 

@@ -138,6 +138,8 @@ def expanded(shape: Shape, sizes: Shape) -> Shape:
 def broadcast_to(a: Array, *, shape: tuple[int, ...]) -> Result:
     """`a` broadcast to `shape`."""
     y, a_shape = xp_of(a).broadcast_to(a, shape), a.shape
+    if y.size == a.size:  # each element once: not read-only, as NumPy's result
+        y = a.reshape(shape)
     return Result(y, (lambda g, out: unbroadcast(g, a_shape),), is_view=True)
 
 
