@@ -18,7 +18,7 @@ from helpers.training.transformer_models import Decoder
 from nnmpi.parallel.arrangement import program
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.step_list.op import PASSES, RECEIVES, SENDS, Kind, Op, as_text
+from nnmpi.parallel.step_list.op import NONE, PASSES, RECEIVES, SENDS, Kind, Op, as_text
 from nnmpi.parallel.step_list.passes import units_of
 from nnmpi.parallel.step_list.proof import prove
 from nnmpi.parallel.step_list.step import StepList, step_list
@@ -146,6 +146,19 @@ def meaning(step: StepList) -> object:
             seen.append((op.at, op.micro))
     passes = [op for op in seen if isinstance(op, Op)]
     return passes, sorted(op for op in seen if not isinstance(op, Op))
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_a_unit_stage_or_bucket_that_does_not_exist_is_refused(zero: int) -> None:
+    options = {"zero": zero, "micro_batches": MICRO, "bucket_mb": 0.02, **LAYOUTS["interleaved"][1]}
+    a = arranged(Cluster.on_paper(4), **MODELS["mlp"], **options)
+    right = groups(a, MICRO)
+    (step, *others), *rest = right
+    for k, op in enumerate(step.ops):
+        for at in (op.at + 50, -2) if op.at != NONE else ():
+            wrong = replace(step, ops=(*step.ops[:k], op._replace(at=at), *step.ops[k + 1 :]))
+            with pytest.raises(ScheduleError, match=rf"\App 0, operation {k}, {op.kind.value}{at}"):
+                prove([[wrong, *others], *rest])
 
 
 MUTATED = ("dp 2", "zb-h1", "interleaved", "1f1b", "zb-v")
