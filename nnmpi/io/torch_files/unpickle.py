@@ -11,7 +11,8 @@ no value that is larger than the pickle itself.
 
 import pickletools
 import warnings
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nnmpi.options.quoting import shown
@@ -34,6 +35,9 @@ CONSTANTS: Mapping[str, Callable[[], Any]] = {
 
 TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 PLAIN_KEYS = str, int, float, bool, type(None)
+MOST_ALIKE = 100
+"""The most keys of one hash in a dictionary or a set: a search among them compares each."""
+
 MARK = object()
 
 
@@ -58,10 +62,12 @@ class Unpickler:
     def __init__(self, names: Mapping[str, Any], persistent: Callable[[Any], Any]) -> None:
         self._names, self._persistent = names, persistent
         self._stack, self._memo = list[Any](), dict[int, Any]()
+        self._hashes = defaultdict[int, Counter[int]](Counter)
 
     def load(self, file: Any) -> Any:
         """Returns the next value of a file or an mmap; raises ValueError for a damaged pickle."""
         self._stack, self._memo = [], {}
+        self._hashes.clear()
         try:
             with warnings.catch_warnings():  # of escapes in the names of a damaged pickle
                 warnings.simplefilter("ignore", DeprecationWarning)
@@ -149,12 +155,21 @@ class Unpickler:
         if op == "APPENDS" and isinstance(into, list):
             into += items
         elif op == "ADDITEMS" and isinstance(into, set):
-            into.update(map(plain_key, items))
+            into.update(self._keys(into, items))
         elif op == "SETITEMS" and isinstance(into, dict):
-            keys, values = map(plain_key, items[::2]), items[1::2]
-            into.update(zip(keys, values, strict=True))
+            into.update(zip(self._keys(into, items[::2]), items[1::2], strict=True))
         else:
             raise TypeError(f"{op} of a {type(into).__name__}")
+
+    def _keys(self, into: object, keys: Sequence[Any]) -> Iterator[Any]:
+        """Yields the keys that are added to a dictionary or a set. Raises RefusedPickleError if it
+        gets so many keys of one hash that adding them would take quadratic time."""
+        hashes = self._hashes[id(into)]
+        for key in map(plain_key, keys):
+            hashes[hash(key)] += 1
+            if hashes[hash(key)] > MOST_ALIKE:
+                raise RefusedPickleError(f"more than {MOST_ALIKE} keys of one hash")
+            yield key
 
 
 def plain_key(key: Any) -> Any:

@@ -5,10 +5,11 @@ import os
 import pickle
 import pickletools
 import struct
+import sys
 import tracemalloc
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,11 @@ def nested_tuples(n: int) -> bytes:
     return b"\x80\x02})" + b"q\x00h\x00\x86" * n + b"Ns."
 
 
+def of_one_hash(make: Callable[[Iterable[int]], Any]) -> bytes:
+    """What `make` returns for 199 integers whose hash is 0."""
+    return pickle.dumps(make(k * sys.hash_info.modulus for k in range(1, 200)), 4)
+
+
 def huge_archive() -> bytes:
     """Entries that all are the same bytes, more of them than the file has."""
     content = archive(b"\x80\x02N.", 1000)
@@ -230,6 +236,11 @@ HOSTILE = {
     ),
     "entries of the same bytes": (huge_archive(), "more bytes than the file"),
     "a key of nested tuples": (archive(nested_tuples(90)), "a key that is a tuple"),
+    "a dictionary of keys of one hash": (archive(of_one_hash(dict.fromkeys)), "keys of one hash"),
+    "a set of tuples of one hash": (
+        archive(of_one_hash(lambda keys: {(None, key) for key in keys})),
+        "keys of one hash",
+    ),
     "a memo of 4 G entries": (archive(b"\x80\x02Nr\xff\xff\xff\xffj\xff\xff\xff\xfe."), "KeyError"),
     "a text of 10 GB": (archive(b"\x80\x04\x8d" + TEN_GB + b"a."), "10000000000 bytes"),
     "bytes of 10 GB": (archive(b"\x80\x05\x96" + TEN_GB + b"a."), "10000000000 bytes"),
