@@ -278,6 +278,7 @@ class Writer:
                 manifest = _manifest(content, files)
                 if content.log:
                     sync(Path(content.log))
+                    sync(Path(content.log).parent)  # its name may be new
                 write_manifest(part, manifest)
                 with self._not_abandoned():
                     replace(part, folder)
