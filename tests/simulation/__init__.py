@@ -7,6 +7,8 @@
     held        what ranks held when they met to recover, and which versions that makes whole
     run         a run under a case, and what is left of it
     oracles     what must hold of that, each a promise of faults.md here
+    disk        a disk under checkpoints: what may be there after a power cut at any operation
+    files       what must hold of that
     draw        the case of a seed
     exhaustive  the cases with one death at every operation, noticed in each way
     shrink      the smallest case that fails in the same way

@@ -24,6 +24,9 @@ ONE_KNOWS = Case(
 """Rank 0 dies as soon as it knows what was agreed on in the second step, while rank 2 sleeps in
 that agreement."""
 
+POWER_CUT = "test_no_power_cut_loses_a_checkpoint"
+ABANDONED = "test_a_writer_that_was_abandoned_names_no_folder_of_the_next_one"
+
 MUTANTS = (
     Mutant(
         "agree skipped",
@@ -461,6 +464,167 @@ MUTANTS = (
         "files = [written] * self._comm.size",
         ("zero 1, checkpoints", "zero 3, backups, checkpoints"),
         killed_by=Case("zero 1, checkpoints", signals=(Fault(0, "start", 1, 250),), drawn=()),
+    ),
+    Mutant(
+        "only a problem of rank 0 counts",
+        ("nnmpi.io.checkpoints.write", "Writer._steps"),
+        'next(filter(None, (file.problem for file in files)), "")',
+        "files[0].problem",
+        CHECKPOINTS,
+        killed_by=POWER_CUT,
+    ),
+    Mutant(
+        "committed though abandoned",
+        ("nnmpi.io.checkpoints.write", "Writer._not_abandoned"),
+        "if self._stop.is_set():",
+        "if False:",
+        CHECKPOINTS,
+        killed_by=ABANDONED,
+    ),
+    Mutant(
+        "log not synced",
+        ("nnmpi.io.checkpoints.write", "Writer._commit"),
+        "sync(Path(content.log))",
+        "pass",
+        CHECKPOINTS,
+        killed_by=POWER_CUT,
+    ),
+    Mutant(
+        "name of the log not synced",
+        ("nnmpi.io.checkpoints.write", "Writer._commit"),
+        "sync(Path(content.log).parent)",
+        "pass",
+        CHECKPOINTS,
+        killed_by=POWER_CUT,
+    ),
+    Mutant(
+        "log synced after its checkpoint",
+        ("nnmpi.io.checkpoints.write", "Writer._commit"),
+        (
+            "if content.log:\n"
+            "                sync(Path(content.log))\n"
+            "                sync(Path(content.log).parent)  # its name may be new\n"
+            "            write_manifest(part, manifest)\n"
+            "            with self._not_abandoned():\n"
+            "                replace(part, folder)"
+        ),
+        (
+            "write_manifest(part, manifest)\n"
+            "with self._not_abandoned():\n"
+            "    replace(part, folder)\n"
+            "if content.log:\n"
+            "    sync(Path(content.log))\n"
+            "    sync(Path(content.log).parent)"
+        ),
+        CHECKPOINTS,
+        killed_by=POWER_CUT,
+    ),
+    Mutant(
+        "named before its manifest is written",
+        ("nnmpi.io.checkpoints.write", "Writer._commit"),
+        (
+            "write_manifest(part, manifest)\n"
+            "            with self._not_abandoned():\n"
+            "                replace(part, folder)"
+        ),
+        (
+            "with self._not_abandoned():\n"
+            "    replace(part, folder)\n"
+            "write_manifest(folder, manifest)"
+        ),
+        CHECKPOINTS,
+        killed_by=POWER_CUT,
+    ),
+    Mutant(
+        "manifest not synced",
+        ("nnmpi.io.checkpoints.manifest", "write_manifest"),
+        "os.fsync(file.fileno())",
+        "pass",
+        CHECKPOINTS,
+        killed_by=POWER_CUT,
+    ),
+    Mutant(
+        "name of the manifest not synced",
+        ("nnmpi.io.checkpoints.manifest", "write_manifest"),
+        "sync(folder)",
+        "pass",
+        CHECKPOINTS,
+        killed_by=POWER_CUT,
+    ),
+    Mutant(
+        "file of a rank not synced",
+        ("nnmpi.io.checkpoints.rank_file", "write_file"),
+        "os.fsync(file.fileno())",
+        "pass",
+        CHECKPOINTS,
+        killed_by=POWER_CUT,
+    ),
+    Mutant(
+        "name of a rank's file not synced",
+        ("nnmpi.io.checkpoints.rank_file", "prepared"),
+        "sync(folder)",
+        "pass",
+        CHECKPOINTS,
+        equal="rank 0 syncs the folder again; on NFS a host has to sync the names that it has made",
+    ),
+    Mutant(
+        "name of a checkpoint not synced",
+        ("nnmpi.io.checkpoints.keep", "replace"),
+        "sync(folder.parent)",
+        "pass",
+        CHECKPOINTS,
+        killed_by=POWER_CUT,
+    ),
+    Mutant(
+        "name of the directory not synced",
+        ("nnmpi.io.checkpoints.keep", "locked"),
+        "sync(directory.parent)",
+        "pass",
+        CHECKPOINTS,
+        killed_by=POWER_CUT,
+    ),
+    Mutant(
+        "removed under its own name",
+        ("nnmpi.io.checkpoints.keep", "remove"),
+        "os.rename(folder, hidden)",
+        "hidden = folder",
+        CHECKPOINTS,
+        killed_by=POWER_CUT,
+    ),
+    Mutant(
+        "what lacks only its name removed",
+        ("nnmpi.io.checkpoints.keep", "clean"),
+        "part[2] and _is_whole(path)",
+        "False",
+        CHECKPOINTS,
+        killed_by=POWER_CUT,
+    ),
+    Mutant(
+        "what lacks only its name not found",
+        ("nnmpi.io.checkpoints.keep", "folders"),
+        "part[2] and _is_whole(directory / name)",
+        "False",
+        CHECKPOINTS,
+        killed_by=POWER_CUT,
+    ),
+    Mutant(
+        "a slice written twice",
+        ("nnmpi.io.checkpoints.rank_file", "divided"),
+        "(of_ranks[ranks[0]] if is_first else shared[ranks]).append((number, x))",
+        (
+            "for rank in ranks if is_first else ranks[:1]:\n"
+            "    (of_ranks[rank] if is_first else shared[ranks]).append((number, x))"
+        ),
+        CHECKPOINTS,
+        killed_by=POWER_CUT,
+    ),
+    Mutant(
+        "oldest checkpoint taken",
+        ("nnmpi.io.checkpoints.read", "newest_of"),
+        "in by_step.items():",
+        "in reversed(by_step.items()):",
+        CHECKPOINTS,
+        killed_by=POWER_CUT,
     ),
     Mutant(
         "SIGTERM again in a repeated step",

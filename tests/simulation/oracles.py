@@ -5,7 +5,7 @@ docs/checkpoints.md, a function each. They raise AssertionError.
                     every_step_is_made_once, few_steps_are_made_again,
                     ranks_go_on_from_the_newest_version, nothing_is_left
     stops           a_stop_is_kept, a_stop_is_in_time, steps_are_made_until_a_stop
-    checkpoints     files_are_whole, the_end_is_in_a_checkpoint
+    checkpoints     the_end_is_in_a_checkpoint; those of files are in files.py
 """
 
 from collections import Counter
@@ -18,9 +18,7 @@ from helpers.training import recovered
 from helpers.training.recovered import Left
 
 from nnmpi.io.checkpoints import keep
-from nnmpi.io.checkpoints.manifest import read_manifest
-from nnmpi.io.checkpoints.read import BlockReader, newest_of
-from nnmpi.io.checkpoints.schema import DamagedError
+from nnmpi.io.checkpoints.read import newest_of
 from nnmpi.run.recovery.recovery import NothingLeftError
 from simulation.case import Case
 from simulation.held import Meeting
@@ -236,16 +234,6 @@ def ranks_go_on_from_the_newest_version(run: Observed) -> None:
 
 
 # ---- what is on disk
-
-
-def files_are_whole(directory: Path) -> None:
-    """Each checkpoint that has its final name can be read, whoever died while it was written."""
-    by_step = keep.folders(directory) if directory.is_dir() else {}
-    for folder in by_step.values():
-        try:
-            BlockReader(folder, read_manifest(folder)).check()
-        except DamagedError as error:
-            raise AssertionError(f"{folder.name} is torn: {error}") from error
 
 
 def the_end_is_in_a_checkpoint(run: Observed, directory: Path) -> None:

@@ -13,6 +13,7 @@ from nnmpi.comm.transport.base import AbortedError
 from nnmpi.run.recovery.recovery import NothingLeftError
 from simulation import oracles
 from simulation.case import Case
+from simulation.files import files_are_whole, in_memory
 from simulation.held import meetings
 from simulation.layouts import LAYOUTS
 from simulation.oracles import Observed
@@ -21,7 +22,6 @@ from simulation.scheduler import SimulatedScheduler
 
 GOOD = ("good", "suspended", "nothing left")
 CHECKPOINTS = "checkpoints"
-MEMORY = Path("/dev/shm")  # files there are fast
 
 
 class Verdict(NamedTuple):
@@ -59,11 +59,10 @@ def undisturbed(name: str) -> Undisturbed:
 
 def verdict(case: Case) -> Verdict:
     """Runs a case, and judges what is left; a run that was suspended is resumed."""
-    place = MEMORY if MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(dir=place) as folder:
+    with in_memory() as folder:
         ended = _run(case, folder)
         try:
-            oracles.files_are_whole(Path(folder, CHECKPOINTS))
+            files_are_whole(Path(folder, CHECKPOINTS))
             return _judged(case, ended, folder)
         except AssertionError as error:
             return Verdict("wrong", str(error) or traceback.format_exc(), ended.scheduler)
