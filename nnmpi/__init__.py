@@ -70,6 +70,7 @@ _MODULES = (
     "cuda",
     "distributed",
     "distributions",
+    "jit",
     "loggers",
     "nn",
     "optim",
@@ -95,10 +96,19 @@ if _TYPE_CHECKING:
     from nnmpi import data as data
     from nnmpi import distributed as distributed
     from nnmpi import distributions as distributions
+    from nnmpi import jit as jit
     from nnmpi import utils as utils
     from nnmpi.autograd.autocasting import autocast as autocast
     from nnmpi.autograd.autocasting import get_autocast_dtype as get_autocast_dtype
     from nnmpi.autograd.autocasting import is_autocast_enabled as is_autocast_enabled
+    from nnmpi.autograd.functions.elementwise import addcdiv as addcdiv
+    from nnmpi.autograd.functions.elementwise import addcmul as addcmul
+    from nnmpi.autograd.functions.elementwise import atan as atan
+    from nnmpi.autograd.functions.elementwise import cumprod as cumprod
+    from nnmpi.autograd.functions.elementwise import div as div
+    from nnmpi.autograd.functions.elementwise import lerp as lerp
+    from nnmpi.autograd.functions.elementwise import log2 as log2
+    from nnmpi.autograd.functions.elementwise import nan_to_num as nan_to_num
     from nnmpi.autograd.functions.formulas import logical_and as logical_and
     from nnmpi.autograd.functions.formulas import logical_not as logical_not
     from nnmpi.autograd.functions.formulas import logical_or as logical_or
@@ -110,13 +120,17 @@ if _TYPE_CHECKING:
     from nnmpi.autograd.functions.gathering import gather as gather
     from nnmpi.autograd.functions.gathering import index_add as index_add
     from nnmpi.autograd.functions.gathering import index_select as index_select
+    from nnmpi.autograd.functions.gathering import masked_select as masked_select
     from nnmpi.autograd.functions.gathering import scatter as scatter
     from nnmpi.autograd.functions.gathering import scatter_add as scatter_add
+    from nnmpi.autograd.functions.gathering import scatter_reduce as scatter_reduce
     from nnmpi.autograd.functions.gathering import take_along_dim as take_along_dim
     from nnmpi.autograd.functions.grad_modes import enable_grad as enable_grad
     from nnmpi.autograd.functions.grad_modes import inference_mode as inference_mode
     from nnmpi.autograd.functions.grad_modes import is_grad_enabled as is_grad_enabled
     from nnmpi.autograd.functions.grad_modes import set_grad_enabled as set_grad_enabled
+    from nnmpi.autograd.functions.joining import hstack as hstack
+    from nnmpi.autograd.functions.joining import vstack as vstack
     from nnmpi.autograd.functions.measuring import bincount as bincount
     from nnmpi.autograd.functions.measuring import cdist as cdist
     from nnmpi.autograd.functions.measuring import equal as equal
@@ -137,6 +151,8 @@ if _TYPE_CHECKING:
     from nnmpi.autograd.functions.rearranging import diag as diag
     from nnmpi.autograd.functions.rearranging import flip as flip
     from nnmpi.autograd.functions.rearranging import meshgrid as meshgrid
+    from nnmpi.autograd.functions.rearranging import moveaxis as moveaxis
+    from nnmpi.autograd.functions.rearranging import movedim as movedim
     from nnmpi.autograd.functions.rearranging import narrow as narrow
     from nnmpi.autograd.functions.rearranging import repeat_interleave as repeat_interleave
     from nnmpi.autograd.functions.rearranging import roll as roll
@@ -152,6 +168,9 @@ if _TYPE_CHECKING:
     from nnmpi.autograd.functions.triangles import tril_indices as tril_indices
     from nnmpi.autograd.functions.triangles import triu as triu
     from nnmpi.autograd.functions.triangles import triu_indices as triu_indices
+    from nnmpi.autograd.functions.type_limits import finfo as finfo
+    from nnmpi.autograd.functions.type_limits import iinfo as iinfo
+    from nnmpi.autograd.functions.type_limits import is_floating_point as is_floating_point
     from nnmpi.autograd.functions.typed import BoolTensor as BoolTensor
     from nnmpi.autograd.functions.typed import ByteTensor as ByteTensor
     from nnmpi.autograd.functions.typed import CharTensor as CharTensor

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nnmpi.autograd.functions.grad_modes import inference_mode as inference_mode
     from nnmpi.autograd.functions.grad_modes import set_grad_enabled as set_grad_enabled
     from nnmpi.autograd.functions.gradcheck import gradcheck as gradcheck
+    from nnmpi.autograd.functions.typed import Variable as Variable
 
 __path__.append(replacements.ABSENT)
 

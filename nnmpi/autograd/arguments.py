@@ -34,6 +34,11 @@ def flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
 
 
+def sizes_of(sizes: tuple[Any, ...], size: Any) -> tuple[int, ...]:
+    """The sizes as a tuple, given as f(2, 3), f((2, 3)) or f(size=(2, 3))."""
+    return flat(sizes if size is None else (size,))
+
+
 def one_of(name: str, value: Any, other: str, alias: Any) -> Any:
     """Returns the value of an argument that has two names: `value`, given by NumPy's name `name`,
     or `alias`, given by PyTorch's name `other`, whichever is not None.

@@ -291,6 +291,27 @@ def reduction(op: OpFunction) -> Method:
     return named(method, op)
 
 
+def summing(op: OpFunction) -> Method:
+    """Makes a reduction method that also takes `dtype`: the type in which the elements are
+    added up, or multiplied, and that of the result."""
+
+    def method(
+        self: Any,
+        dim: reduce.Dims = None,
+        keepdim: bool | None = None,
+        *,
+        dtype: Any = None,
+        axis: reduce.Dims = None,
+        keepdims: bool | None = None,
+    ) -> Any:
+        options = {"axis": reduced_axes(axis, dim), "keepdims": keeps_axes(keepdims, keepdim)}
+        if dtype is not None:
+            return self.applied(op, self.to(dtype), **options).to(dtype)
+        return self.applied(op, self, **options)
+
+    return named(method, op)
+
+
 def spread(op: OpFunction) -> Method:
     """Makes the method `var` or `std`, which divides by n - 1, as PyTorch does, unless told
     otherwise: t.var(1), t.var(1, unbiased=False), t.var(dim=1, correction=0).

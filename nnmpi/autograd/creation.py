@@ -8,7 +8,7 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
-from nnmpi.autograd.arguments import flat
+from nnmpi.autograd.arguments import flat, sizes_of
 from nnmpi.autograd.functional import backend_of, tensor
 from nnmpi.autograd.tensor import Tensor, array_on
 
@@ -59,14 +59,14 @@ def like(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return function
 
 
-def zeros(*sizes: Any, **options: Any) -> Tensor:
+def zeros(*sizes: Any, size: Any = None, **options: Any) -> Tensor:
     """A tensor of zeros: zeros(2, 3) or zeros((2, 3)), with the options of `full`."""
-    return full(flat(sizes), 0.0, **options)
+    return full(sizes_of(sizes, size), 0.0, **options)
 
 
-def ones(*sizes: Any, **options: Any) -> Tensor:
+def ones(*sizes: Any, size: Any = None, **options: Any) -> Tensor:
     """A tensor of ones: ones(2, 3) or ones((2, 3)), with the options of `full`."""
-    return full(flat(sizes), 1.0, **options)
+    return full(sizes_of(sizes, size), 1.0, **options)
 
 
 empty = zeros

@@ -6,15 +6,17 @@ Tensors find these methods in the table `tensor_methods` of `addons.py`.
 from typing import Any
 
 _METHOD: Any = None
-abs_ = add_ = addcdiv_ = addcmul_ = argsort = bernoulli = bernoulli_ = bincount = _METHOD
-ceil = ceil_ = clamp_ = clamp_max_ = clamp_min_ = copy_ = cos_ = diag = div_ = _METHOD
-equal = exp_ = exponential_ = fill_ = fill_diagonal_ = flip = floor = floor_ = _METHOD
-gather = histc = index_add = index_add_ = index_select = kron = kthvalue = lerp_ = _METHOD
-log_ = logical_and = logical_not = logical_or = logical_xor = logsumexp = _METHOD
-masked_fill_ = median = mode = mul_ = multinomial = narrow = neg_ = new_empty = _METHOD
-new_full = new_ones = new_tensor = new_zeros = nonzero = norm = normal_ = outer = _METHOD
-pow_ = quantile = reciprocal = relu_ = remainder_ = repeat = repeat_interleave = _METHOD
+abs_ = add_ = addcdiv = addcdiv_ = addcmul = addcmul_ = argsort = atan = atan_ = _METHOD
+bernoulli = bernoulli_ = bincount = ceil = ceil_ = clamp_ = clamp_max_ = clamp_min_ = _METHOD
+copy_ = cos_ = cumprod = cumprod_ = cumsum_ = diag = div = div_ = equal = exp_ = _METHOD
+exponential_ = fill_ = fill_diagonal_ = flip = floor = floor_ = gather = histc = _METHOD
+index_add = index_add_ = index_select = is_contiguous = is_floating_point = kron = _METHOD
+kthvalue = lerp = lerp_ = log2 = log2_ = log_ = logical_and = logical_not = logical_or = _METHOD
+logical_xor = logsumexp = masked_fill_ = masked_select = median = mode = moveaxis = _METHOD
+movedim = mul_ = multinomial = nan_to_num = nan_to_num_ = narrow = neg_ = new_empty = _METHOD
+new_full = new_ones = new_tensor = new_zeros = nonzero = norm = normal_ = outer = pow_ = _METHOD
+quantile = reciprocal = relu_ = remainder_ = repeat = repeat_interleave = retain_grad = _METHOD
 roll = round = round_ = rsqrt = scatter = scatter_ = scatter_add = scatter_add_ = _METHOD
-select = sigmoid_ = sign = sin_ = sort = sqrt_ = square = sub_ = take_along_dim = _METHOD
-tanh_ = tile = topk = trunc = type = type_as = unbind = unflatten = unfold = _METHOD
-uniform_ = unique = zero_ = _METHOD
+scatter_reduce = scatter_reduce_ = select = sigmoid_ = sign = sin_ = sort = sqrt_ = _METHOD
+square = stride = sub_ = take_along_dim = tanh_ = tile = topk = trunc = type = type_as = _METHOD
+unbind = unflatten = unfold = uniform_ = unique = zero_ = _METHOD

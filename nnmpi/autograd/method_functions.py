@@ -10,10 +10,10 @@ from nnmpi.autograd.tensor import Tensor
 
 __all__ = [
     "abs", "absolute", "add", "all", "allclose", "amax", "amin", "any", "argmax", "argmin",
-    "bmm", "chunk", "clamp", "clip", "clone", "cos", "cumsum", "div", "eq", "exp",
+    "bmm", "chunk", "clamp", "clip", "clone", "cos", "cumsum", "dot", "eq", "exp",
     "expand_dims", "flatten", "floor_divide", "isfinite", "isinf", "isnan", "log",
-    "log_softmax", "masked_fill", "matmul", "max", "mean", "min", "mm", "mul", "permute", "pow",
-    "prod", "relu", "remainder", "reshape", "sigmoid", "sin", "softmax", "split", "sqrt",
+    "log_softmax", "masked_fill", "matmul", "max", "mean", "min", "mm", "mul", "mv", "permute",
+    "pow", "prod", "relu", "remainder", "reshape", "sigmoid", "sin", "softmax", "split", "sqrt",
     "squeeze", "std", "sub", "sum", "swapaxes", "tanh", "transpose", "unsqueeze", "var",
 ]  # fmt: skip
 
@@ -47,13 +47,12 @@ amin = _function("amin")
 any = _function("any")
 argmax = _function("argmax")
 argmin = _function("argmin")
-bmm = matmul = mm = _function("matmul")
+bmm = dot = matmul = mm = mv = _function("matmul")
 chunk: Any = _function("chunk")
 clamp = clip = _function("clamp")
 clone = _function("clone")
 cos = _function("cos")
 cumsum = _function("cumsum")
-div = _function("div")
 eq = _function("eq")
 exp = _function("exp")
 flatten = _function("flatten")

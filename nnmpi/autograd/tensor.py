@@ -13,7 +13,7 @@ from weakref import ref
 
 import numpy as np
 
-from nnmpi.addons import loaded
+from nnmpi.addons import loaded, needed
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import fitting, is_float
@@ -29,6 +29,7 @@ from nnmpi.autograd.base import (
     operator_of,
     reduction,
     spread,
+    summing,
 )
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import (
@@ -103,12 +104,13 @@ class Tensor(TorchNames):
     node: TapeNode | None
     viewed: Tensor | None
 
-    def __init__(self, data: Array, requires_grad: bool = False) -> None:
-        """Keeps an array of any backend without copying it; `nnmpi.tensor` copies and converts."""
+    def __init__(self, data: Array = (), requires_grad: bool = False, *sizes: int) -> None:
+        """Keeps an array of any backend without copying it; `nnmpi.tensor` copies and converts.
+
+        As in PyTorch, Tensor([1, 2]) has these elements, and Tensor(2, 3) this size, in float32.
+        """
         if not hasattr(data, "dtype"):
-            raise TypeError(
-                f"Tensor keeps an array, not {data!r:.40}: write nnmpi.tensor({data!r:.40})"
-            )
+            data, requires_grad = needed("names", "FloatTensor").array(data, requires_grad, *sizes)
         if requires_grad and not is_float(data.dtype):
             raise ValueError(f"only floating-point tensors have gradients; this is {data.dtype}")
         self.operand = data
@@ -440,13 +442,13 @@ class Tensor(TorchNames):
             shared_writes().note_copy(self, y, True)
         return y
 
-    sum: Callable[..., Tensor] = reduction(reduce.sum)
-    mean: Callable[..., Tensor] = reduction(reduce.mean)
+    sum: Callable[..., Tensor] = summing(reduce.sum)
+    mean: Callable[..., Tensor] = summing(reduce.mean)
     var: Callable[..., Tensor] = spread(reduce.var)
     std: Callable[..., Tensor] = spread(reduce.std)
     max: Callable[..., Any] = extreme(reduce.max, logic.argmax, elementwise.maximum)
     min: Callable[..., Any] = extreme(reduce.min, logic.argmin, elementwise.minimum)
-    prod: Callable[..., Tensor] = reduction(reduce.prod)
+    prod: Callable[..., Tensor] = summing(reduce.prod)
     any: Callable[..., Tensor] = reduction(logic.any)
     all: Callable[..., Tensor] = reduction(logic.all)
     argmax: Callable[..., Tensor] = reduction(logic.argmax)

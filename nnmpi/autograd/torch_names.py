@@ -178,11 +178,12 @@ class TorchNames(TensorBase):
         n = self.shape[shape.axis_within(k, len(self.shape))]
         return self.split(-(-n // chunks), k)
 
-    def cumsum(self, axis: int | None = None, *, dim: int | None = None) -> Self:
-        """The cumulative sum along `axis`; without an axis, that of the flattened tensor."""
-        k = axis_of(axis, dim)
-        t = self.reshape(-1) if k is None else self
-        return self.applied(reduce.cumsum, t, axis=k or 0)
+    def cumsum(self, axis: int | None = None, *, dim: int | None = None, dtype: Any = None) -> Self:
+        """The cumulative sum along `axis`, in `dtype` if it is given; without an axis, that of the
+        flattened tensor."""
+        k, t = axis_of(axis, dim), self if dtype is None else self.to(dtype)
+        y = self.applied(reduce.cumsum, t.reshape(-1) if k is None else t, axis=k or 0)
+        return y if dtype is None else y.to(dtype)
 
     # ---- elements
 
@@ -222,7 +223,7 @@ class TorchNames(TensorBase):
         """t - alpha * other."""
         return self.applied(elementwise.subtract, self, other if alpha == 1 else other * alpha)
 
-    mul, div = method_of(elementwise.multiply), method_of(elementwise.divide)
+    mul = method_of(elementwise.multiply)
     pow, remainder = method_of(elementwise.power), method_of(elementwise.remainder)
     floor_divide = method_of(elementwise.floor_divide)
     maximum, minimum = method_of(elementwise.maximum), method_of(elementwise.minimum)
@@ -238,17 +239,20 @@ class TorchNames(TensorBase):
 
     if TYPE_CHECKING:  # the names in METHODS_ON_USE
         from nnmpi.autograd.declared import (  # isort: skip
-            abs_, add_, addcdiv_, addcmul_, argsort, bernoulli, bernoulli_, bincount, ceil,
-            ceil_, clamp_, clamp_max_, clamp_min_, copy_, cos_, diag, div_, equal, exp_,
-            exponential_, fill_, fill_diagonal_, flip, floor, floor_, gather, histc,
-            index_add, index_add_, index_select, kron, kthvalue, lerp_, log_, logical_and,
-            logical_not, logical_or, logical_xor, logsumexp, masked_fill_, median, mode,
-            mul_, multinomial, narrow, neg_, new_empty, new_full, new_ones, new_tensor,
+            abs_, add_, addcdiv, addcdiv_, addcmul, addcmul_, argsort, atan, atan_, bernoulli,
+            bernoulli_, bincount, ceil, ceil_, clamp_, clamp_max_, clamp_min_, copy_, cos_,
+            cumprod, cumprod_, cumsum_, diag, div, div_, equal, exp_, exponential_, fill_,
+            fill_diagonal_, flip, floor, floor_, gather, histc, index_add, index_add_,
+            index_select, is_contiguous, is_floating_point, kron, kthvalue, lerp, lerp_, log2,
+            log2_, log_, logical_and, logical_not, logical_or, logical_xor, logsumexp,
+            masked_fill_, masked_select, median, mode, moveaxis, movedim, mul_, multinomial,
+            nan_to_num, nan_to_num_, narrow, neg_, new_empty, new_full, new_ones, new_tensor,
             new_zeros, nonzero, norm, normal_, outer, pow_, quantile, reciprocal, relu_,
-            remainder_, repeat, repeat_interleave, roll, round, round_, rsqrt, scatter,  # noqa: A004
-            scatter_, scatter_add, scatter_add_, select, sigmoid_, sign, sin_, sort, sqrt_,
-            square, sub_, take_along_dim, tanh_, tile, topk, trunc, type, type_as, unbind,  # noqa: A004
-            unflatten, unfold, uniform_, unique, zero_,
+            remainder_, repeat, repeat_interleave, retain_grad, roll, round, round_, rsqrt,  # noqa: A004
+            scatter, scatter_, scatter_add, scatter_add_, scatter_reduce, scatter_reduce_,
+            select, sigmoid_, sign, sin_, sort, sqrt_, square, stride, sub_, take_along_dim,
+            tanh_, tile, topk, trunc, type, type_as, unbind, unflatten, unfold, uniform_,  # noqa: A004
+            unique, zero_,
         )  # fmt: skip
 
     # ---- types and devices; last, since they hide Python's int, float and bool in this class

@@ -37,7 +37,8 @@ class _Numbered(Module):
 
 
 class NumberedLayers(_Numbered):
-    """The base class of ModuleList and Sequential: a list of layers with the names "0", "1", ..."""
+    """The base class of ModuleList and Sequential: a list of layers with the names "0", "1", ...,
+    or in a Sequential with those of a dictionary."""
 
     def __init__(self, layers: Iterable[Module] = ()) -> None:
         super().__init__(layers)
@@ -56,18 +57,17 @@ class NumberedLayers(_Numbered):
 
     def __getitem__(self, index: int | slice) -> Module:
         """Returns one layer; for a slice, a new module that shares these layers with this one."""
-        layers = list(self)
-        return self._slice(layers[index]) if isinstance(index, slice) else layers[index]
+        return self._slice(index) if isinstance(index, slice) else list(self)[index]
 
-    def _slice(self, layers: list[Module]) -> Module:
+    def _slice(self, places: slice) -> Module:
         raise NotImplementedError
 
 
 class ModuleList(NumberedLayers):
     """A list of layers that is part of the model, for another module's `forward` to run."""
 
-    def _slice(self, layers: list[Module]) -> Module:
-        return ModuleList(layers)
+    def _slice(self, places: slice) -> Module:
+        return ModuleList(list(self)[places])
 
 
 class ModuleDict(Module, MutableMapping[str, Module]):

@@ -14,7 +14,7 @@ import numpy as np
 from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.backend import CPU, Array, of
 from nnmpi.autograd import Tensor, array_of, on_host
-from nnmpi.autograd.arguments import flat
+from nnmpi.autograd.arguments import flat, sizes_of
 from nnmpi.autograd.creation import creator, like
 from nnmpi.autograd.functional import tensor
 from nnmpi.nn.module import Module
@@ -129,9 +129,10 @@ def _draw(
 
 
 @creator
-def _uniform(*sizes: Any, generator: Generator | None = None) -> Array:
+def _uniform(*sizes: Any, size: Any = None, generator: Generator | None = None) -> Array:
     """Returns uniform values between 0 and 1; rounding to the type may make some of them 1."""
-    return keyed.uniform(*_draw("rand", *sizes, generator=generator)).reshape(flat(sizes))
+    shape = sizes_of(sizes, size)
+    return keyed.uniform(*_draw("rand", shape, generator=generator)).reshape(shape)
 
 
 def rand(*sizes: Any, **options: Any) -> Tensor:
@@ -142,9 +143,10 @@ def rand(*sizes: Any, **options: Any) -> Tensor:
 
 
 @creator
-def randn(*sizes: Any, generator: Generator | None = None) -> Array:
+def randn(*sizes: Any, size: Any = None, generator: Generator | None = None) -> Array:
     """Returns standard normal values: randn(2, 3) or randn((2, 3))."""
-    return keyed.normal(*_draw("randn", *sizes, generator=generator)).reshape(flat(sizes))
+    shape = sizes_of(sizes, size)
+    return keyed.normal(*_draw("randn", shape, generator=generator)).reshape(shape)
 
 
 rand_like = like(rand)

@@ -9,7 +9,7 @@ Rules:
 - Between layers `progress` is called, which moves messages during a forward pass.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
 from nnmpi.arrays.kernels import progress_hook
@@ -21,7 +21,8 @@ from nnmpi.nn.passes import current_pass
 
 
 class Sequential(NumberedLayers):
-    """Layers one after the other; the first may take several inputs.
+    """Layers one after the other; the first may take several inputs. Given as a dictionary, such as
+    an OrderedDict, they have its keys as names.
 
     Some neighbours run as one op (`fusion.FUSED`), with the values and gradients of the separate
     layers.
@@ -30,8 +31,13 @@ class Sequential(NumberedLayers):
     _steps: tuple[Callable[..., Tensor], list[FusedStep]] | None = None
     """The functions to call: the first takes the arguments of the Sequential."""
 
-    def __init__(self, *layers: Module) -> None:
-        super().__init__(layers)
+    def __init__(self, *layers: Any) -> None:
+        if len(layers) != 1 or not isinstance(named := layers[0], Mapping):
+            super().__init__(layers)
+            return
+        super().__init__()
+        for name, layer in named.items():
+            self.add_module(name, layer)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -61,8 +67,8 @@ class Sequential(NumberedLayers):
             progress()
         return x
 
-    def _slice(self, layers: list[Module]) -> Module:
-        return Sequential(*layers)
+    def _slice(self, places: slice) -> Module:
+        return Sequential(dict([*self._modules.items()][places]))
 
 
 def only_runs_layers(module: Module) -> TypeGuard[Sequential]:

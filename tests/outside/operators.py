@@ -62,8 +62,8 @@ def clamp(t, min=None, max=None):
 
 
 def over(method: str) -> Callable[..., Any]:
-    def reduced(t, dim=None, keepdim=False):
-        return getattr(t, method)(dim=dim, keepdim=keepdim)
+    def reduced(t, dim=None, keepdim=False, **options):
+        return getattr(t, method)(dim=dim, keepdim=keepdim, **options)
 
     return reduced
 
@@ -195,6 +195,8 @@ FUNCTIONS = (
 """Of nn.functional, with the same arguments in both libraries."""
 
 SAME = (
+    *("addcdiv", "addcmul", "atan", "cumprod", "hstack", "lerp", "log2", "masked_select"),
+    *("movedim", "nan_to_num", "scatter_reduce", "vstack"),
     *("argsort", "bincount", "cdist", "diag", "flip", "gather", "histc", "index_add"),
     *("index_select", "kron", "kthvalue", "max", "median", "min", "mode", "norm", "outer"),
     *("repeat_interleave", "roll", "scatter", "scatter_add", "sort", "std", "take_along_dim"),
@@ -220,7 +222,7 @@ METHODS |= {"flatten", "floor_divide", "ge", "gt", "isfinite", "isinf", "isnan",
 METHODS |= {"log_softmax", "lt", "masked_fill", "matmul", "maximum", "mean", "minimum", "mm", "mul"}
 METHODS |= {"mv", "ne", "neg", "pow", "prod", "ravel", "remainder", "sigmoid", "sin", "softmax"}
 METHODS |= {"split", "sqrt", "squeeze", "sub", "sum", "t", "tanh", "transpose", "unsqueeze", "view"}
-METHODS -= {"cdist"}
+METHODS -= {"cdist", "hstack", "vstack"}
 """Operators that are tried as methods of the first argument, too."""
 
 CALLS: dict[str, Callable[..., Any]] = {
@@ -270,9 +272,9 @@ CALLS: dict[str, Callable[..., Any]] = {
     "chunk": lambda t, chunks, dim=0: t.chunk(chunks, dim=dim),
     "clone": lambda t: t.clone(),
     "cos": nnmpi.cos,
-    "cumsum": lambda t, dim: nnmpi.cumsum(t, dim=dim),
+    "cumsum": lambda t, dim, **options: nnmpi.cumsum(t, dim=dim, **options),
     "div": nnmpi.div,
-    "dot": lambda a, b: a @ b,
+    "dot": nnmpi.dot,
     "double": lambda t: t.double(),
     "einsum": lambda tensors, equation: nnmpi.einsum(equation, *tensors),
     "eq": nnmpi.eq,
@@ -300,7 +302,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "minimum": nnmpi.minimum,
     "mm": nnmpi.mm,
     "mul": nnmpi.mul,
-    "mv": lambda a, b: a @ b,
+    "mv": nnmpi.mv,
     "narrow": lambda t, dim, start, n: t[along(dim, slice(start, start + n), t.ndim)],
     "ne": lambda a, b: a != b,
     "neg": lambda t: t.neg(),

@@ -138,7 +138,7 @@ def _recorded(
         rows = [y.operand.reshape(-1) for y in outputs]
         value = outputs[0].operand if len(outputs) == 1 else xp.concatenate(rows)
 
-        def prepare(g: Array, needs: Sequence[bool]) -> list[Array]:
+        def prepare(g: Array, needs: Sequence[bool]) -> list[Array | None]:
             parts = iter([g] if len(shapes) == 1 else _split(g, shapes))
             of_results = [
                 Tensor(next(parts)) if has else Tensor(xp.zeros(*other)) if other else None
@@ -150,7 +150,7 @@ def _recorded(
             finally:
                 recording.reset(token)
             gradients = gradients if isinstance(gradients, tuple) else (gradients,)
-            return _checked(function.__name__, gradients, inputs, places, len(args))
+            return _checked(function.__name__, gradients, inputs, needs, places, len(args))
 
         return Result(value, shared_vjps(len(arrays)), prepare)
 
@@ -177,20 +177,24 @@ def _checked(
     name: str,
     gradients: tuple[Any, ...],
     inputs: Sequence[Tensor],
+    needs: Sequence[bool],
     places: Sequence[int],
     count: int,
-) -> list[Array]:
+) -> list[Array | None]:
     """Returns the gradients that a user's `backward` has returned for `inputs`, the tensors among
-    the `count` arguments of `forward` (at the positions `places`), as arrays, with zeros for None.
-    Raises ValueError if `backward` returned too few or too many gradients, or one of a wrong
-    shape."""
+    the `count` arguments of `forward` (at the positions `places`), as arrays, with zeros for None;
+    None for an input that needs none. Raises ValueError if `backward` returned too few or too many
+    gradients, or one of a wrong shape."""
     if len(gradients) < count or any(g is not None for g in gradients[count:]):
         raise ValueError(
             f"{name}.backward returned {len(gradients)} gradients for {count} arguments of "
             "forward: return one for each, or None"
         )
-    arrays = []
-    for t, place in zip(inputs, places, strict=True):
+    arrays: list[Array | None] = []
+    for t, needed, place in zip(inputs, needs, places, strict=True):
+        if not needed:
+            arrays.append(None)
+            continue
         g = gradients[place]
         array = xp_of(t.operand).zeros(t.shape, t.dtype) if g is None else array_of(g)
         if array.shape != t.shape:

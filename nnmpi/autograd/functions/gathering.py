@@ -7,6 +7,7 @@ import numpy as np
 from nnmpi.autograd.base import write_result
 from nnmpi.autograd.functional import as_tensors
 from nnmpi.autograd.ops import gather as ops
+from nnmpi.autograd.ops import scatter_reduce as ops_of_places
 from nnmpi.autograd.ops import shape
 from nnmpi.autograd.tensor import Tensor, apply, array_on
 
@@ -59,6 +60,42 @@ def scatter_(t: Tensor, dim: int, index: Any, src: Any = None, **options: Any) -
 def scatter_add_(t: Tensor, dim: int, index: Any, src: Any) -> Tensor:
     """Adds elements of `src` to t at the places `index` along an axis, as `scatter_add`."""
     return _written(scatter_add, t, dim, index, src)
+
+
+def scatter_reduce(
+    t: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """A copy of t whose elements at the places `index` along an axis are the sums, means, products
+    or extremes (`reduce`: "sum", "mean", "prod", "amax" or "amin") of the elements of `src` for
+    each place and, with `include_self`, of the element of t."""
+    if reduce not in ops_of_places.WRITES:
+        raise ValueError(
+            f"scatter_reduce: reduce={reduce!r} must be one of {', '.join(ops_of_places.WRITES)}"
+        )
+    t, index, src = as_tensors(t, index, src)
+    if not index.size:
+        result: Tensor = t.clone()
+        return result
+    rows, places, axis = _rows("scatter_reduce", t, dim, index)
+    options = {"axis": axis, "reduce": reduce, "include_self": include_self}
+    source = src if src.ndim else src.reshape(1)
+    return apply(ops_of_places.scatter_reduce, rows, places, source, **options).reshape(t.shape)
+
+
+def scatter_reduce_(
+    t: Tensor, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """Writes sums, means, products or extremes to t, as `scatter_reduce`."""
+    options = {"reduce": reduce, "include_self": include_self}
+    return _written(scatter_reduce, t, dim, index, src, **options)
+
+
+def masked_select(t: Any, mask: Any) -> Tensor:
+    """The elements where the mask is true, as a vector; t and the mask are broadcast."""
+    t, mask = as_tensors(t, mask)
+    shape_of_both = np.broadcast_shapes(t.shape, mask.shape)
+    result: Tensor = t.expand(shape_of_both)[mask.expand(shape_of_both)]
+    return result
 
 
 def index_select(t: Any, dim: int, index: Any) -> Tensor:

@@ -154,6 +154,25 @@ def unflatten(t: Any, dim: int, sizes: Any) -> Tensor:
     return divided
 
 
+def movedim(t: Any, source: Any, destination: Any) -> Tensor:
+    """The tensor with the axes `source` at the places `destination`, and the others in their
+    order."""
+    (t,) = as_tensors(t)
+    old, new = (
+        [shape.axis_within(k, t.ndim) for k in (axes if isinstance(axes, tuple | list) else [axes])]
+        for axes in (source, destination)
+    )
+    if len({*old}) != len({*new}) or len(old) != len(new):
+        raise ValueError(f"movedim: axes {source} to {destination}: give as many, and each once")
+    places = dict(zip(new, old, strict=True))
+    others = iter(k for k in range(t.ndim) if k not in old)
+    result: Tensor = t.permute(*(places[k] if k in places else next(others) for k in range(t.ndim)))
+    return result
+
+
+moveaxis = movedim
+
+
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """The coordinates of a grid: n vectors give n tensors with n axes each, and tensor i holds
     vector i along axis i, repeated along the others. With indexing="xy" the first two axes are

@@ -4,7 +4,7 @@ t.new_zeros(3)."""
 from typing import Any
 
 from nnmpi.autograd import creation, functional
-from nnmpi.autograd.arguments import flat
+from nnmpi.autograd.arguments import sizes_of
 from nnmpi.autograd.tensor import Tensor
 
 
@@ -22,15 +22,15 @@ def new_full(
     return creation.full(size, fill_value, requires_grad=requires_grad, **options)
 
 
-def new_zeros(t: Tensor, *sizes: Any, **options: Any) -> Tensor:
+def new_zeros(t: Tensor, *sizes: Any, size: Any = None, **options: Any) -> Tensor:
     """A tensor of zeros: t.new_zeros(2, 3) or t.new_zeros((2, 3)), with the options of
     `new_full`."""
-    return new_full(t, flat(sizes), 0, **options)
+    return new_full(t, sizes_of(sizes, size), 0, **options)
 
 
-def new_ones(t: Tensor, *sizes: Any, **options: Any) -> Tensor:
+def new_ones(t: Tensor, *sizes: Any, size: Any = None, **options: Any) -> Tensor:
     """A tensor of ones: t.new_ones(2, 3) or t.new_ones((2, 3)), with the options of `new_full`."""
-    return new_full(t, flat(sizes), 1, **options)
+    return new_full(t, sizes_of(sizes, size), 1, **options)
 
 
 new_empty = new_zeros

@@ -5,11 +5,13 @@
     t.type("torch.LongTensor")  t converted to int64; t.type() returns such a name
 """
 
+import builtins
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from nnmpi.arrays.backend import Array
 from nnmpi.autograd.creation import empty
 from nnmpi.autograd.functional import as_tensors, tensor
 from nnmpi.autograd.tensor import Tensor
@@ -27,8 +29,30 @@ class TypedConstructor:
         """A tensor with the elements of a list, an array or a tensor, or a tensor of the given
         sizes."""
         if len(args) == 1 and not isinstance(args[0], int):
+            self._check(args[0])
             return tensor(args[0], self.dtype, device=device)
         return empty(*(args or (0,)), dtype=self.dtype, device=device)
+
+    def _check(self, data: Any) -> None:
+        """Raises TypeError for a number, and for a tuple: in PyTorch it may be a `torch.Size`."""
+        if isinstance(data, float):
+            raise TypeError(f"{data} is neither a size nor a list: write nnmpi.tensor({data})")
+        if isinstance(data, tuple) and data:
+            raise TypeError(
+                f"{data!r:.40} may be a size or elements: write nnmpi.zeros({data!r:.40}) for a "
+                f"tensor of this size, nnmpi.tensor({data!r:.40}) for one with these elements"
+            )
+
+    def array(self, data: Any, *others: Any) -> tuple[Array, bool]:
+        """Returns (array, requires_grad) for the constructor of tensors, which takes a list and
+        whether the tensor requires a gradient, or sizes."""
+        if data is None:
+            raise TypeError("a tensor needs a list, an array or sizes, and got None")
+        if others[0] is True or others[0] is False:
+            sizes, needs = () if data == () else (data,), others[0]
+        else:
+            sizes, needs = (data, *others), False
+        return self(*sizes).operand, needs
 
     def __instancecheck__(self, value: object) -> bool:
         return isinstance(value, Tensor) and value.dtype == self.dtype
@@ -73,6 +97,25 @@ def type_as(t: Any, other: Tensor) -> Tensor:
     (t,) = as_tensors(t)
     converted: Tensor = t.to(other)
     return converted
+
+
+class _OfVariable(builtins.type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, Tensor)
+
+
+class Variable(metaclass=_OfVariable):
+    """PyTorch's old name of tensors: Variable(t) is a tensor in the memory of t, without its
+    history, and isinstance(t, Variable) is true of all tensors."""
+
+    def __new__(cls, data: Any, requires_grad: bool = False, volatile: bool = False) -> Any:
+        """Raises TypeError if `data` is no tensor."""
+        if not isinstance(data, Tensor):
+            raise TypeError(
+                f"Variable takes a tensor, not a {builtins.type(data).__name__}: "
+                "write nnmpi.tensor(x)"
+            )
+        return data.detach().requires_grad_(requires_grad)
 
 
 def is_tensor(obj: object) -> bool:

@@ -7,7 +7,7 @@ from nnmpi.arrays.kernels import Result
 from nnmpi.autograd.ops.shape import add_at
 
 
-def _places(index: Array, axis: int) -> tuple[Any, ...]:
+def places(index: Array, axis: int) -> tuple[Any, ...]:
     """The NumPy index of the elements that `index` selects along an axis: an array of positions for
     each axis."""
     xp, ndim = xp_of(index), index.ndim
@@ -21,7 +21,7 @@ def _places(index: Array, axis: int) -> tuple[Any, ...]:
 def gather(a: Array, index: Array, *, axis: int) -> Result:
     """y[i, j] = a[i, index[i, j]] for axis=1, and correspondingly for other axes, as
     torch.gather."""
-    xp, a_shape, at = xp_of(a), a.shape, _places(index.copy(), axis)
+    xp, a_shape, at = xp_of(a), a.shape, places(index.copy(), axis)
 
     def vjp(g: Array, out: Array | None) -> Array:
         d = xp.zeros(a_shape, g.dtype)
@@ -34,7 +34,7 @@ def gather(a: Array, index: Array, *, axis: int) -> Result:
 def scatter(a: Array, index: Array, source: Any, *, axis: int, adds: bool = False) -> Result:
     """A copy of `a` in which source[i, j] replaces the element at index[i, j] along an axis or, if
     `adds`, is added to it; `source`, an array or a number, may be larger than the index."""
-    y, at, a_shape = a.copy(), _places(index.copy(), axis), a.shape
+    y, at, a_shape = a.copy(), places(index.copy(), axis), a.shape
     within = tuple(slice(n) for n in index.shape)
     shape = getattr(source, "shape", ())
     new = source[within] if shape else source

@@ -10,6 +10,7 @@ from nnmpi import addons
 from nnmpi.autograd import replacements
 from nnmpi.utils.data.dataloader import DataLoader, default_collate
 from nnmpi.utils.data.dataset import (
+    ConcatDataset,
     Dataset,
     IterableDataset,
     Subset,
@@ -26,9 +27,9 @@ from nnmpi.utils.data.sampler import (
 )
 
 __all__ = [
-    "BatchSampler", "DataLoader", "Dataset", "IterableDataset", "RandomSampler", "Sampler",
-    "SequentialSampler", "Subset", "SubsetRandomSampler", "TensorDataset", "WeightedRandomSampler",
-    "default_collate", "random_split",
+    "BatchSampler", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "RandomSampler",
+    "Sampler", "SequentialSampler", "Subset", "SubsetRandomSampler", "TensorDataset",
+    "WeightedRandomSampler", "default_collate", "random_split",
 ]  # fmt: skip
 
 __path__.append(replacements.ABSENT)

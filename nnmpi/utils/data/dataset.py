@@ -1,7 +1,9 @@
 """PyTorch's data sets of numbered samples, and parts of them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -16,7 +18,10 @@ T = TypeVar("T")
 
 class Dataset(Generic[T]):
     """A base class for data sets of numbered samples: subclass it, and define `__getitem__` and
-    `__len__`."""
+    `__len__`. The sum a + b of two has the samples of a, then those of b."""
+
+    def __add__(self, other: Any) -> "ConcatDataset":
+        return ConcatDataset([self, other])
 
 
 class IterableDataset(Dataset[T]):
@@ -55,6 +60,26 @@ class Subset(Dataset[Any]):
 
     def __len__(self) -> int:
         return len(self.indices)
+
+
+class ConcatDataset(Dataset[Any]):
+    """A data set that has the samples of several data sets, one after the other."""
+
+    def __init__(self, datasets: Iterable[Any]) -> None:
+        self.datasets = [*datasets]
+        self.cumulative_sizes = [*accumulate(map(len, self.datasets))]
+        if not self.datasets:
+            raise ValueError("ConcatDataset: give at least one data set")
+
+    def __getitem__(self, index: int) -> Any:
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(f"ConcatDataset: sample {index} of {len(self)}")
+        k = bisect_right(self.cumulative_sizes, place)
+        return self.datasets[k][place - self.cumulative_sizes[k - 1] if k else place]
+
+    def __len__(self) -> int:
+        return self.cumulative_sizes[-1]
 
 
 def random_split(

@@ -8,9 +8,18 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from helpers.ops.opcases import Case, Oracle, label
+from helpers.ops.opcases import Case, Oracle, label, positive
 
-from nnmpi.autograd.ops import arrange, distance, einsum, gather, order, rounding
+from nnmpi.autograd.ops import (
+    arrange,
+    distance,
+    einsum,
+    gather,
+    more_elementwise,
+    order,
+    rounding,
+    scatter_reduce,
+)
 
 TIES = np.array([[2.0, 5.0, 2.0, -1.0, 2.0], [0.0, 5.0, -np.inf, 0.0, 5.0]])
 GAPS = np.array([[2.0, np.nan, 3.0, np.nan], [0.0, 5.0, -np.inf, 1.0]])
@@ -157,6 +166,53 @@ def _rounded() -> dict[str, Case]:
     return cases
 
 
+def _more_elementwise() -> dict[str, Case]:
+    ops = more_elementwise
+    cases = {
+        "atan": Case(ops.atan, ((2, 3),), lambda t, a: t.atan(a)),
+        "log2": Case(ops.log2, (positive(2, 3),), lambda t, a: t.log2(a)),
+        "nan_to_num": Case(
+            ops.nan_to_num,
+            (GAPS,),
+            lambda t, a, **options: t.nan_to_num(a, **options),
+            {"nan": 0.5, "posinf": None, "neginf": -2.0},
+            smooth=False,
+        ),
+    }
+    for to_floor, args in product((True, False), ((HALVES, (2, 1)), (HALVES, -0.4))):
+        cases[f"rounded_quotient {to_floor} {label(args[1])}"] = Case(
+            ops.rounded_quotient,
+            args,
+            lambda t, a, b, to_floor: t.div(a, b, rounding_mode="floor" if to_floor else "trunc"),
+            {"to_floor": to_floor},
+            smooth=False,
+        )
+    for axis, zeros in product((0, 1), ((), (1,), (1, 2))):
+        a = np.arange(1.0, 13.0).reshape(3, 4) / 3
+        a[:, [*zeros]] = a[[*zeros], :] = 0
+        cases[f"cumprod {axis}, zeros {zeros}"] = Case(
+            ops.cumprod, (a,), lambda t, a, axis: t.cumprod(a, axis), {"axis": axis}
+        )
+    return cases
+
+
+def _reduced_by_place() -> dict[str, Case]:
+    index, cases = np.array([[2, 0, 2], [1, 1, 0], [0, 0, 0]]), {}
+    a = np.array([[0.0, 2.0, 0.5, 1.0], [3.0, -1.0, 2.0, 0.0], [1.5, 0.0, -2.0, 4.0]])
+    source = np.array([[2.0, 0.0, 3.0], [0.0, 2.0, 0.0], [-1.0, 4.0, 2.5]])
+    for reduce, include_self in product(scatter_reduce.WRITES, (True, False)):
+        cases[f"scatter_reduce {reduce} {include_self}"] = Case(
+            scatter_reduce.scatter_reduce,
+            (a, index, source),
+            lambda t, a, i, s, axis, reduce, include_self: t.scatter_reduce(
+                a, axis, t.as_tensor(i), s, reduce, include_self=include_self
+            ),
+            {"axis": 1, "reduce": reduce, "include_self": include_self},
+            smooth=False,
+        )
+    return cases
+
+
 EQUATIONS: dict[str, tuple[tuple[int, ...], ...]] = {
     "ij,jk->ik": ((2, 3), (3, 4)),
     "bij,bkj->bik": ((5, 2, 3), (5, 4, 3)),
@@ -200,5 +256,7 @@ FUNCTIONS = {
     **_arranged(),
     **_norms(),
     **_rounded(),
+    **_more_elementwise(),
+    **_reduced_by_place(),
     **_einsums(),
 }
