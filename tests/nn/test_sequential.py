@@ -1,5 +1,6 @@
 """Sequential and ModuleList as lists of layers, and the groups that run as one op."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import nnmpi
 from nnmpi import nn
 from nnmpi.arrays.backend import CPU, Backend, to_host
 from nnmpi.arrays.dtypes import named
+from nnmpi.comm import Comm, thread_ranks
 
 
 def some(*shape: int, dtype: str = "float32") -> nnmpi.Tensor:
@@ -220,3 +222,34 @@ def test_group_norm_and_silu_as_one_op_are_both_in_float64(dtype: str, on: Backe
         found.append([to_host(a).astype("float64") for a in kept])
     for ours, exact in zip(*found, strict=True):
         np.testing.assert_allclose(ours, exact, atol=ROUNDINGS[dtype] * abs(exact).max(), rtol=0)
+
+
+def test_layers_of_a_dictionary_keep_its_names() -> None:
+    layers = OrderedDict(
+        [("first", nn.Linear(2, 3)), ("act", nn.ReLU()), ("last", nn.Linear(3, 1))]
+    )
+    model = nn.Sequential(layers)
+    assert names(model) == ["first.weight", "first.bias", "last.weight", "last.bias"]
+    assert model.last is model[-1] is layers["last"]
+    assert names(model[1:]) == ["last.weight", "last.bias"]
+    assert names(nn.Sequential(*model)[1:]) == ["2.weight", "2.bias"]
+    assert names(nn.ModuleList(model)[1:]) == ["1.weight", "1.bias"]
+    model.append(nn.Linear(1, 1))
+    assert names(model)[-2:] == ["3.weight", "3.bias"]
+    assert nn.Sequential(*model)(some(4, 2)).numpy().tolist() == model(some(4, 2)).numpy().tolist()
+
+
+@pytest.mark.parametrize("layout", [{"dp": 2}, {"pp": 2, "micro_batches": 2}, {"tp": 2}])
+def test_named_layers_train_on_ranks(layout: dict[str, int]) -> None:
+    def build() -> nn.Module:
+        return nn.Sequential({"in": nn.Linear(4, 8), "act": nn.Tanh(), "out": nn.Linear(8, 3)})
+
+    def trained(comm: Comm, **layout: int) -> float:
+        config = nnmpi.Config(
+            data="iris", steps=3, batch_size=8, dtype="float64", quiet=True, seed=1, **layout
+        )
+        with nnmpi.Trainer(config, build=build, comm=comm) as trainer:
+            return float(trainer.fit()["loss"])
+
+    alone = thread_ranks.run(1, trained)[0]
+    np.testing.assert_allclose(thread_ranks.run(2, partial(trained, **layout)), alone, 1e-10)

@@ -10,7 +10,14 @@ from helpers.datafiles import refused
 from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
-from nnmpi.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
+from nnmpi.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    Subset,
+    TensorDataset,
+    random_split,
+)
 
 X, Y = np.arange(20.0, dtype="float32").reshape(10, 2), np.arange(10)
 
@@ -76,6 +83,19 @@ def test_parts_of_parts() -> None:
     assert int(part[0][1]) == both[0][1]
     assert [len(p) for p in random_split(Records(), [3, 2])] == [3, 2]
     assert [len(p) for p in random_split(Y[:1], [0.5, 0.5])] == [1, 0]
+
+
+def test_data_sets_one_after_the_other() -> None:
+    both = TensorDataset(Y) + TensorDataset(Y[:2])
+    joined = ConcatDataset([both, TensorDataset(Y[5:6])])
+    assert (len(joined), joined.cumulative_sizes) == (13, [12, 13])
+    assert [int(joined[i][0]) for i in (0, 9, 10, 12, -1, -13)] == [0, 9, 0, 5, 5, 0]
+    assert [b[0].tolist() for b in DataLoader(joined, 8)][1] == [8, 9, 0, 1, 5]
+    for i in (13, -14):
+        with pytest.raises(IndexError, match=f"sample {i} of 13"):
+            joined[i]
+    with refused("give at least one"):
+        ConcatDataset([])
 
 
 class Hundreds(TensorDataset):

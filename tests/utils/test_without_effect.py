@@ -62,3 +62,18 @@ def test_settings_are_there() -> None:
     assert backends.cudnn.benchmark is backends.cuda.matmul.allow_tf32 is True
     assert not backends.mps.is_available()
     assert isinstance(backends.cudnn.is_available(), bool)
+
+
+def test_functions_stay_as_they_are() -> None:
+    jit: Any = nnmpi.jit
+
+    def plus(x: int) -> int:
+        return x + 1
+
+    for decorator in (jit.ignore, jit.ignore(drop=True), jit.script, jit.unused, jit.export):
+        assert decorator(plus) is plus
+    assert jit.is_scripting() is jit.is_tracing() is False
+    with pytest.raises(AttributeError, match=r"nnmpi\.jit has no 'trace': leave it out"):
+        jit.trace(plus, 1)
+    with pytest.raises(AttributeError, match=r"'save': write nnmpi\.save"):
+        jit.save(plus, "x.pt")

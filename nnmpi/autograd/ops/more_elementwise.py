@@ -67,8 +67,8 @@ def cumprod(a: Array, *, axis: int) -> Result:
         zeros = xp.cumsum(a == 0, axis=axis)
         is_first = (a == 0) & (zeros == 1)
         others = xp.cumprod(xp.where(is_first, 1, a), axis=axis)
-        before = sums_from(g * y) / xp.where(a == 0, 1, a)
+        leading = sums_from(g * y) / xp.where(a == 0, 1, a)
         at_first = sums_from(g * xp.where(zeros, others, 0))
-        return xp.where(zeros == 0, before, xp.where(is_first, at_first, 0)).astype(g.dtype)
+        return xp.where(zeros == 0, leading, xp.where(is_first, at_first, 0)).astype(g.dtype)
 
     return Result(y, (vjp,))
