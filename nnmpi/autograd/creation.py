@@ -48,7 +48,12 @@ def like(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     tensor."""
 
     def function(
-        t: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+        t: Tensor,
+        *args: Any,
+        dtype: Any = None,
+        device: Any = None,
+        requires_grad: bool = False,
+        memory_format: Any = None,
     ) -> Tensor:
         options = {"dtype": dtype or t.dtype, "requires_grad": requires_grad}
         return make(t.shape, *args, device=device or t.device, **options)

@@ -153,6 +153,10 @@ class TorchNames(TensorBase):
         """A copy through which gradients flow."""
         return self.applied(shape.copy, self)
 
+    def clone(self, *, memory_format: Any = None) -> Self:
+        """A copy through which gradients flow; `memory_format` has no effect."""
+        return self.applied(shape.copy, self)
+
     def permute(self, *dims: int | tuple[int, ...]) -> Self:
         """The tensor with its axes in the given order, which names all of them."""
         return self.applied(shape.transpose, self, axes=flat(dims))
@@ -235,7 +239,6 @@ class TorchNames(TensorBase):
     isfinite = method_of(logic.isfinite)
     argmin = reduction(logic.argmin)
     amax, amin = reduction(reduce.max), reduction(reduce.min)
-    clone = method_of(shape.copy)
 
     if TYPE_CHECKING:  # the names in METHODS_ON_USE
         from nnmpi.autograd.declared import (  # isort: skip

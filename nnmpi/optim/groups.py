@@ -6,6 +6,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, TypedDict
 
+from nnmpi.autograd import Tensor
 from nnmpi.nn.parameter import Parameter
 from nnmpi.options.quoting import nearest
 
@@ -63,13 +64,16 @@ class Option:
             group[self._name] = value
 
 
-def grouped(parameters: Parameters, options: Mapping[str, Any]) -> list[Group]:
+def grouped(
+    parameters: Parameters, options: Mapping[str, Any], takes_others: bool = False
+) -> list[Group]:
     """Makes the groups of an optimizer from parameters or groups; missing options are taken from
     `options`.
 
-    Raises ValueError if an entry is not a group, or has an option that the optimizer does not have.
+    Raises ValueError if an entry is not a group, or, unless `takes_others`, has an option that the
+    optimizer does not have.
     """
-    if not isinstance(parameters, Iterable) or isinstance(parameters, Parameter | Mapping):
+    if not isinstance(parameters, Iterable) or isinstance(parameters, Tensor | Mapping):
         raise ValueError(
             f"an optimizer takes a list of parameters, not a {type(parameters).__name__}: give "
             "model.parameters(), [layer.weight], or groups like [{'params': [...], 'lr': 0.01}]"
@@ -85,13 +89,13 @@ def grouped(parameters: Parameters, options: Mapping[str, Any]) -> list[Group]:
                 "give a list of parameters, or of groups like {'params': [...], 'lr': 0.01}"
             )
         for name in entry:
-            if name != "params" and name not in options:
+            if name != "params" and name not in options and not takes_others:
                 raise ValueError(
                     f"group {i} has an option {name!r}, which this optimizer does not have; "
                     f"its options are {', '.join(options)}"
                 )
         members = entry["params"]
-        listed = [members] if isinstance(members, Parameter) else list(members)
+        listed = [members] if isinstance(members, Tensor) else list(members)
         groups.append({**options, **entry, "params": listed})
     return groups
 
@@ -111,6 +115,8 @@ def check_common(owner: str, common: Common, options: Mapping[str, Any]) -> None
     """Checks `common`, those keyword arguments of the optimizer `owner` that are not among its own
     `options`: warns of options of PyTorch that have no effect here, and raises an error for unknown
     names and for differentiable=True, which is not supported."""
+    if not options and "lr" in common:
+        raise TypeError(f"{owner} defines neither step nor _update: define one of them")
     for name in common.keys() - Common.__annotations__.keys():
         raise TypeError(
             f"{owner} has no option {name!r}{nearest(name, options)}; its options are "

@@ -103,10 +103,18 @@ class Optimizer:
     classes get one block at a time, with float32 gradients (`Operands.blocks`).
     """
 
+    has_own_step = False
+    """True if `step` is a program's own, which updates parameters one by one (`own_step`)."""
+
     def __init_subclass__(cls) -> None:
         # an inherited True is not about the subclass's own `_update`
         if "_update" in vars(cls):
             cls.takes_mixed = vars(cls).get("takes_mixed", False)
+        is_plain = (cls._update, cls._state_names) == (Optimizer._update, Optimizer._state_names)
+        if "step" in vars(cls) and is_plain and not cls.has_own_step:
+            from nnmpi.optim.own_step import derive  # rarely
+
+            derive(cls, instead_of_step)
 
     def __init__(
         self, parameters: Parameters, common: Common | None = None, /, **options: Any

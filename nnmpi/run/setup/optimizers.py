@@ -53,6 +53,11 @@ def _agreed(function: MakeOptimizer, comm: Comm, named: Named) -> Optimizer:
         optimizer = function(list(named))
         if not isinstance(optimizer, Optimizer):
             raise ValueError(f"returned a {type(optimizer).__name__}: return one of nnmpi.optim")
+        if optimizer.has_own_step:
+            raise ValueError(
+                f"returned a {type(optimizer).__name__}, whose step is its own and updates whole "
+                "parameters: define _update(x, group) instead (see docs/optimizers.md)"
+            )
         lacks = {p for _, p in named} ^ {*optimizer.parameters}
         if lacks:
             path = next((path for path, p in named if p in lacks), "a parameter of another list")
