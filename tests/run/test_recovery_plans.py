@@ -62,7 +62,7 @@ def whole(versions: Iterable[Version]) -> set[Key | None]:
 
 
 def test_the_newest_version_is_that_of_which_all_is_there() -> None:
-    for first, second in of_two([(3, 0, 1), (3, 0, 0), (1, 1, 0)]):
+    for first, second in of_two([(3, 0, 1), (3, 0, 0), (3, 1, 0)]):
         found, missing = newest([*first, *second], [WHOLE])
         possible = whole([*first, *second])
         assert key(found) == max(possible, default=None)
