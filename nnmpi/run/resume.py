@@ -12,7 +12,9 @@ from nnmpi import addons
 from nnmpi.comm import Comm
 from nnmpi.io.checkpoints.differences import changed_options, check_resumable
 from nnmpi.io.checkpoints.keep import check_empty
+from nnmpi.io.checkpoints.manifest import RUN
 from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
+from nnmpi.io.checkpoints.schema import refused
 from nnmpi.io.checkpoints.write import versions_and_kernels
 from nnmpi.io.files.outputs import LogMark, is_of_run
 from nnmpi.options.amounts import plural
@@ -88,6 +90,9 @@ def resume_point(checkpoint: StoredCheckpoint, setup: Setup) -> ResumePoint:
     rest = about.complete, about.total_steps, about.log, about.pace, about.callbacks
     new = {**vars(setup.config), **facts_of(setup)}
     check_resumable(old, new, f"the checkpoint {shown(checkpoint.folder)}")
+    batch, batches = snapshot.state.batch, len(setup.train)
+    if batch >= batches:
+        raise refused(f"{RUN}.state.batch", f"{batch:,}, but an epoch has {batches:,}")
     lines = (
         *_repeated(setup.config.log, about.log, snapshot.state.step),
         *checkpoint.passed_over,

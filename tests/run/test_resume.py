@@ -1,5 +1,6 @@
 """Runs that write checkpoints and are resumed: when, what they tell, and what is refused."""
 
+import hashlib
 import json
 import time
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from helpers.training.pipelined import digits
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.checkpoints.manifest import HEAD, MIDDLE, NAME, TAIL
 from nnmpi.io.files.outputs import LogMark, opened_log
 from nnmpi.io.output import Event, NullReport
 from nnmpi.run.checkpointing import SaveTimes
@@ -242,6 +244,50 @@ def test_a_damaged_checkpoint_is_passed_over(
     first = lines(log)[0]
     assert first["step"] < int(newest.name[5:])
     assert any(f"{newest.name} is passed over" in note for note in first["notes"])
+
+
+def edited(folder: Path, key: str, at: str | int, value: object) -> None:
+    """Changes a value of a manifest, and its SHA-256."""
+    old = (folder / NAME).read_bytes()
+    content = json.loads(old)["manifest"]
+    content["run"][key][at] = value
+    body = json.dumps(content, separators=(",", ":")).encode()
+    digest = hashlib.sha256(body).hexdigest().encode()
+    (folder / NAME).write_bytes(HEAD + digest + MIDDLE + body + TAIL)
+
+
+EDITED: dict[str, tuple[str, str | int, Any, str]] = {
+    "a layout of other ranks": ("options", "tp", 3, "not the options of a run on 2 ranks"),
+    "a batch after the epoch": ("state", 2, 10**12, "1,000,000,000,000, but an epoch has"),
+    "another run": ("options", "seed", 5, "is of a run with seed 5, this one has seed 0"),
+}
+
+
+@pytest.mark.parametrize(("key", "at", "value", "why"), EDITED.values(), ids=EDITED)
+def test_an_edited_manifest_is_passed_over(
+    key: str, at: str | int, value: object, why: str, tmp_path: Path
+) -> None:
+    run(tmp_path, Stopper(0), save_every="2", steps=4, ranks=2)
+    *_, before, newest = steps_in(tmp_path)
+    edited(tmp_path / "c" / f"step-{newest:08d}", key, at, value)
+
+    def rank(comm: Comm) -> None:
+        with trainer_of(comm, tmp_path, Stopper(0), resume=True) as trainer:
+            assert trainer.step == before
+            (note,) = trainer.run.resumed.passed_over
+            assert note.startswith(f"step-{newest:08d} is passed over: ")
+            assert why in note
+
+    threads.run(2, rank)
+
+
+def test_the_newest_checkpoint_is_named_if_all_are_of_another_run(tmp_path: Path) -> None:
+    run(tmp_path, save_every="2", steps=4)
+    newest = max(steps_in(tmp_path))
+    told = f"/step-{newest:08d} is of a run with seed 0, this one has seed 5"
+    with refused(told) as caught:
+        run(tmp_path, resume=True, seed=5)
+    assert str(caught.value).startswith("the checkpoint ")
 
 
 def test_a_user_writes_a_checkpoint_at_any_time(tmp_path: Path) -> None:

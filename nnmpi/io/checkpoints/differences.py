@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.comm import mpi_versions
+from nnmpi.io.checkpoints.schema import OtherRunError
 from nnmpi.nn import BatchNorm1d, BatchNorm2d, Module
 from nnmpi.options import resume_rules as rules
 from nnmpi.options.config import Config, options
@@ -39,7 +40,9 @@ def check_resumable(old_run: Mapping[str, Any], new_run: Mapping[str, Any], sour
     for rule, name, old, new in changed_options(old_run, new_run):
         if rule.effect is ResumeEffect.REFUSED:
             give = f"give {name} {shown(old)}" if name in _OPTIONS else "use the same"
-            raise ValueError(
+            # a rule that always applies: all checkpoints of a directory have the same value
+            error = ValueError if rule.beside else OtherRunError
+            raise error(
                 f"{source} is of a run with {name} {shown(old)}, this one has {name} {shown(new)}: "
                 f"{rule.why}; {give}, or start a new run"
             )

@@ -38,9 +38,11 @@ from nnmpi.metrics import MetricSum, Sums
 from nnmpi.nn.place import Place, StateArray
 from nnmpi.optim.loss_scale import LOSS_SCALE
 from nnmpi.optim.replica_state import split
+from nnmpi.options.amounts import plural
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import check_regular, parsed
+from nnmpi.parallel.layout import mesh_of
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
 from nnmpi.version import __version__
@@ -167,6 +169,11 @@ def _from_json(value: Any) -> Manifest:
     manifest = Manifest(snapshot, files, form.about, form.versions, form.time)
     if snapshot.ranks != len(files):
         raise refused(f"{RUN}.ranks", f"{snapshot.ranks:,}, but there are {len(files):,} files")
+    try:
+        mesh_of(snapshot.config, snapshot.ranks)
+    except ValueError:
+        ranks = plural(snapshot.ranks, "rank")
+        raise refused(f"{RUN}.options", f"not the options of a run on {ranks}") from None
     about = manifest.about()
     tensors, others = {*about.tensors.values()}, about.others
     arrays = {x.name for file in files for x in file.arrays if not is_about(x)}

@@ -20,7 +20,7 @@ from nnmpi.io.checkpoints.forms import RunFacts
 from nnmpi.io.checkpoints.keep import folders, outcomes, undone_by
 from nnmpi.io.checkpoints.manifest import Manifest, read_manifest
 from nnmpi.io.checkpoints.rank_file import BLOCK, is_about
-from nnmpi.io.checkpoints.schema import NAME, DamagedError
+from nnmpi.io.checkpoints.schema import NAME, DamagedError, OtherRunError
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.nn.place import StateArray
 from nnmpi.options.quoting import shown
@@ -149,24 +149,36 @@ def use_newest(
     checkpoint; returns None, and does not call `use`, if there is none. Every rank calls it.
 
     `use` reads the arrays of the checkpoint, which checks the blocks of its files. If a rank finds
-    a damaged block, all ranks call `use` again, with the next older checkpoint. `restored` has the
+    a damaged block, all ranks call `use` again, with the next older checkpoint; also if the newest
+    one is of another run, since its manifest was edited if the next one is not. `restored` has the
     steps to which `Trainer.restore` has taken this run back so far.
     """
     without: dict[int, str] = {}
-    while (checkpoint := newest(directory, comm, without, restored)) is not None:
+    of_other_run: BaseException | None = None
+    while True:
+        try:
+            checkpoint = newest(directory, comm, without, restored)
+        except (ValueError, OtherRankError) as error:  # on all ranks
+            raise of_other_run or error from None
+        if checkpoint is None:
+            return None
         try:
             use(checkpoint)
             return checkpoint
         except (ValueError, OtherRankError) as error:  # every rank raises one of the two
-            problem = str(error) if isinstance(error, DamagedError) else ""
+            is_reason = isinstance(error, DamagedError | OtherRunError)
+            problem = (str(error), isinstance(error, OtherRunError)) if is_reason else None
             try:
-                problems = [text for text in gather_objects(comm, problem) if text]
+                problems = [one for one in gather_objects(comm, problem) if one]
             except AbortedError:  # ranks that are threads: another one has gathered and raised
                 raise error from None
             if not problems:
                 raise
-            without[checkpoint.step] = problems[0]
-    return None
+            text, is_other = problems[0]
+            if is_other and of_other_run:
+                raise of_other_run from None
+            of_other_run = error if is_other else of_other_run
+            without[checkpoint.step] = text
 
 
 def newest(
