@@ -105,8 +105,8 @@ def test_what_changes_between_steps_is_in_the_key(made: list[ReplayedStages]) ->
 
 
 def test_how_many_samples_others_have_is_in_the_key(made: list[ReplayedStages]) -> None:
-    """Of 6 and of 7 samples on three ranks the first has two; statistics are of all."""
-    options = {"batch_size": 19, "micro_batches": 3, "allreduce": "ring", "dp": 3}
+    """Of 9 and of 10 samples on three ranks the first has three; statistics are of all."""
+    options = {"batch_size": 28, "micro_batches": 3, "allreduce": "ring", "dp": 3}
     assert trained(layers, True, 3, **options) == trained(layers, False, 3, **options)
     assert reasons(made) == {None}
 
