@@ -273,9 +273,9 @@ def check_fits(t: Any, new: Any) -> None:
         )
 
 
-def reduction(op: OpFunction) -> Method:
+def reduction(op: OpFunction, axes: Callable[[Any, Any], Any] = reduced_axes) -> Method:
     """Makes a reduction method, to be called as t.sum(), t.sum(1), t.sum(1, True), t.sum(axis=(0,
-    2), keepdims=True) or t.sum(dim=1, keepdim=True)."""
+    2), keepdims=True) or t.sum(dim=1, keepdim=True). `axes` makes one argument of axis and dim."""
 
     def method(
         self: Any,
@@ -285,7 +285,7 @@ def reduction(op: OpFunction) -> Method:
         axis: reduce.Dims = None,
         keepdims: bool | None = None,
     ) -> Any:
-        options = {"axis": reduced_axes(axis, dim), "keepdims": keeps_axes(keepdims, keepdim)}
+        options = {"axis": axes(axis, dim), "keepdims": keeps_axes(keepdims, keepdim)}
         return self.applied(op, self, **options)
 
     return named(method, op)

@@ -21,6 +21,7 @@ from nnmpi.arrays.kernels import Result, Vjp, precision
 from nnmpi.arrays.meta import copy_of, is_meta, owner
 from nnmpi.arrays.meta.shapes import refuse
 from nnmpi.autograd import replacements, tape
+from nnmpi.autograd.arguments import axis_of
 from nnmpi.autograd.base import (
     both_operators,
     extreme,
@@ -449,8 +450,8 @@ class Tensor(TorchNames):
     max: Callable[..., Any] = extreme(reduce.max, logic.argmax, elementwise.maximum)
     min: Callable[..., Any] = extreme(reduce.min, logic.argmin, elementwise.minimum)
     prod: Callable[..., Tensor] = summing(reduce.prod)
-    any: Callable[..., Tensor] = reduction(logic.any)
-    all: Callable[..., Tensor] = reduction(logic.all)
+    any: Callable[..., Tensor] = reduction(logic.any, axis_of)  # dim=() reduces no axis
+    all: Callable[..., Tensor] = reduction(logic.all, axis_of)
     argmax: Callable[..., Tensor] = reduction(logic.argmax)
 
     def astype(self, dtype: Any) -> Tensor:

@@ -221,11 +221,18 @@ class TorchNames(TensorBase):
 
     def add(self, other: Any, *, alpha: Any = 1) -> Self:
         """t + alpha * other."""
-        return self.applied(elementwise.add, self, other if alpha == 1 else other * alpha)
+        return self.applied(elementwise.add, self, self._times(other, alpha))
 
     def sub(self, other: Any, *, alpha: Any = 1) -> Self:
         """t - alpha * other."""
-        return self.applied(elementwise.subtract, self, other if alpha == 1 else other * alpha)
+        return self.applied(elementwise.subtract, self, self._times(other, alpha))
+
+    def _times(self, other: Any, alpha: Any) -> Any:
+        """other * alpha, in a type that promotes this tensor's only if that of `other` does."""
+        if alpha == 1:
+            return other
+        scaled = other * alpha
+        return scaled.to(self.operand.dtype) if getattr(other, "dtype", 0) == "bool" else scaled
 
     mul = method_of(elementwise.multiply)
     pow, remainder = method_of(elementwise.power), method_of(elementwise.remainder)

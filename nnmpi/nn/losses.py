@@ -241,7 +241,9 @@ class CrossEntropyLoss(ClassLoss):
     def forward(self, scores: Any, labels: Any) -> Tensor:
         scores = wide(scores)
         if are_probabilities(scores, labels):
-            return self.loss_of_probabilities(scores, as_tensor(labels))
+            is_array = not isinstance(labels, Tensor)
+            target = as_tensor(labels).astype(scores.dtype) if is_array else labels
+            return self.loss_of_probabilities(scores, target)
         return self.loss_of(scores, *self.checked(scores.shape, labels))
 
     def divisor(self, target: Any) -> float:
@@ -254,7 +256,7 @@ class CrossEntropyLoss(ClassLoss):
     def loss_of_probabilities(self, scores: Tensor, target: Tensor) -> Tensor:
         """Returns the loss -sum(target * log(softmax(scores))) of each position, reduced; the mean
         divides by the number of positions."""
-        classes, axes, target = scores.shape[1], scores.ndim - 2, target.astype(scores.dtype)
+        classes, axes = scores.shape[1], scores.ndim - 2
         if self.label_smoothing:
             target = target * (1 - self.label_smoothing) + self.label_smoothing / classes
         if (weight := self.weight_like(scores)) is not None:
@@ -307,13 +309,12 @@ class ElementLoss(Loss):
     def forward(self, prediction: Any, target: Any) -> Tensor:
         prediction = wide(prediction)
         if not isinstance(target, Tensor):
-            target = Tensor(array_on(backend.of(prediction.array), target))
-        # in the prediction's type, so that the gradient is of that type too; integers in the common
-        # type
+            # an array is taken in the prediction's type, a tensor promotes it, as in PyTorch
+            dtype = prediction.dtype if is_float(prediction.dtype) else None
+            target = Tensor(array_on(backend.of(prediction.array), target, dtype))
         if target.dtype != prediction.dtype:
-            if not is_float(prediction.dtype):
-                prediction = prediction.astype(common_type(prediction.dtype, target.dtype))
-            target = target.astype(prediction.dtype)
+            dtype = common_type(prediction.dtype, target.dtype)
+            prediction, target = prediction.astype(dtype), target.astype(dtype)
         if target.shape != prediction.shape:
             raise ValueError(
                 f"{type(self).__name__}: prediction of shape {prediction.shape}, "

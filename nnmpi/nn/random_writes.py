@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nnmpi.arrays import backend
-from nnmpi.autograd import Tensor, no_grad, on_host
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels import Result
+from nnmpi.autograd import Tensor, apply, no_grad, on_host
 from nnmpi.nn import init
 from nnmpi.nn.random_numbers import multinomial as multinomial  # a method too
 from nnmpi.nn.random_numbers import rand
@@ -50,7 +52,11 @@ def bernoulli(t: Any, *, generator: Generator | None = None) -> Tensor:
     if ((probabilities < 0) | (probabilities > 1)).any():
         raise ValueError("bernoulli: probabilities must be from 0 to 1")
     like = t if isinstance(t, Tensor) else Tensor(probabilities)
-    return Tensor(_ones_and_zeros(probabilities, like, generator))
+    return apply(_drawn, like, values=_ones_and_zeros(probabilities, like, generator))
+
+
+def _drawn(a: Array, *, values: Array) -> Result:
+    return Result(values, (lambda g, out: xp_of(g).zeros_like(g),))  # as in PyTorch
 
 
 def exponential_(t: T, lambd: float = 1.0, *, generator: Generator | None = None) -> T:

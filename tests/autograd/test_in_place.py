@@ -295,6 +295,9 @@ MIXED: dict[str, tuple[Callable[[Any, Any], Any], list[float], list[float]]] = {
     "lerp_ of a result": (
         lambda a, w: (a * w).lerp_(nnmpi.ones(2), 0.25), [1, 4.75], [0.75, 2.25]
     ),
+    "rounded": (lambda a, w: (a * w / 4).floor_(), [0, 1], [0, 0]),
+    "to even": (lambda a, w: (a * w / 4).round_().add_(w), [1, 4], [1, 1]),
+    "up": (lambda a, w: (a * w / 4).ceil_().mul_(w), [1, 4], [1, 2]),
     "float64 in float32": (lambda a, w: a.add_(w.double()), [2, 5], [1, 1]),
 }  # fmt: skip
 

@@ -136,6 +136,32 @@ VALUES: dict[str, tuple[Callable[[], Any], str, Any]] = {
         lambda: of("int64", 1, 5, 9).clamp(of("int64", 4), of("int64", 3)), "int64", [3, 3, 3]
     ),
     "unique NaNs": (lambda: nnmpi.unique(of("float32", NAN, 1.0, NAN)), "float32", [1, NAN, NAN]),
+    "sign of NaN": (lambda: nnmpi.sign(of("float32", NAN, -2.0, 0.0)), "float32", [0, -1, 0]),
+    "square of booleans": (lambda: nnmpi.square(of("bool", 1, 0)), "int64", [1, 0]),
+    "cumsum without axes": (lambda: of("int8", 3).cumsum(0), "int64", 3),
+    "any over no axis": (lambda: of("int64", [3, 0], [0, 0]).any(dim=()), "bool", [[1, 0], [0, 0]]),
+    "booleans times alpha": (
+        lambda: of("int32", 1, 2).add(of("bool", 1, 0), alpha=2), "int32", [3, 2]
+    ),
+    "booleans times alpha, less": (
+        lambda: of("int8", 1, 2).sub(of("bool", 1, 0), alpha=2), "int8", [-1, 2]
+    ),
+    "distance of bytes": (
+        lambda: F.pairwise_distance(of("uint8", [1, 2]), of("uint8", [2, 2])), "float32", 255.0
+    ),
+    "loss of float64": (
+        lambda: F.mse_loss(of("float32", 1.0, 2.0), of("float64", 0.5, 2.0)), "float64", 0.125
+    ),
+    "loss of an array of float64": (
+        lambda: F.mse_loss(of("float32", 1.0, 2.0), np.array([0.5, 2])), "float32", 0.125
+    ),
+    "loss of probabilities of float64": (
+        lambda: F.cross_entropy(of("float32", [0, 0], [0, 0]), of("float64", [1, 0], [0, 1])),
+        "float64", np.log(2),
+    ),
+    "largest number of float16": (
+        lambda: nnmpi.nan_to_num(of("float16", NAN, -np.inf)), "float16", [0, -65504]
+    ),
     "int64 in uint8": (lambda: of("uint8", 1, 2).add_(of("int64", 3, 4)), "uint8", [4, 6]),
     "a power in place": (lambda: of("int8", 2, 3).__ipow__(of("int64", 2, 2)), "int8", [4, 9]),
 }  # fmt: skip
@@ -163,6 +189,23 @@ def test_16_bit_types_meet_as_in_pytorch() -> None:
         assert y.dtype == dtype
     assert (half - brain).tolist() == [-0.5, -1.5]
     assert (half + brain[0]).tolist() == [3.5, 4.5]
+    for loss in (F.smooth_l1_loss, F.huber_loss, F.binary_cross_entropy_with_logits):
+        assert loss(brain, brain / 4).dtype == "bfloat16"
+    assert nnmpi.nan_to_num(of("bfloat16", [np.inf, -np.inf])).isfinite().all()
+
+
+def test_losses_of_two_types_give_gradients_of_their_inputs_types() -> None:
+    x, y = (of(dtype, 1.0, 2.0).requires_grad_() for dtype in ("float32", "float64"))
+    F.l1_loss(x, 2 * y).backward()
+    assert (x.grad.dtype, x.grad.tolist()) == ("float32", [-0.5, -0.5])
+    assert (y.grad.dtype, y.grad.tolist()) == ("float64", [1.0, 1.0])
+
+
+def test_what_is_drawn_by_probabilities_has_a_gradient_of_0() -> None:
+    p = of("float32", 0.0, 1.0).requires_grad_()
+    y = nnmpi.bernoulli(p)
+    y.sum().backward()
+    assert (y.tolist(), p.grad.tolist()) == ([0, 1], [0, 0])
 
 
 REFUSED: dict[str, Callable[[Any], Any]] = {

@@ -10,9 +10,9 @@ from nnmpi.autograd.tensor import Tensor
 
 
 def square(t: Any) -> Tensor:
-    """t * t."""
+    """t ** 2, which is int64 for booleans."""
     (t,) = as_tensors(t)
-    result: Tensor = t * t
+    result: Tensor = t**2
     return result
 
 

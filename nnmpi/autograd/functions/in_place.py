@@ -10,7 +10,7 @@ from collections.abc import Callable
 from operator import methodcaller
 from typing import Any
 
-from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.backend import xp_of
 from nnmpi.autograd.base import becomes, write_result
 from nnmpi.autograd.tensor import Tensor
 
@@ -40,6 +40,9 @@ def _written(t: Tensor, function: Callable[[Any], Any], *others: Any) -> Tensor:
 
 abs_ = _writing("abs", "its absolute values")
 add_ = _writing("add", "t + alpha * other")
+addcdiv_ = _writing("addcdiv", "t + value * tensor1 / tensor2")
+addcmul_ = _writing("addcmul", "t + value * tensor1 * tensor2")
+ceil_ = _writing("ceil", "the smallest integers that are not below its elements")
 clamp_ = _writing("clamp", "its elements limited to [min, max]")
 cos_ = _writing("cos", "the cosines of its elements")
 div_ = _writing("div", "t / other")
@@ -47,6 +50,8 @@ atan_ = _writing("atan", "the arc tangents of its elements")
 cumprod_ = _writing("cumprod", "its cumulative products along an axis")
 cumsum_ = _writing("cumsum", "its cumulative sums along an axis")
 exp_ = _writing("exp", "e to the power of its elements")
+floor_ = _writing("floor", "the largest integers that are not above its elements")
+lerp_ = _writing("lerp", "t + weight * (end - t)")
 log_ = _writing("log", "the natural logarithms of its elements")
 log2_ = _writing("log2", "the logarithms of its elements to base 2")
 masked_fill_ = _writing("masked_fill", "t with a value wherever the mask is true")
@@ -56,6 +61,7 @@ neg_ = _writing("neg", "-t")
 pow_ = _writing("pow", "t ** exponent")
 relu_ = _writing("relu", "max(t, 0)")
 remainder_ = _writing("remainder", "t % other")
+round_ = _writing("round", "the nearest integers, or numbers with so many decimals")
 sigmoid_ = _writing("sigmoid", "1 / (1 + exp(-t))")
 sin_ = _writing("sin", "the sines of its elements")
 sqrt_ = _writing("sqrt", "the roots of its elements")
@@ -90,28 +96,6 @@ def copy_(t: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
     return t
 
 
-def floor_(t: Tensor) -> Tensor:
-    """Replaces the elements by the largest integers that are not above them."""
-    return _of_array(t, "floor")
-
-
-def ceil_(t: Tensor) -> Tensor:
-    """Replaces the elements by the smallest integers that are not below them."""
-    return _of_array(t, "ceil")
-
-
-def round_(t: Tensor) -> Tensor:
-    """Replaces the elements by the nearest integers; halves are rounded to even ones."""
-    return _of_array(t, "rint")
-
-
-def _of_array(t: Tensor, name: str) -> Tensor:
-    t.to_write(0)
-    new: Array = t.operand if t.dtype.kind in "biu" else getattr(xp_of(t.operand), name)(t.operand)
-    result: Tensor = write_result(t, new)
-    return result
-
-
 def fill_diagonal_(t: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
     """Writes a value on the diagonal: at t[i, i], or t[i, i, i] and so on with more axes.
 
@@ -132,18 +116,3 @@ def fill_diagonal_(t: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
     inside = place < columns
     t[rows[inside], place[inside]] = fill_value
     return t
-
-
-def addcmul_(t: Tensor, tensor1: Any, tensor2: Any, *, value: float = 1) -> Tensor:
-    """Adds value * tensor1 * tensor2 to t."""
-    return add_(t, value * tensor1 * tensor2)
-
-
-def addcdiv_(t: Tensor, tensor1: Any, tensor2: Any, *, value: float = 1) -> Tensor:
-    """Adds value * tensor1 / tensor2 to t."""
-    return add_(t, value * tensor1 / tensor2)
-
-
-def lerp_(t: Tensor, end: Any, weight: Any) -> Tensor:
-    """Replaces the elements by t + weight * (end - t)."""
-    return _written(t, lambda start: start + weight * (end - start), end, weight)

@@ -5,6 +5,7 @@ import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.precision import widened
 
 LEAST_LOG = -100.0
 """The bound below which logs of probabilities are clamped, as in PyTorch: without it, one sample
@@ -14,6 +15,7 @@ LEAST_VARIANCE = float(np.float32(1e-12))
 """The smallest divisor p (1 - p) of a gradient, as in PyTorch."""
 
 
+@widened
 def bce(p: Array, y: Array) -> Result:
     """The binary cross-entropy -(y log(p) + (1 - y) log(1 - p)) of probabilities p, not reduced."""
     xp, least = xp_of(p), max(LEAST_VARIANCE, float(np.finfo(p.dtype).tiny))
@@ -29,6 +31,7 @@ def bce(p: Array, y: Array) -> Result:
     )
 
 
+@widened
 def bce_with_logits(z: Array, y: Array, *, pos_weight: Array | float = 1.0) -> Result:
     """The binary cross-entropy of p = sigmoid(z) with labels y, -(w y log(p) + (1 - y) log(1 - p)),
     where w is `pos_weight`; computed from e**-|z|, so it does not overflow."""
@@ -47,6 +50,7 @@ def bce_with_logits(z: Array, y: Array, *, pos_weight: Array | float = 1.0) -> R
     )
 
 
+@widened
 def smooth_l1(d: Array, *, beta: float) -> Result:
     """d**2 / (2 beta) where |d| < beta, and |d| - beta / 2 elsewhere."""
     xp = xp_of(d)

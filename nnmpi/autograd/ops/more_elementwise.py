@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
+
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.dtypes import is_float
+from nnmpi.arrays.dtypes import in_16_bits, is_float
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.precision import elementwise, floating, widened_on_device
 from nnmpi.autograd.ops.elementwise import divide, floor_divide, remainder
@@ -24,12 +26,19 @@ def log2(a: Array) -> Result:
     return Result(y, (lambda g, out: elementwise(lambda g, a: g / (a * math.log(2)), g, a),))
 
 
+MOST_BFLOAT16 = (2 - 2.0**-7) * 2.0**127
+"""The largest number of bfloat16, which NumPy's finfo does not know."""
+
+
 def nan_to_num(
     a: Array, *, nan: float | None, posinf: float | None, neginf: float | None
 ) -> Result:
     """The elements with NaN and infinities replaced, by 0 and the largest numbers unless numbers
     are given; these places have no gradient."""
     xp = xp_of(a)
+    if in_16_bits(a):  # computed in float32, which has larger numbers
+        most = float(np.finfo("float16").max) if a.dtype == "float16" else MOST_BFLOAT16
+        posinf, neginf = most if posinf is None else posinf, -most if neginf is None else neginf
     y = elementwise(
         lambda a: xp.nan_to_num(a, nan=nan or 0.0, posinf=posinf, neginf=neginf).astype(a.dtype), a
     )

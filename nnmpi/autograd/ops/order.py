@@ -55,7 +55,8 @@ def middle(a: Array) -> Result:
 
     def vjp(g: Array, out: Array | None) -> Array:
         is_it = (a == y) | ((a != a) & (y != y))
-        return is_it.astype(g.dtype) * (g / is_it.sum().astype(g.dtype))
+        share = g / is_it.sum().astype(g.dtype)
+        return xp.where(is_it, share, xp.zeros_like(share))  # of a NaN too, which 0 times g is
 
     return Result(y, (vjp,))
 

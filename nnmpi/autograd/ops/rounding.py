@@ -8,11 +8,11 @@ from nnmpi.arrays.kernels.precision import in_layout
 
 
 def _step(name: str) -> Callable[[Array], Result]:
-    """Returns the op for NumPy's sign, or for a rounding function such as floor; rounding copies
-    integers unchanged, and the sign booleans."""
+    """Returns the op for a rounding function of NumPy such as floor; it copies integers
+    unchanged."""
 
     def op(a: Array) -> Result:
-        is_whole = a.dtype.kind in ("b" if name == "sign" else "biu")
+        is_whole = a.dtype.kind in "biu"
         y = a.copy("K") if is_whole else in_layout(getattr(xp_of(a), name), a)
         return Result(y, (lambda g, out: xp_of(g).zeros_like(g),))
 
@@ -20,5 +20,14 @@ def _step(name: str) -> Callable[[Array], Result]:
     return op
 
 
-sign, floor, ceil = _step("sign"), _step("floor"), _step("ceil")
-trunc, rint = _step("trunc"), _step("rint")
+floor, ceil, trunc, rint = _step("floor"), _step("ceil"), _step("trunc"), _step("rint")
+
+
+def sign(a: Array) -> Result:
+    """-1, 0 or 1, and 0 for NaN; booleans stay as they are. The gradient is 0."""
+
+    def value(a: Array) -> Array:
+        positive = (a > 0).astype(a.dtype)
+        return positive if a.dtype.kind == "b" else positive - (a < 0).astype(a.dtype)
+
+    return Result(in_layout(value, a), (lambda g, out: xp_of(g).zeros_like(g),))

@@ -55,8 +55,10 @@ def pairwise_distance(
 ) -> Tensor:
     """Returns the p-norm of x1 - x2 + eps along the last axis, which keeps length 1 with
     `keepdim`."""
-    dtype, (a, b) = _widened(*((t if is_float(t.dtype) else t.float()) for t in as_tensors(x1, x2)))
-    distances = _norms(a - b + eps, p, -1, 0.0).astype(dtype)
+    a, b = as_tensors(x1, x2)
+    between = a - b
+    dtype, (d,) = _widened(between if is_float(between.dtype) else between.float())
+    distances = _norms(d + eps, p, -1, 0.0).astype(dtype)
     return distances if keepdim else distances.squeeze(-1)
 
 
