@@ -44,6 +44,10 @@ class Case(NamedTuple):
     asleep     a rank that gets no turn for long
     drawn      decisions that replace those of the seed, 0 after the last of them
     slow       ranks that notice no loss before the network gets a turn
+    jumps      when the clock jumps ahead
+    cut        the operation of the disk after which the power is cut; 0: it is not cut. The run
+               goes on, and another one resumes from what may be left
+    longest    the most polls until a helper thread is done, which a slow disk makes many
     """
 
     layout: str
@@ -58,6 +62,9 @@ class Case(NamedTuple):
     asleep: Sleep | None = None
     drawn: tuple[int, ...] | None = None
     slow: tuple[int, ...] = ()
+    jumps: tuple[Fault, ...] = ()
+    cut: int = 0
+    longest: int = 6
 
 
 class Decisions:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from simulation.case import Case, Fault, Sleep
 from simulation.layouts import DRAWN, LAYOUTS, Layout
@@ -13,6 +14,8 @@ NEAR = {  # marks, and the most operations after them at which a rank is killed
     "backing up": 12, "writing": 60, "restoring": 330, "restored": 60, "evaluating": 30,
     "suspending": 60, **dict.fromkeys(AGREEMENTS, 6),
 }  # fmt: skip
+MOST_OPERATIONS, SLOW = 60, 400
+"""Of a disk, while a run writes checkpoints; the most polls of a slow one."""
 AFTER_A_DEATH = ("recovering", "recovered", "arranged")
 
 
@@ -39,7 +42,20 @@ def drawn_case(seed: int, names: Sequence[str] = ()) -> Case:
     asleep = _sleep(drawn, layout, kills, plain) if drawn.random() < 0.35 else None
     order = drawn.choice(("random", "near", "near", "priority"))
     chances = some(0.1, 0.5), some(0.3, 0.9), some(0.3, 0.8), some(0.5)
-    return Case(name, seed, kills, signals, order, *chances, asleep)
+    case = Case(name, seed, kills, signals, order, *chances, asleep)
+    return case._replace(**_of_disk(drawn, layout, plain)) if layout.saves else case
+
+
+def _of_disk(drawn: random.Random, layout: Layout, plain: Undisturbed) -> dict[str, Any]:
+    """What happens to the disk and the clock of a run that writes checkpoints."""
+    found: dict[str, Any] = {}
+    if drawn.random() < 0.3 and not layout.arranges_anew:
+        found["cut"] = drawn.randint(1, MOST_OPERATIONS)
+    if drawn.random() < 0.2:
+        found["longest"] = SLOW
+    if drawn.random() < (0.5 if layout.heeds_clock else 0.1):
+        found["jumps"] = (Fault(0, "start", 1, drawn.randint(1, plain.counts[0])),)
+    return found
 
 
 def _kill(drawn: random.Random, number: int, rank: int, plain: Undisturbed) -> Fault:

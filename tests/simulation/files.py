@@ -2,8 +2,10 @@
 docs/checkpoints.md. They raise AssertionError."""
 
 import os
+import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from nnmpi.io.checkpoints.keep import PART, STEP
 from nnmpi.io.checkpoints.manifest import Manifest, read_manifest
 from nnmpi.io.checkpoints.read import BlockReader, StoredCheckpoint, newest_of
 from nnmpi.io.checkpoints.schema import DamagedError
+from nnmpi.io.checkpoints.write import Writer, WriteResult
+from simulation.case import Case
 from simulation.disk import Disk, Tree, write_tree
 
 MEMORY = Path("/dev/shm")
@@ -115,3 +119,44 @@ class Judge:
                 for directory in filter(Path.is_dir, Path(folder).iterdir()):
                     files_are_whole(directory)
             self._check(Path(folder), self.written)
+
+
+class PowerCut:
+    """The power is cut after an operation of the disk: whatever may be left is judged.
+
+    left    one of the trees that may be left, by the seed; None before that operation
+    error   the promise that one of them breaks
+    """
+
+    def __init__(self, case: Case, root: Path, directory: str) -> None:
+        self.left: Tree | None = None
+        self.error: AssertionError | None = None
+        self._case, self._disk = case, Disk(root, self._at_operation)
+        self._judge = Judge(lambda left, written: the_newest_is_taken(left / directory, written))
+
+    @contextmanager
+    def happens(self) -> Iterator[None]:
+        """Lets it happen within the block, unless the case has none."""
+        if not self._case.cut:
+            yield
+            return
+        plain = Writer.poll
+
+        def poll(writer: Writer) -> WriteResult | None:
+            result = plain(writer)
+            if result is not None and not result.problem:
+                self._judge.written = result.step
+            return result
+
+        with self._disk.followed(), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Writer, "poll", poll)
+            yield
+
+    def _at_operation(self, disk: Disk) -> None:
+        if disk.operations != self._case.cut:
+            return
+        self.left = random.Random(self._case.seed).choice(disk.trees())
+        try:
+            self._judge(disk)
+        except AssertionError as error:
+            self.error = error

@@ -91,6 +91,11 @@ class Layout(NamedTuple):
         return next((make.args[0] for make in makers if make.func is StopsAfter), None)
 
     @property
+    def heeds_clock(self) -> bool:
+        """True if it ends, or writes checkpoints, by the clock."""
+        return "time_limit" in self.given or self.options.get("save_every", "").endswith("s")
+
+    @property
     def steps_together(self) -> bool:
         """True if ranks make each step at the same time."""
         return not self.servers and self.options.get("schedule") != "pipedream"
@@ -230,6 +235,10 @@ DRAWN: dict[str, Layout] = {
     "servers": Layout(4, {"servers": 2, "model": "digits-cnn", **LONGER}),
     "ssp": Layout(4, {"servers": 1, "sync": "ssp", "staleness": 1, **LONGER}),
     "asp": Layout(4, {"servers": 2, "sync": "asp", **LONGER}),
+    "time limit, checkpoints": Layout(
+        3, {**RING, "zero": 1, "save_every": "2", "time_limit": "500s"}
+    ),
+    "by the clock, checkpoints": Layout(3, {**RING, "zero": 1, "save_every": "100s"}),
     "ring, checkpoints": Layout(3, {**RING, "save_every": "2", "keep_best": "accuracy"}),
     "zero 1, checkpoints": Layout(3, {**RING, "zero": 1, "save_every": "2"}),
     "zero 3, backups, checkpoints": Layout(

@@ -4,12 +4,13 @@ docs/checkpoints.md, a function each. They raise AssertionError.
     losses          ranks_end_alike, bits_are_kept, losses_are_kept_until_a_death,
                     every_step_is_made_once, few_steps_are_made_again,
                     ranks_go_on_from_the_newest_version, nothing_is_left
-    stops           a_stop_is_kept, a_stop_is_in_time, steps_are_made_until_a_stop
+    stops           a_stop_is_kept, a_stop_is_in_time, a_jump_is_heeded,
+                    steps_are_made_until_a_stop
     checkpoints     the_end_is_in_a_checkpoint; those of files are in files.py
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from nnmpi.run.recovery.recovery import NothingLeftError
 from simulation.case import Case
 from simulation.held import Meeting
 from simulation.layouts import LAYOUTS, Layout
-from simulation.scheduler import MarkPassed, StopAsked
+from simulation.scheduler import AtStep, MarkPassed
 
 NORM = 5  # the place of the norm of gradients among what is told of an epoch
 LOSS_FACTOR, LOSS_MARGIN = 1.6, 0.05  # how much worse fewer replicas may train that average
@@ -37,6 +38,7 @@ class Observed(NamedTuple):
     meetings  of ranks that have recovered
     before    the steps of the run that this one resumes; 0 if it resumes none
     stops     which ranks were asked to stop, and when
+    jumps     when the clock has jumped
     """
 
     case: Case
@@ -45,7 +47,8 @@ class Observed(NamedTuple):
     marks: Sequence[MarkPassed]
     meetings: Sequence[Meeting] = ()
     before: int = 0
-    stops: Sequence[StopAsked] = ()
+    stops: Sequence[AtStep] = ()
+    jumps: Sequence[AtStep] = ()
 
     @property
     def layout(self) -> Layout:
@@ -154,7 +157,8 @@ def a_stop_is_kept(run: Observed) -> None:
     is_agreed = any(mark.rank not in dead for mark in known)
     stopped = "suspended" if run.layout.saves else "stopped"
     assert event in ("done", stopped), f"the run ends as {event}, not {stopped}"
-    assert event == "done" or run.case.signals or run.layout.stops_after, "nobody asked to stop"
+    is_asked = run.case.signals or run.jumps or run.layout.stops_after
+    assert event == "done" or is_asked, "nobody was asked to stop"
     assert event == stopped or not is_agreed, "all ranks have agreed to stop, but the run goes on"
 
 
@@ -165,15 +169,37 @@ def a_stop_is_in_time(run: Observed) -> None:
     last = run.left[0].last["steps"]
     if run.layout.stops_after is not None and not run.case.signals:
         assert last == run.layout.stops_after, f"stops after {last}, not {run.layout.stops_after}"
+    for at, most in _due(run, run.stops, 1):
+        assert last <= most, f"asked to stop after step {at.step}, but made {last}, not {most}"
+
+
+def a_jump_is_heeded(run: Observed) -> None:
+    """When the clock jumps ahead, beyond a time limit or the time of a checkpoint, rank 0 sees it
+    after the step that it makes then, and all ranks end training, or write, after the next one."""
+    if not run.layout.heeds_clock:
+        return
+    last, ends = run.left[0].last["steps"], "time_limit" in run.layout.options
+    saved = [event["step"] for event in run.left[0].events if event["event"] == "checkpoint"]
+    for at, most in _due(run, run.jumps, 2):
+        if ends:
+            assert last <= most, f"the limit was over after step {at.step}, but {last} were made"
+        elif most < run.undisturbed.told.steps[-1][0]:
+            is_saved = any(at.step <= step <= most for step in saved)
+            assert is_saved, f"after step {at.step} a checkpoint was due by the clock, not {saved}"
+
+
+def _due(run: Observed, asked: Sequence[AtStep], n: int) -> Iterator[tuple[AtStep, int]]:
+    """Yields where a rank that is left was asked for something, with the n-th step from then on;
+    steps that are made again after a loss do not count."""
     waited = {mark.rank for mark in passed(run.marks, "waiting")}
     dead = {mark.rank for mark in passed(run.marks, "dies")}
     losses = [event for rank in run.left for event in rank.recovered]
     made = max((event["step"] + event["steps_again"] for event in losses), default=0)
     steps = [step for step, _ in run.undisturbed.told.steps]
-    for rank, step in run.stops:
-        if run.layout.steps_together and rank not in waited | dead:
-            most = next((later for later in steps if later > max(step, made)), steps[-1])
-            assert last <= most, f"asked to stop after step {step}, but made {last}, not {most}"
+    for at in asked:
+        if run.layout.steps_together and at.rank not in waited | dead:
+            later = [step for step in steps if step > max(at.step, made)]
+            yield at, later[n - 1] if len(later) >= n else steps[-1]
 
 
 def steps_are_made_until_a_stop(run: Observed) -> None:

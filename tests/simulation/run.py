@@ -28,13 +28,11 @@ class Noted(Trainer):
         here = HERE.get()
         assert here is not None
         super().__init__(*arguments, **options)
-        here.scheduler.asked[here.rank] = self._signalled
+        here.scheduler.asked[here.rank] = self
 
-    def _signalled(self) -> int | None:
-        """Suspends the run; returns the number of steps that this rank has made, if it runs."""
-        is_running = self.run.is_running and not self.is_spare
-        self.suspend()
-        return self.run.state.step if is_running else None
+    def steps_made(self) -> int | None:
+        """The number of steps that this rank has made, if it trains."""
+        return self.run.state.step if self.run.is_running and not self.is_spare else None
 
 
 @contextmanager

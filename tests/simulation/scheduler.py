@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from contextvars import ContextVar
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
 from nnmpi.comm.transport.hub import Hub, PostedMessage
@@ -27,7 +27,7 @@ T = TypeVar("T")
 MOST_TURNS = 60_000  # a run has 500 to 6,000
 SECONDS_OF_A_TURN, SECONDS_OF_A_LOOK = 5e-5, 1e-6
 CHANGES, CHANGED_BEFORE = 3, 3_000  # of priorities: how many, and before which turn
-LONGEST_CALL = 6  # polls until a helper thread is done
+JUMP = 1000.0  # seconds by which the clock jumps
 STAYS = 0.9  # the chance of the same rank, where the order is "near"
 
 
@@ -46,11 +46,19 @@ class MarkPassed(NamedTuple):
     mark: str
 
 
-class StopAsked(NamedTuple):
-    """A rank that trains was asked to stop, when it had made so many steps."""
+class AtStep(NamedTuple):
+    """Something has happened to a rank that trains, when it had made so many steps."""
 
     rank: int
     step: int
+
+
+class Suspends(Protocol):
+    """What a rank trains with: it may be suspended, and tells how many steps it has made."""
+
+    def suspend(self) -> None: ...
+
+    def steps_made(self) -> int | None: ...
 
 
 class NetworkEvent(NamedTuple):
@@ -90,8 +98,9 @@ class SimulatedScheduler:
     trace    all turns
     marks    the marks that ranks have passed, their deaths as "dies", and that a message is lost
     counts   the operations of each rank
-    asked    by rank: what SIGTERM calls
-    stops    the ranks that SIGTERM has asked to stop
+    asked    by rank: what SIGTERM suspends
+    stops    where SIGTERM has arrived
+    jumps    where the clock has jumped
     changed  the sends of which bytes have changed before they were complete
     told     what ranks told of themselves in recoveries
     tensors  of the whole model, by path
@@ -103,8 +112,8 @@ class SimulatedScheduler:
         self.case, self.size, self.decisions = case, size, Decisions(case.seed, case.drawn)
         self.lock, self.pending = nullcontext(), True
         self.trace, self.marks = list[TurnTaken](), list[MarkPassed]()
-        self.counts, self.asked = [0] * size, dict[int, Callable[[], int | None]]()
-        self.stops = list[StopAsked]()
+        self.counts, self.asked = [0] * size, dict[int, Suspends]()
+        self.stops, self.jumps = list[AtStep](), list[AtStep]()
         self._beginning = threading.Lock()
         self._go = [threading.Lock() for _ in range(size)]  # held, but for a moment by a handover
         for go in self._go:
@@ -136,7 +145,7 @@ class SimulatedScheduler:
 
     def in_thread(self, f: Callable[[], T]) -> "DelayedCall[T]":
         """A call that is done at a poll that is decided."""
-        return DelayedCall(f, self.decisions.draw(LONGEST_CALL))
+        return DelayedCall(f, self.decisions.draw(self.case.longest))
 
     def mark(self, name: str, rank: int) -> None:
         """Records that a rank passes a mark, from which its faults may count."""
@@ -146,6 +155,7 @@ class SimulatedScheduler:
         for faults, act in (
             (self.case.signals, self._signal),
             (self.case.kills, self._die),
+            (self.case.jumps, self._jump),
             (asleep, self._fall_asleep),
         ):
             for fault in faults:
@@ -231,8 +241,17 @@ class SimulatedScheduler:
     def _signal(self, rank: int) -> None:
         if rank in self.asked:
             self.trace.append(TurnTaken(rank, "gets SIGTERM"))
-            if (step := self.asked[rank]()) is not None:
-                self.stops.append(StopAsked(rank, step))
+            self._note(rank, self.stops)
+            self.asked[rank].suspend()
+
+    def _jump(self, rank: int) -> None:
+        self.trace.append(TurnTaken(rank, "sees the clock jump"))
+        self._now += JUMP
+        self._note(rank, self.jumps)
+
+    def _note(self, rank: int, places: list[AtStep]) -> None:
+        if rank in self.asked and (step := self.asked[rank].steps_made()) is not None:
+            places.append(AtStep(rank, step))
 
     def _fall_asleep(self, rank: int) -> None:
         assert self.case.asleep is not None

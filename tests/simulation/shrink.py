@@ -36,6 +36,7 @@ class Shrinking:
             "ghost": 0.0,
             "asleep": None,
             "slow": (),
+            "longest": 6,
         }
         if self.takes(drawn=(), order="random", **nothing):
             return
@@ -45,7 +46,8 @@ class Shrinking:
 
     def drop_faults(self) -> None:
         """Drops faults that do not matter."""
-        for kind in ("kills", "signals"):
+        self.takes(cut=0)
+        for kind in ("kills", "signals", "jumps"):
             for fault in getattr(self.case, kind):
                 self.takes(**{kind: tuple(f for f in getattr(self.case, kind) if f != fault)})
 

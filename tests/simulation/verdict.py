@@ -10,10 +10,12 @@ from helpers.once import once
 from helpers.training.recovered import Left
 
 from nnmpi.comm.transport.base import AbortedError
+from nnmpi.io.checkpoints.read import newest_of
 from nnmpi.run.recovery.recovery import NothingLeftError
 from simulation import oracles
 from simulation.case import Case
-from simulation.files import files_are_whole, in_memory
+from simulation.disk import Tree, write_tree
+from simulation.files import PowerCut, files_are_whole, in_memory
 from simulation.held import meetings
 from simulation.layouts import LAYOUTS
 from simulation.oracles import Observed
@@ -60,10 +62,17 @@ def undisturbed(name: str) -> Undisturbed:
 def verdict(case: Case) -> Verdict:
     """Runs a case, and judges what is left; a run that was suspended is resumed."""
     with in_memory() as folder:
-        ended = _run(case, folder)
+        power = PowerCut(case, Path(folder), CHECKPOINTS)
+        with power.happens():
+            ended = _run(case, folder)
         try:
+            if power.error is not None:
+                raise power.error
             files_are_whole(Path(folder, CHECKPOINTS))
-            return _judged(case, ended, folder)
+            result = _judged(case, ended, folder)
+            if power.left is not None and not result.is_bad:
+                _check_after_a_power_cut(case, power.left)
+            return result
         except AssertionError as error:
             return Verdict("wrong", str(error) or traceback.format_exc(), ended.scheduler)
 
@@ -90,10 +99,12 @@ def _judged(case: Case, ended: Ended, folder: str) -> Verdict:
     if not left:
         return Verdict("good", "no rank is left", scheduler)
     plain, marks = undisturbed(case.layout).first, scheduler.marks
-    observed = Observed(case, left, plain, marks, met, stops=scheduler.stops)
+    when = {"stops": scheduler.stops, "jumps": scheduler.jumps}
+    observed = Observed(case, left, plain, marks, met, **when)
     oracles.ranks_end_alike(observed)
     oracles.a_stop_is_kept(observed)
     oracles.a_stop_is_in_time(observed)
+    oracles.a_jump_is_heeded(observed)
     oracles.losses_are_kept_until_a_death(observed)
     oracles.ranks_go_on_from_the_newest_version(observed)
     if observed.layout.saves:
@@ -103,7 +114,7 @@ def _judged(case: Case, ended: Ended, folder: str) -> Verdict:
         return Verdict("good", "", scheduler)
     oracles.steps_are_made_until_a_stop(observed)
     if left[0].last["event"] == "suspended":
-        _check_resumed(observed, folder)
+        _check_resumed(case, folder, observed.left[0].last["steps"])
     return Verdict("suspended", "", scheduler)
 
 
@@ -113,15 +124,25 @@ def _check_whole(observed: Observed) -> None:
     oracles.few_steps_are_made_again(observed)
 
 
-def _check_resumed(observed: Observed, folder: str) -> None:
-    """Checks that a run that was suspended goes on from its checkpoint, and ends as if nobody had
-    stopped it."""
-    ended = _run(Case(observed.case.layout, drawn=()), folder, resume=True)
+def _check_resumed(case: Case, folder: str, before: int) -> None:
+    """Checks that a run goes on from its checkpoint of a step, and ends as if nothing had ended
+    it."""
+    ended = _run(Case(case.layout, drawn=()), folder, resume=True)
     if ended.error is not None:
-        raise AssertionError("a suspended run cannot be resumed") from ended.error
+        raise AssertionError("a run cannot be resumed") from ended.error
     left = [rank for rank in ended.left if rank is not None]
-    resumed = observed._replace(
-        left=left, marks=ended.scheduler.marks, before=observed.left[0].last["steps"]
-    )
+    plain = undisturbed(case.layout).first
+    resumed = Observed(case, left, plain, ended.scheduler.marks, before=before)
     oracles.ranks_end_alike(resumed)
     _check_whole(resumed)
+
+
+def _check_after_a_power_cut(case: Case, tree: Tree) -> None:
+    """Checks that what is left of the files is enough to go on, unless nothing was written or all
+    steps were made."""
+    with in_memory() as folder:
+        write_tree(tree, Path(folder))
+        directory = Path(folder, CHECKPOINTS)
+        found = newest_of(directory) if directory.is_dir() else None
+        if found is not None and not found.about().complete:
+            _check_resumed(case, folder, found.step)
