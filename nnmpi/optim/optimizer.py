@@ -93,6 +93,10 @@ class Optimizer:
     whole = False
     """True if an update needs all elements of a parameter at once."""
 
+    decoupled: bool | None = None
+    """True if weight decay is that of AdamW, False if it is that of Adam; None if it may be both,
+    or there is only one."""
+
     takes_momentum = False
     """True if the option --momentum applies to this optimizer."""
 
@@ -335,6 +339,7 @@ class Optimizer:
         """
         if "param_groups" in state:
             states.check_groups(self.param_groups, state["param_groups"])
+            state = self._of_torch(state)
             given = states.by_name(state["state"])
             arrays = [*self._state_arrays(states.numbered(self.parameters))]
             values = states.checked(given, (x.place for x in arrays))
@@ -348,6 +353,20 @@ class Optimizer:
             values = states.checked(state, (x.place for x in arrays))
         for x in arrays:
             x.put(x.part_of(values[x.name]))
+
+    def _of_torch(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns a state dict of PyTorch's optimizer converted to one of this optimizer, and any
+        other as it is."""
+        if not any("foreach" in group for group in state["param_groups"]):
+            return state
+        from nnmpi.optim.torch_state import converted  # rarely
+
+        for group in state["param_groups"]:
+            for name in self._state_names({**self.defaults, **group}):
+                if name not in self.state_names:  # as that of momentum, if the state has it
+                    self.add_state(name)
+        names = self.state_names, self._state_names
+        return converted(state, self.parameters, *names, self.defaults, self.decoupled)
 
     def owned(self, i: int) -> Iterator[tuple[int, int]]:
         """Yields (lo, hi) of the ranges of parameter i that this rank updates."""
