@@ -100,6 +100,7 @@ and tests the rest.
     state_files     "nested"           the module that divides a state into arrays and a structure
                     "pickle"           (path): the content of a file of PyTorch
                     "tensors"          (path): the tensors of a state_dict of PyTorch, by name
+                    "torch"            (state, path): writes a file of PyTorch
                     "streams"          the module that saves to open files, and loads from them
     datasets        before a colon     a DatasetEntry, for data sets whose names begin so
     data_options    an option          (config): arguments of `nnmpi.data.load`
@@ -908,6 +909,7 @@ ADD_ONS = {
                 "nested": "nnmpi.io.nested",
                 "streams": "nnmpi.io.streams",
                 "pickle": "nnmpi.io.torch_files.reading:read",
+                "torch": "nnmpi.io.torch_files.writing:write",
                 "tensors": "nnmpi.io.torch_files.tensors:tensors",
             }
         },

@@ -39,6 +39,9 @@ WRITE = "nnmpi.save(model.state_dict(), path)"
 FILE = "file_sha256"
 """The metadata key of the digest of header and tensors, with zeros in the digest's place."""
 
+OF_TORCH = (".pt", ".pth", ".pth.tar")
+"""The ends of the names of PyTorch's files."""
+
 BLANK = "0" * 64
 BLOCK = 1 << 20  # bytes that are read at once
 
@@ -58,9 +61,11 @@ def save(
 ) -> None:
     """Writes a state dictionary to a file, atomically: after a failure an old file is unchanged.
 
-    `path` may also be an open file, such as io.BytesIO. The state may also be an array, or a nested
-    dict, list or tuple of numbers, strings and arrays, which `load` returns with tensors in the
-    place of arrays. `metadata` may be that of another file; digests in it are replaced or left out.
+    A file called .pt, .pth or .pth.tar is one of PyTorch, which `torch.load` reads; all others are
+    safetensors. `path` may also be an open file, such as io.BytesIO. The state may also be an
+    array, or a nested dict, list or tuple of numbers, strings and arrays, which `load` returns with
+    tensors in the place of arrays. `metadata` may be that of another file; digests in it are
+    replaced or left out.
 
     A run of a Trainer writes this metadata:
 
@@ -79,6 +84,10 @@ def save(
         addons.needed("state_files", "streams").save(state, path, metadata)
         return
     _check_given(state, path)
+    if Path(path).name.endswith(OF_TORCH):
+        _check_no_metadata(path, metadata)
+        addons.needed("state_files", "torch")(state, path)
+        return
     kept = {key: text for key, text in (metadata or {}).items() if key not in OF_STATE}
     for key, text in kept.items():
         if not (isinstance(key, str) and isinstance(text, str)):
@@ -93,6 +102,12 @@ def save(
         arrays, kept[STRUCTURE] = addons.needed("state_files", "nested").flattened(state, path)
     index = [HeaderRow(name, a.dtype, a.shape) for name, a in arrays.items()]
     write(path, index, arrays.values(), kept, {})
+
+
+def _check_no_metadata(path: Any, metadata: Mapping[str, str] | None) -> None:
+    if metadata:
+        better = shown(Path(path).with_suffix(".safetensors").name)
+        raise ValueError(f"files of PyTorch, as {shown(path)}, have no metadata: name it {better}")
 
 
 def _check_given(state: Any, path: Any) -> None:

@@ -1,1 +1,1 @@
-"""PyTorch's own files, .pt and .pth, read without PyTorch and without running code in them."""
+"""PyTorch's own files, .pt and .pth, read and written without PyTorch, and without running code."""
