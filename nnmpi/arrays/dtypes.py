@@ -115,6 +115,12 @@ def named(name: str) -> Any:
     return np.dtype(name)
 
 
+def on_paper(name: str) -> np.dtype[Any]:
+    """Returns the dtype with this name for plans and arrays without data, where only its size
+    matters: without ml_dtypes, float16 takes the place of bfloat16."""
+    return np.dtype("float16") if name == "bfloat16" and not has_bfloat16() else np.dtype(name)
+
+
 def has_bfloat16() -> bool:
     """True if ml_dtypes is installed, so that NumPy has bfloat16."""
     try:

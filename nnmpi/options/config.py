@@ -299,7 +299,6 @@ class Config(*(part.options for part in _PARTS if part.options)):  # type: ignor
     def __post_init__(self) -> None:
         for entry in options():
             object.__setattr__(self, entry.name, checked(entry, getattr(self, entry.name)))
-        dtypes.named(self.dtype)
 
     @property
     def cuts_positions(self) -> bool:

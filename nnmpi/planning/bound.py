@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.arrays import dtypes
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.nn.recompute import recomputed_with
 from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB, strategy_of
@@ -85,7 +86,7 @@ class LowerBounds:
 
     def __init__(self, arranger: Arranger, costs: CostModel) -> None:
         self._arranger, self._costs = arranger, costs
-        self._dtype = np.dtype(arranger.plain.dtype)
+        self._dtype = dtypes.on_paper(arranger.plain.dtype)
         self._itemsize = self._dtype.itemsize
         # a bucket has a slot of its own, or there are as many slots as what runs again takes
         graph = arranger.graph

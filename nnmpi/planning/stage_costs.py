@@ -4,8 +4,7 @@ predicts the bubble of its pipeline."""
 from math import ceil
 from typing import Any
 
-import numpy as np
-
+from nnmpi.arrays import dtypes
 from nnmpi.collectives.price import NEAR, Link
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -37,7 +36,7 @@ def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost
     """Returns the predicted cost of each unit of a model (a part, usually a layer) for a
     micro-batch of `samples` samples of type `dtype`. The activation bytes of a unit are those of
     its output alone."""
-    graph, itemsize = times.graph, np.dtype(dtype).itemsize
+    graph, itemsize = times.graph, dtypes.on_paper(dtype).itemsize
     parameters = (sum(graph.variables[v].size for v in unit.variables) for unit in times.units)
     made = ([e for k in unit.nodes for e in graph.nodes[k].outputs] for unit in times.units)
     kept = (samples * sum(graph.edges[e].elements for e in edges) for edges in made)

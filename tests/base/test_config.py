@@ -11,7 +11,8 @@ import pytest
 from helpers.datafiles import refused
 from helpers.options import another
 
-from nnmpi import train
+from nnmpi import Trainer, train
+from nnmpi.comm import comm_self
 from nnmpi.options import features
 from nnmpi.options.cli import from_toml
 from nnmpi.options.config import Config, options
@@ -242,11 +243,10 @@ def test_a_layout_that_cuts_positions_sets_no_other_option() -> None:
         strategies.check(replace(config, cp=2), 4)
 
 
-def test_bfloat16_needs_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Config(dtype="bfloat16").dtype == "bfloat16"
+def test_training_in_bfloat16_needs_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with refused("dtype bfloat16 needs the package ml_dtypes", "pip install", "or use float16"):
-        Config(dtype="bfloat16")
+        Trainer(Config("iris-mlp", data="iris", dtype="bfloat16"), comm=comm_self())
 
 
 def test_only_options_of_core_are_given_by_position() -> None:

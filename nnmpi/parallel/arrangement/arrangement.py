@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.arrays import dtypes
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.collectives.step import chunk_start
 from nnmpi.nn.graph import Graph
@@ -220,7 +221,7 @@ class Arrangement:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of the parameters that layers use, and of gradients."""
-        return np.dtype(self.config.dtype)
+        return dtypes.on_paper(self.config.dtype)
 
     @property
     def updated_dtype(self) -> np.dtype[Any]:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import NamedTuple
 
-import numpy as np
-
 from nnmpi import addons
+from nnmpi.arrays import dtypes
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import power_of_two
@@ -177,7 +176,7 @@ def _lack(
     """Returns an error text if a node has too little shared memory for all groups of replicas on
     it, which sum gradients there and may keep their parameters there; else "". `lengths` is a dict:
     coordinates (pp, tp) -> the number of elements of the flat buffer on these ranks."""
-    dtype = np.dtype(config.dtype)
+    dtype = dtypes.on_paper(config.dtype)
 
     @cache
     def memory(n: int, ranks: int) -> int:

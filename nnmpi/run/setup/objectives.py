@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.arrays import dtypes
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import tensor
 from nnmpi.comm import Comm
@@ -180,10 +181,10 @@ def model_graph(
     that do not fit in memory.
     """
     label = f"model {shown(config.model)} and data {shown(dataset.name)} do not fit"
-    x = dataset.train.x
+    x, dtype = dataset.train.x, dtypes.on_paper(config.dtype)
 
     def arguments(n: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        given = each(tensor, zeros(x, n, config.dtype))
+        given = each(tensor, zeros(x, n, dtype))
         if isinstance(given, dict):
             return (), given
         return given if isinstance(given, tuple) else (given,), {}
@@ -197,7 +198,7 @@ def model_graph(
     try:
         _check_call(model, x)
         graph = trace(
-            *(model, arguments, config.dtype, check),
+            *(model, arguments, dtype, check),
             labels=labels,
             objective=lambda sharding, axis: objective(loss, {}, sharding, axis),
             build=build,

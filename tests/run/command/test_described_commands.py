@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -48,6 +50,28 @@ def test_simulate_layout_and_explain_predict_one_time(capsys):
     assert simulate.main(shlex.split(f"layout {llama} {LAYOUT} --json")) == 0
     simulated = json.loads(capsys.readouterr().out)
     assert simulated["seconds"] == pytest.approx(explained["seconds"], rel=1e-12)
+
+
+WITHOUT_ML_DTYPES = """
+import sys
+
+sys.modules["ml_dtypes"] = None  # importing it raises ImportError
+from nnmpi import plan, simulate
+
+*options, layout = sys.argv[1:]
+status = plan.main([*options, "--explain=" + layout])
+sys.exit(status or simulate.main(["layout", *options, *layout.split(), "--list"]))
+"""
+
+
+def test_bfloat16_is_planned_without_the_package_that_computes_in_it(capsys):
+    options, layout = shlex.split(f"{GPT} --vocabulary 100 --dtype bfloat16"), "--dp 4 --zero 1"
+    assert plan.main([*options, f"--explain={layout}"]) == 0
+    assert simulate.main(["layout", *options, *layout.split(), "--list"]) == 0
+    command = [sys.executable, "-c", WITHOUT_ML_DTYPES, *options, layout]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == capsys.readouterr().out
 
 
 @pytest.mark.one_in(3)
