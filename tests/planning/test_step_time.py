@@ -16,6 +16,7 @@ from nnmpi.planning.machine import TYPICAL, Machine, UnitTimes
 from nnmpi.planning.network_speed import gbit_of_shares
 from nnmpi.planning.step_time import StepTime, step_model, step_time
 from nnmpi.run.planning.explained import parts_of_step
+from nnmpi.schedules.op import Kind
 
 MLP = Config(
     model="mlp:20-30-30-30-30-10", data="synthetic:20:10:1000", batch_size=32, optimizer="sgd"
@@ -64,6 +65,25 @@ def test_sums_between_nodes_hide_behind_the_last_backward_pass() -> None:
     alone = 6 * (0.5 + last * 1e-4) + 3 * last * 1e-5
     assert times(several, dp=4).sums == pytest.approx(alone)
     assert alone < whole.sums
+
+
+@pytest.mark.parametrize("seconds_per_byte", [0.015, 0.04])
+def test_sums_of_an_interleaved_stage_hide_behind_p_passes_of_the_stage_in_front(
+    seconds_per_byte: float,
+) -> None:
+    """A rank with stages 0 and p makes the last p backward passes of stage p, then those of stage
+    0: the sum of stage p begins p passes before the end."""
+    p, config = 2, replace(MLP, model="mlp:20-30-30-30-10", bucket_mb=1e-3)
+    machine = measured(config, FREE_LINKS._replace(far=Link(0, seconds_per_byte)), SECONDS)
+    there = planning(config, 4, 4, machine)
+    layout = Candidate(pp=p, dp=2, micro_batches=4, schedule="interleaved")
+    a = there.arranger.arranged(layout)
+    rank, *_ = step_model(a, there.costs).ranks
+    sums = [4 * (b.stop - b.start) * seconds_per_byte for b in a.model_on(0).buckets]
+    backward = rank.compute[0][Kind.B]
+    hidden = min(sums[0], p * backward)  # of stage p, which has the first bucket
+    assert backward < hidden
+    assert rank.waits.sums == pytest.approx(sum(sums) - hidden)
 
 
 @pytest.mark.parametrize("micro", [1, 2, 4, 8])
