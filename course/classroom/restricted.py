@@ -7,6 +7,7 @@ from the process in which all this is.
 
 import ast
 import builtins
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -35,27 +36,49 @@ CLOSED = ("numpy.ctypeslib", "numpy.distutils", "numpy.f2py", "numpy.testing")
 """Parts of these that run code from texts, or a compiler."""
 
 UNSAFE = {
+    "contextlib": ("redirect_stderr", "redirect_stdout"),  # replace any attribute of sys
+    "dataclasses": ("make_dataclass",),  # runs names of fields, in the module types
+    "enum": ("global_enum", "global_enum_repr", "global_flag_repr", "global_str"),  # write modules
+    "functools": (
+        *("singledispatch", "singledispatchmethod"),  # run annotations
+        *("update_wrapper", "wraps"),  # read attributes by texts
+    ),
     "operator": ("attrgetter", "methodcaller"),  # read attributes by texts
     "typing": ("ForwardRef", "evaluate_forward_ref", "get_type_hints"),  # run annotations
-    "builtins": ("breakpoint", "compile", "eval", "exec", "help", "input", "open"),
+    "builtins": ("breakpoint", "compile", "eval", "exec", "help", "input", "open", "vars"),
     "numpy": (
         *("DataSource", "fromfile", "fromregex", "genfromtxt", "load", "loadtxt", "memmap"),
         *("NpzFile", "open_memmap", "read_array", "save", "savetxt", "savez", "savez_compressed"),
+        *("info", "recfromcsv", "recfromtxt", "test"),
     ),
 }
 """Names of open packages that run texts, or read and write files, which may be code too."""
 
 FRAMES = (
     *("ag_frame", "cr_frame", "gi_frame", "tb_frame"),
+    *("ag_code", "cr_code", "f_code", "gi_code"),
     *("f_back", "f_builtins", "f_globals", "f_locals"),
 )
-"""Attributes that lead from a generator or an error to the variables of other functions."""
+"""Attributes that lead from a generator or an error to the variables of other functions, or to code
+that can be changed."""
 
-CLOSED_ATTRIBUTES = ("ctypes", "dump", "tofile")
-"""Attributes of arrays that lead to memory and files."""
+CLOSED_ATTRIBUTES = ("_evaluate", "ctypes", "dump", "tofile")
+"""Attributes of arrays that lead to memory and files, and of annotations that run them."""
+
+CLOSED_NAMES = (
+    *("__annotations__", "__dataclass_fields__", "__match_args__", "__module__"),
+    *("__builtins__", "__import__"),
+)
+"""Names by which a class runs texts or reads attributes, and by which modules are imported."""
+
+GENERATED = ("__delattr__", "__setattr__")
+"""Private attributes in the code that dataclasses make."""
 
 LOADERS = ("__loader__", "__spec__")
 """Names among the built-in functions of what loads any module."""
+
+ADAPTERS = "adapters"
+"""The name of the module of adapters.py."""
 
 HARMLESS = ("__class__", "__doc__", "__init__", "__module__", "__name__", "__qualname__")
 ON_SELF = ("self", "cls")
@@ -72,11 +95,13 @@ def private_reads(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Attribute):
             if is_private(node.attr, _is_of_self(node) or node.attr in own):
                 yield f"line {node.lineno} reads {ast.unparse(node)}"
-        elif isinstance(node, ast.Name) and node.id in ("__builtins__", "__import__"):
+        elif isinstance(node, ast.Name) and node.id in CLOSED_NAMES:
             yield f"line {node.lineno} reads {node.id}"
         elif isinstance(node, ast.MatchClass):
             for name in filter(is_private, node.kwd_attrs):
                 yield f"line {node.cls.lineno} reads {name}"
+            if node.patterns:  # of attributes that the class names in __match_args__
+                yield f"line {node.cls.lineno} reads attributes of {ast.unparse(node.cls)} by place"
 
 
 def _is_of_self(node: ast.Attribute) -> bool:
@@ -99,7 +124,7 @@ def is_private(name: str, is_own: bool = False) -> bool:
     """True for a private attribute; adapters may read their own with one underscore."""
     if name in FRAMES or name in CLOSED_ATTRIBUTES:
         return True
-    own = is_own and not (name.startswith("__") and name.endswith("__"))
+    own = is_own and not name.endswith("_")  # those are Python's, as __x__, or enum's, as _x_
     return name.startswith("_") and name not in HARMLESS and not own
 
 
@@ -117,7 +142,7 @@ class _Shown(ModuleType):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if not _is_shown(module, name):
             raise HiddenError(f"{self.__name__}.{name} is refused")
-        value = getattr(module, name)
+        value = dataclass if name == "dataclass" else getattr(module, name)
         setattr(self, name, shown_module(value) if isinstance(value, ModuleType) else value)
         return self.__dict__[name]
 
@@ -144,6 +169,34 @@ def is_open(name: str) -> bool:
     """True if adapters may import the module of this name."""
     is_part = any(part.startswith("_") for part in name.split(".")[1:])
     return name.partition(".")[0] in OPEN and not is_part and not name.startswith(CLOSED)
+
+
+# ---- dataclasses, which run a text that they make of the names of fields
+
+
+def dataclass(cls: Any = None, /, **options: Any) -> Any:
+    """`dataclasses.dataclass` for classes of adapters.py: it runs code in the module that a class
+    names as its own."""
+
+    def made(cls: Any) -> Any:
+        if type(cls) is not type or type(cls.__module__) is not str or cls.__module__ != ADAPTERS:
+            raise HiddenError(
+                "dataclass of a class of another module, or of a metaclass, is refused"
+            )
+        return dataclasses.dataclass(cls, **options)
+
+    return made if cls is None else made(cls)
+
+
+def run_generated(text: str, *namespaces: Any) -> None:
+    """Runs the code that a dataclass makes; raises HiddenError if a name of a field in it reads
+    what adapters may not read."""
+    for node in ast.walk(ast.parse(text)):
+        name = str(getattr(node, "attr", getattr(node, "id", "")))
+        is_closed = isinstance(node, ast.Attribute) and is_private(name, is_own=True)
+        if (is_closed and name not in GENERATED) or name in CLOSED_NAMES:
+            raise HiddenError(f"a field of a dataclass that reads {name} is refused")
+    exec(text, *namespaces)
 
 
 def shown_builtins(imported: Callable[..., Any]) -> dict[str, Any]:

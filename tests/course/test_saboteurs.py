@@ -79,9 +79,95 @@ def test_what_leads_elsewhere_or_too_deep_is_refused(
     assert words in fault(written(tmp_path, body), process)
 
 
+ESCAPES = {
+    "a dataclass of another module": (
+        "class A:\n    __module__ = 'os'\n    a: int\ndataclasses.dataclass(A)",
+        "reads __module__, which is private",
+    ),
+    "a dataclass of another module, by type": (
+        "A = type('A', (), {'__mod' + 'ule__': 'os'})\ndataclasses.dataclass(A)",
+        "dataclass of a class of another module",
+    ),
+    "annotations that are code": (
+        "class A:\n    __annotations__ = {'__class__, getpid()': int}\n"
+        "dataclasses.dataclass(init=False)(A)",
+        "reads __annotations__, which is private",
+    ),
+    "annotations that are code, by type": (
+        "A = type('A', (), {'__anno' + 'tations__': {'x.__globals__, x': int}})\n"
+        "dataclasses.dataclass(init=False, repr=False)(A)",
+        "a field of a dataclass that reads __globals__ is refused",
+    ),
+    "a field that is code": (
+        "@dataclasses.dataclass\nclass A:\n    a: int = 0\n"
+        "dataclasses.fields(A)[0].name = 'x.__globals__, x'\n"
+        "@dataclasses.dataclass(init=False, repr=False)\nclass B(A):\n    b: int = 1",
+        "a field of a dataclass that reads __globals__ is refused",
+    ),
+    "a dataclass by a function": (
+        "dataclasses.make_dataclass('A', ['a'])",
+        "dataclasses.make_dataclass is refused",
+    ),
+    "annotations that are run": (
+        "from functools import singledispatch",
+        "functools.singledispatch is refused",
+    ),
+    "an annotation that is run": (
+        "class A:\n    def _evaluate(self): ...\n"
+        "typing.get_args(typing.List['x.__globals__'])[0]._evaluate({}, {}, frozenset())",
+        "._evaluate, which is private",
+    ),
+    "attributes by texts": (
+        "from functools import update_wrapper",
+        "functools.update_wrapper is refused",
+    ),
+    "attributes by a decorator": (
+        "from functools import wraps",
+        "functools.wraps is refused",
+    ),
+    "attributes of sys": (
+        "class A(contextlib.redirect_stdout):\n    _stream = 'modules'",
+        "contextlib.redirect_stdout is refused",
+    ),
+    "members in a module": ("from enum import global_enum", "enum.global_enum is refused"),
+    "members from a module": (
+        "class A:\n    def _convert_(self): ...\nenum.Enum._convert_('E', 'os', bool)",
+        "reads enum.Enum._convert_, which is private",
+    ),
+    "the methods of a type": (
+        "vars(type)['__subclasses__'](object)",
+        "vars is refused",
+    ),
+    "a pattern by place": (
+        "class M(type):\n    def __instancecheck__(self, x): return True\n"
+        "A = M('A', (), {'__match' + '_args__': ('__glo' + 'bals__',)})\n"
+        "match x:\n    case A(g): ...",
+        "reads attributes of A by place",
+    ),
+    "other names in code": (
+        "(x.a for x in []).gi_code.replace(co_names=('__globals__',))",
+        "gi_code, which is private",
+    ),
+    "a file of tests": ("np.test(extra_argv=['x'])", "numpy.test is refused"),
+}
+"""What ran any text, each by a module that adapters may import."""
+
+
+@pytest.mark.parametrize(("top", "words"), ESCAPES.values(), ids=ESCAPES)
+def test_what_ran_any_text_is_refused(
+    top: str, words: str, tmp_path: Path, process: StudentProcess
+) -> None:
+    modules = "import contextlib, dataclasses, enum, typing\nimport numpy as np\n"
+    assert words in fault(written(tmp_path, "pass", modules + top), process)
+
+
 @pytest.mark.parametrize(
     "top",
     [
+        "from dataclasses import *\n@dataclass(frozen=True, order=True, slots=True)\nclass A:\n"
+        "    _a: int\n    b: list = field(default_factory=list)\na = A(1, [2])\n"
+        "assert a == A(1, [2]) and a < A(2) and repr(replace(a, b=[])) == 'A(_a=1, b=[])'\n"
+        "match a:\n    case A(b=[2]): assert fields(a)",
         "import numpy.linalg as la\nassert la.norm(np.ones(4)) == 2 == np.linalg.norm(np.ones(4))",
         "from numpy.random import default_rng\nassert np.random.default_rng(1).random() < 1",
         "from collections.abc import Callable\nfrom functools import *\nassert reduce and partial",
