@@ -155,7 +155,8 @@ def remove(folder: Path) -> None:
 
 def replace(part: Path, folder: Path) -> None:
     """Renames `part`, the temporary folder of a complete checkpoint, to its final name `folder`. An
-    older checkpoint of that name is renamed first, and removed afterwards.
+    older checkpoint of that name is renamed first, and removed once the new name is on disk. After
+    an error both have their old names.
 
     If the writer is killed between the two renames, `part` remains intact, and `clean` renames it
     later.
@@ -166,14 +167,13 @@ def replace(part: Path, folder: Path) -> None:
         os.rename(folder, old)  # no folder can be renamed to one that is not empty
     try:
         os.rename(part, folder)
-    except OSError:
-        with suppress(FileNotFoundError):
-            os.rename(old, folder)
-        raise
-    try:
         sync(folder.parent)
-    finally:
-        shutil.rmtree(old, ignore_errors=True)
+    except OSError:
+        for new_name, name in ((folder, part), (old, folder)):
+            with suppress(FileNotFoundError):
+                os.rename(new_name, name)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def make_part(directory: Path, step: int) -> None:

@@ -14,6 +14,7 @@ from helpers.training.made_checkpoints import about_run, made, read, written, wr
 
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.checkpoints import keep
 from nnmpi.io.checkpoints.keep import check_empty, folder_of, part_of
 from nnmpi.io.checkpoints.manifest import read_manifest
 from nnmpi.io.checkpoints.read import newest, newest_of, use_newest
@@ -225,6 +226,31 @@ def test_one_of_the_same_step_is_replaced(tmp_path: Path) -> None:
     threads.run(2, written, tmp_path, [2])
     assert read_by(1, tmp_path) == (2, ())
     assert sorted(os.listdir(tmp_path)) == ["step-00000001", "step-00000002"]
+
+
+def test_one_that_is_not_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new one has its name, which cannot be synced to the disk."""
+    plain = keep.sync
+
+    def fails(path: Path) -> None:
+        if path == tmp_path:
+            raise OSError(5, "Input/output error")
+        plain(path)
+
+    writer, told = Writer(tmp_path, comm_self()), []
+    for i in range(2):
+        writer.start(made(comm_self(), 1), about_run([np.full(3, i)]))
+        told.append(writer.finish())
+        monkeypatch.setattr(keep, "sync", fails)
+    writer.close()
+    assert [result and result.problem.partition(": ")[2] for result in told] == [
+        "",
+        "Input/output error",
+    ]
+    assert os.listdir(tmp_path) == ["step-00000001"]
+    found, _ = read(comm_self(), tmp_path)
+    assert found is not None
+    assert found.about().callbacks[0][1][0].tolist() == [0, 0, 0]
 
 
 def test_what_killed_writers_have_left_is_removed(tmp_path: Path) -> None:
