@@ -104,13 +104,13 @@ CALLS: dict[str, Any] = {
         ]
     ),
     "sizes by name": lambda T, t: (
-        *(T.zeros(size=(2, 3)), T.ones(size=(2,)), T.empty(size=[1, 2]) * 0),
+        *(T.zeros(size=(2, 3)), T.ones(size=(2,)), T.zeros_like(T.empty(size=[1, 2]))),
         *(T.rand(size=(2, 3)) * 0, T.randn(size=(4,)) * 0, t.new_zeros(size=(2,))),
         *(T.randint(0, 1, size=(2,)), T.full(size=(2,), fill_value=3), t.new_ones(size=(1,))),
     ),
     "the class as a function": lambda T, t: (
-        *(T.Tensor(2, 3) * 0, T.Tensor([1, 2]), T.Tensor([[1.5], [2.0]]), T.Tensor()),
-        *(T.Tensor(1, 2, 3, 4) * 0, T.Tensor(3) * 0),
+        *(T.Tensor([1, 2]), T.Tensor([[1.5], [2.0]]), T.Tensor(), T.Tensor((1.5, 2))),
+        *(T.zeros_like(u) for u in (T.Tensor(2, 3), T.Tensor(1, 2, 3, 4), T.Tensor(3))),
     ),
     "another format": lambda T, t: t.to(
         memory_format=T.channels_last, dtype=T.float32
@@ -230,16 +230,16 @@ def test_limits_print_as_in_pytorch() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (((2, 3),), r"may be a size or elements: write nnmpi.zeros\(\(2, 3\)\)"),
-        ((3.5,), r"write nnmpi.tensor\(3.5\)"),
-        ((None,), "needs a list, an array or sizes"),
+        ((2, 3), r"may be t.size\(\) or elements: write nnmpi.zeros\(\(2, 3\)\)"),
+        (3.5, r"not 3.5: write nnmpi.tensor\(number\)"),
+        (None, "has a list or sizes, not None"),
     ],
 )
 def test_what_a_tensor_is_not_made_of(given: Any, words: str) -> None:
-    for make in (nnmpi.Tensor, nnmpi.FloatTensor) if given[0] else (nnmpi.Tensor,):
-        with pytest.raises(TypeError, match=words):
-            make(*given)
+    with pytest.raises(TypeError, match=words):
+        nnmpi.Tensor(given)
     assert nnmpi.Tensor([1.0], requires_grad=True).requires_grad
+    assert nnmpi.LongTensor((2, 3)).tolist() == nnmpi.FloatTensor((2, 3)).tolist() == [2, 3]
 
 
 def test_a_variable_is_a_tensor_without_history() -> None:

@@ -29,25 +29,19 @@ class TypedConstructor:
         """A tensor with the elements of a list, an array or a tensor, or a tensor of the given
         sizes."""
         if len(args) == 1 and not isinstance(args[0], int):
-            self._check(args[0])
             return tensor(args[0], self.dtype, device=device)
         return empty(*(args or (0,)), dtype=self.dtype, device=device)
-
-    def _check(self, data: Any) -> None:
-        """Raises TypeError for a number, and for a tuple: in PyTorch it may be a `torch.Size`."""
-        if isinstance(data, float):
-            raise TypeError(f"{data} is neither a size nor a list: write nnmpi.tensor({data})")
-        if isinstance(data, tuple) and data:
-            raise TypeError(
-                f"{data!r:.40} may be a size or elements: write nnmpi.zeros({data!r:.40}) for a "
-                f"tensor of this size, nnmpi.tensor({data!r:.40}) for one with these elements"
-            )
 
     def array(self, data: Any, *others: Any) -> tuple[Array, bool]:
         """Returns (array, requires_grad) for the constructor of tensors, which takes a list and
         whether the tensor requires a gradient, or sizes."""
-        if data is None:
-            raise TypeError("a tensor needs a list, an array or sizes, and got None")
+        if data is None or isinstance(data, float):
+            raise TypeError(f"a tensor has a list or sizes, not {data}: write nnmpi.tensor(number)")
+        if isinstance(data, tuple) and {*map(builtins.type, data)} == {int}:
+            raise TypeError(
+                f"{data!r:.40} may be t.size() or elements: write nnmpi.zeros({data!r:.40}) for a "
+                f"tensor of this size, nnmpi.tensor({data!r:.40}) for one with these elements"
+            )
         if others[0] is True or others[0] is False:
             sizes, needs = () if data == () else (data,), others[0]
         else:
