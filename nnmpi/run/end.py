@@ -1,4 +1,4 @@
-"""The end of a run: checks that the loss is finite, makes the last event, writes the file of
+"""The end of a run: checks that the loss has not diverged, makes the last event, writes the file of
 --save, and reports errors."""
 
 import math
@@ -15,9 +15,18 @@ from nnmpi.run.run_state import StepPhase
 from nnmpi.run.session import Session
 from nnmpi.run.training import Training
 
+MOST_RISE = 1e6
+"""The loss of a run has diverged if it ends above that many times its first value, or above that
+many times 1 if it began below 1. Losses that rise for a reason, such as returns of an agent that
+learns, stay far below, and so do losses that begin near 0 or below."""
+
+
+OR_ELSE = "--clip-norm 1 or --lr-schedule warmup:100"
+"""Other remedies for a loss that diverges than a smaller learning rate."""
+
 
 class DivergedError(AgreedError):
-    """Ends a run because the loss is NaN or infinite."""
+    """Ends a run because the loss is NaN or infinite, or far above where it began."""
 
 
 def check_finite(session: Session, quantity: str, value: float, step: int) -> None:
@@ -29,7 +38,24 @@ def check_finite(session: Session, quantity: str, value: float, step: int) -> No
         saved = "; nothing was saved" if session.config.save else ""
         raise DivergedError(
             f"the {quantity} became {value} at step {step} with learning rate {lr:g}; "
-            f"try {remedy}, --clip-norm 1 or --lr-schedule warmup:100{saved}"
+            f"try {remedy}, {OR_ELSE}{saved}"
+        )
+
+
+def check_rise(trainer: Training) -> None:
+    """Raises DivergedError if the run ends with a loss that has diverged (see MOST_RISE). That goes
+    for both the mean loss of the last epoch and the test loss, so one bad step does not count.
+    Every rank calls it."""
+    run = trainer.run
+    losses = run.first_loss, run.metrics["loss"], run.metrics["test_loss"]
+    # ranks that have joined since know no first loss, and must come to the same result
+    first, last, test = map(min, zip(*gather_objects(trainer.comm, losses), strict=True))
+    if min(last, test) > MOST_RISE * max(first, 1):
+        base = trainer.session.optimizer.param_groups[0]["lr"]
+        raise DivergedError(
+            f"the loss diverged: {first:.4g} in the first step, {last:.4g} in the last epoch and "
+            f"{test:.4g} on the test samples, with --lr {base:g}; "
+            f"try --lr {base / 10:g}, {OR_ELSE}"
         )
 
 

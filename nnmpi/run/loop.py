@@ -151,6 +151,8 @@ def _end(trainer: Training) -> Event:
         trainer.session.check_copies()
         end.save(trainer.session)
         trainer.session.check_copies(buffers=True)  # after saving: a difference loses nothing
+        if not trainer.run.is_stopped:
+            end.check_rise(trainer)  # after saving: the model may be wanted nevertheless
     result = end.result(trainer, trainer.checkpoints.finish(), is_suspended)
     trainer.run.report_event("result", result)
     call(trainer, "on_end", result)

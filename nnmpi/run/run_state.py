@@ -4,6 +4,7 @@ It has no reference to the Trainer, the session or the data. The object that mak
 reference to it, and may live on until garbage is collected.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
 from nnmpi.io.files.loading import Loaded
 from nnmpi.io.output import Event, NullReport, Report
 from nnmpi.io.output.pace import NO_TIME, Pace, counts_tokens
-from nnmpi.metrics import Sums
+from nnmpi.metrics import Sums, mean
 from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
 from nnmpi.parallel.step.control import StepControl
@@ -58,6 +59,7 @@ class RunState:
     skipped     the number of steps without an update, because a value was not finite
     sums        sums of losses over the steps of the epoch so far
     first_step  the step at which `fit` began
+    first_loss  the loss of the first step that this rank has made since `fit` began; inf: none
     fit_calls   the number of calls of `fit`
     restored    the steps to which `restore` has taken the run, in order
     stop_at     the step after which all ranks have agreed to stop; None: they have not
@@ -96,6 +98,7 @@ class RunState:
         self._log_every = setup.config.log_every
         self.state, self.skipped, self.sums = StepState(), 0, Sums()
         self.first_step = self.fit_calls = self.sessions = self.reached = 0
+        self.first_loss = math.inf
         self.restored: tuple[int, ...] = ()
         self.stop_at, self.in_epoch = None, False
         self.metrics: Event = {}
@@ -128,6 +131,7 @@ class RunState:
         that are not made yet."""
         self.fit_calls, self.first_step, self.is_running = self.fit_calls + 1, self.state.step, True
         self.phase = StepPhase.BETWEEN_STEPS  # an error may have ended the last run in a step
+        self.first_loss = math.inf
         self.metrics, self.reported, self.changed = {}, ReportedEvents(), {}
         resumed = self.resumed if self.fit_calls == 1 else None
         self.pace = self.pace.again(resumed.pace if resumed else NO_TIME)
@@ -139,6 +143,8 @@ class RunState:
     def count_step(self, result: StepResult) -> None:
         """Updates the counters of the run (step, epoch and others) after a step, by its result."""
         self.state = result.state
+        if self.first_loss == math.inf:
+            self.first_loss = mean(result.loss, result.divisor)
         if result.request >= STOPS:
             self.stop_here()
         self.skipped += not result.updated

@@ -233,6 +233,14 @@ def a_loss_that_is_no_number_ends_all_ranks_alike(comm: Comm) -> None:
         assert same_on_all(comm, str(ended.value))
 
 
+def a_loss_that_ends_far_above_where_it_began_ends_all_ranks_alike(comm: Comm) -> None:
+    for layout in one_in(3, layouts(comm, SCHEDULES), "rose"):
+        case = {**case_of(layout, MLP), "lr": 1e9, "clip_norm": None, "optimizer": "adam"}
+        with pytest.raises(DivergedError, match="the loss diverged") as ended:
+            run(comm, **case, **layout)
+        assert same_on_all(comm, str(ended.value))
+
+
 def clouds(n: int = 40) -> tuple[np.ndarray, np.ndarray]:
     """Samples of three classes."""
     rng = np.random.default_rng(3)

@@ -166,3 +166,18 @@ def test_a_loss_that_is_not_finite_is_a_one_line_error(
     assert len(completed.err.splitlines()) == 1
     assert not Path("m.safetensors").exists()
     assert Path("run.jsonl").read_text() == completed.out
+
+
+def test_a_loss_that_ends_far_above_where_it_began_is_a_one_line_error(command: Command) -> None:
+    wild = ("--lr", "1e9", "--save", "m.safetensors", "--log", "run.jsonl")
+    completed = command(*IRIS, *wild)
+    assert completed.status == 1
+    assert [e["event"] for e in but_steps(completed.events)][-2:] == ["epoch", "failed"]
+    epoch, failed = but_steps(completed.events)[-2:]
+    assert completed.err == f"nnmpi.train: {failed['error']}\n"
+    assert len(completed.err.splitlines()) == 1
+    assert f"{epoch['loss']:.4g} in the last epoch" in completed.err
+    assert f"{epoch['test_loss']:.4g} on the test samples" in completed.err
+    assert "with --lr 1e+09; try --lr 1e+08, --clip-norm 1 or" in completed.err
+    assert Path("m.safetensors").exists()
+    assert Path("run.jsonl").read_text() == completed.out

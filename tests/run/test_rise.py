@@ -1,0 +1,45 @@
+"""Losses that end above where they began: which of them have diverged."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from nnmpi.comm import comm_self
+from nnmpi.run import end
+
+HEALTHY = {
+    "falls": (2.3, 0.1, 0.2),
+    "falls from far up, as of raw targets": (1e12, 1e9, 1e9),
+    "overfits": (2.3, 1e-9, 40.0),
+    "begins at 0, as of exact weights": (0.0, 30.0, 25.0),
+    "begins below 0, as of a density": (-3.0, 12.0, 11.0),
+    "falls below 0": (1.0, -1e12, -1e12),
+    "squared returns of an agent that learns": (0.01, 2.5e5, 2.6e5),
+    "one bad step": (2.3, 1e15, 2.1),
+    "test samples unlike the others": (2.3, 0.5, 1e8),
+    "no step was made": (math.inf, 1e9, 1e9),
+}
+DIVERGED = {
+    "of classes": (2.3, 3.6e8, 1.9e8),
+    "begins near 0": (1e-6, 1.1e6, 1.1e6),
+    "begins below 0": (-3.0, 2e6, 2e6),
+    "of raw targets": (1e12, 2e18, 2e18),
+}
+
+
+def check(first: float, last: float, test: float) -> None:
+    run = SimpleNamespace(first_loss=first, metrics={"loss": last, "test_loss": test})
+    session = SimpleNamespace(optimizer=SimpleNamespace(param_groups=[{"lr": 0.5}]))
+    end.check_rise(SimpleNamespace(run=run, session=session, comm=comm_self()))
+
+
+@pytest.mark.parametrize("case", HEALTHY)
+def test_a_healthy_run_has_not_diverged(case: str) -> None:
+    check(*HEALTHY[case])
+
+
+@pytest.mark.parametrize("case", DIVERGED)
+def test_a_loss_far_above_where_it_began_has_diverged(case: str) -> None:
+    with pytest.raises(end.DivergedError, match=r"with --lr 0\.5; try --lr 0\.05, --clip-norm 1"):
+        check(*DIVERGED[case])
