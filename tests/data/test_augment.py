@@ -11,6 +11,7 @@ from helpers.training.pipelined import CNN, equals, reference, run
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.data import Loader, Split, Standardiser, load
 from nnmpi.data.augment import augmented
+from nnmpi.data.loader import BatchSplit
 from nnmpi.options.terms import Augment
 
 X = np.random.default_rng(0).standard_normal((400, 2, 5, 4)).astype("float32")
@@ -43,6 +44,23 @@ def test_an_image_depends_on_its_number_and_the_epoch_alone() -> None:
     np.testing.assert_array_equal(augmented(X[some], how, 7, 1, some), whole[some])
     for other in ((7, 2), (8, 1)):
         assert (augmented(X, how, *other, SAMPLES) != whole).any((1, 2, 3)).mean() > 0.9
+
+
+@pytest.mark.parametrize("kept", [0, 1 << 20])
+def test_a_loader_gives_the_images_of_its_epoch(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standardised before they are moved, whether all at once or batch by batch."""
+    monkeypatch.setattr("nnmpi.data.loader.SMALL", kept)
+    split, how, rows = Split(X, SAMPLES % 3), Augment(1, True), np.array([7, 200, 3])
+    of_split = Standardiser.of(split)
+    loader = Loader(split, 8, standardiser=of_split, seed=5, augment=how)
+    plain = of_split.apply(X[rows])
+    np.testing.assert_array_equal(loader.gather(rows).x, plain)
+    for epoch in (0, 3):
+        wanted = augmented(plain, how, 5, epoch, rows)
+        np.testing.assert_array_equal(loader.gather(rows, epoch=epoch).x, wanted)
+        for one in loader.loads(epoch, BatchSplit(1, 1, 0)):
+            wanted = augmented(of_split.apply(X[one.rows]), how, 5, epoch, one.rows)
+            np.testing.assert_array_equal(one.micro[0].x, wanted)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)

@@ -8,6 +8,7 @@ import pytest
 
 from nnmpi.arrays import keyed
 from nnmpi.data import Loader, Split, Standardiser
+from nnmpi.data.loader import BatchSplit, prefetch
 
 
 def table(n: int = 53) -> Split:
@@ -128,3 +129,49 @@ def test_bad_splits_are_refused() -> None:
         with pytest.raises(ValueError, match=words) as caught:
             Loader(part, 8, standardiser=standardiser)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("large_data")
+def test_the_loads_of_ranks_are_the_batches_with_their_divisors() -> None:
+    """From any batch on; the divisor is that of the whole batch, whatever a rank has of it."""
+    split, first = table(), 2
+
+    def weights(y: np.ndarray) -> float:
+        return float((y + 1).sum())
+
+    loader = loader_of(split, divisor=weights)
+    batches = [*loader.batches(5)]
+    ranks = [[*loader.loads(5, BatchSplit(3, 2, r), first)] for r in range(2)]
+    for rows, *loads in zip(batches[first:], *ranks, strict=True):
+        for load in loads:
+            np.testing.assert_array_equal(load.rows, rows)
+            assert load.divisor == weights(split.y[rows])
+        micro = [
+            batch for pair in zip(*(load.micro for load in loads), strict=True) for batch in pair
+        ]
+        np.testing.assert_array_equal(np.concatenate([batch.samples for batch in micro]), rows)
+        np.testing.assert_array_equal(np.concatenate([batch.y for batch in micro]), split.y[rows])
+        wanted = loader.standardiser.apply(split.x[rows])
+        np.testing.assert_array_equal(np.concatenate([batch.x for batch in micro]), wanted)
+
+
+def test_a_thread_computes_some_items_in_advance_and_raises_its_error_after_them() -> None:
+    begun, waits = [0], threading.Event()
+
+    def items() -> Iterator[int]:
+        for i in range(7):
+            begun[0] += 1
+            yield i
+        raise OSError("the disk is gone")
+
+    made = prefetch(items(), 3)
+    assert next(made) == 0
+    while begun[0] < 4:  # the one in use, and three more
+        waits.wait(0.001)
+    waits.wait(0.05)  # for a thread that would go on
+    assert begun[0] == 4
+    found = list[int]()
+    with pytest.raises(OSError, match="the disk is gone"):
+        found.extend(made)
+    assert found == [1, 2, 3, 4, 5, 6]
+    assert not alive()

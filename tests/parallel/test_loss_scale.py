@@ -48,3 +48,8 @@ def test_the_scale_is_that_of_pytorch_s_grad_scaler() -> None:
     assert LossScale.of("float32") is None
     assert LossScale(8.0, 3, True).after(False) == (4.0, 0, True)
     assert LossScale(2.0**-24, 0, True).after(False).scale == 2.0**-24
+    scale, found = LossScale(8.0, 0, True), list[tuple[float, int]]()
+    for _ in range(9):  # it grows after 4 good steps in a row here
+        scale = scale.after(True)
+        found.append(scale[:2])
+    assert found == [(8, 1), (8, 2), (8, 3), (16, 0), (16, 1), (16, 2), (16, 3), (32, 0), (32, 1)]

@@ -1,12 +1,14 @@
 """Metrics that are arrays: they add up over batches and ranks, and are lists in events."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.runs import rows, small
+from helpers.training.laws_language import POSITIONS, VOCABULARY, windows
 
-from nnmpi import Config, Trainer
+from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event, NullReport
@@ -60,6 +62,29 @@ def test_every_layout_adds_up_arrays(layout: tuple[int, dict[str, Any]]) -> None
     assert np.trace(matrix) == pytest.approx(found["accuracy"])
     assert found["metrics"]["recall"][3] == 0
     assert found["metrics"]["size"] == 1
+
+
+SHARED: tuple[dict[str, Any], ...] = (
+    {"dp": 2, "cp": 2},
+    {"tp": 2, "cp": 2},
+    {"dp": 2, "pp": 2, "micro_batches": 2},
+    {"dp": 2, "tp": 2},
+)
+
+
+@pytest.mark.parametrize("layout", SHARED, ids=str)
+def test_each_sample_counts_once_and_each_token(layout: dict[str, Any]) -> None:
+    """Of ranks that have parts of the same sequences one counts them."""
+    few = windows(17)
+
+    def rank(comm: Comm) -> None:
+        build = partial(nn.GPT, 2, 2, 8, VOCABULARY, POSITIONS)
+        config = Config(**layout, epochs=1, batch_size=4)
+        with Trainer(config, build, few, comm) as trainer:
+            found = trainer.evaluate()
+            assert (found.samples, found.divisor) == (len(few.test.y), few.test.y.size)
+
+    threads.run(4, rank)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from helpers.training import recovered
-from helpers.training.acts import KillsAt
+from helpers.training.acts import KillsAt, kill_soon
 from helpers.training.recovered import COMMON, RING, Left
 
 from nnmpi import Trainer, nn
@@ -52,6 +52,15 @@ def test_whenever_a_rank_is_lost_the_others_end_as_if_it_were_not(mode: str) -> 
     assert found == steps
 
 
+def test_an_epoch_is_told_by_those_left_where_a_rank_is_lost_in_its_evaluation() -> None:
+    """The sums of its steps are there until it is told."""
+    wanted = whole(left_by(3, BUILT))
+    for later in range(5, 10):
+        left = left_by(3, BUILT, KillsAt(1, 5, later))
+        recovered.check(left, wanted)
+        assert [event["step"] for event in whole(left).recovered] == [5]
+
+
 class GoesBack:
     """A callback: after step 4 the run goes back to step 2, once."""
 
@@ -80,3 +89,29 @@ def test_a_spare_rank_that_has_not_gone_back_takes_part_in_backups(tmp_path: Pat
     left = left_by(4, with_spare, GoesBack(), DiesAfterRestore(2, 3), DiesAfterRestore(1, 5))
     assert [event["lost"] for event in whole(left).recovered] == [[2], [1, 2]]
     recovered.check(left[:1], whole(left_by(3, options, GoesBack())))
+
+
+class StopsAfterGoingBack:
+    """A callback: when a rank is lost in step 6, the run goes back to step 2, once; in step 3 it is
+    asked to stop."""
+
+    def __init__(self) -> None:
+        self._snapshots: dict[int, Snapshot] = {}  # of each rank, which are threads
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        comm, step = trainer.comm, event["step"]
+        rank = comm.members[comm.rank]
+        if step == 2:
+            self._snapshots.setdefault(rank, trainer.snapshot())
+        if step == 5 and len(comm.members) == 3:
+            kill_soon(comm, 2, 3)
+        if len(comm.members) == 2 and not trainer.run.restored:
+            trainer.restore(self._snapshots[rank])
+        elif step == 3 and trainer.run.restored:
+            trainer.stop()
+
+
+def test_a_restore_after_a_loss_makes_new_steps_in_which_ranks_can_ask_for_a_stop() -> None:
+    for one in filter(None, left_by(3, {**COMMON, **RING, "epochs": 4}, StopsAfterGoingBack())):
+        assert [event["lost"] for event in one.recovered] == [[2]]
+        assert (one.last["event"], one.last["steps"] <= 4) == ("stopped", True)

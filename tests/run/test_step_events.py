@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,21 @@ def test_a_run_is_evaluated_within_epochs_and_at_their_ends(
         assert [event["steps"] for event in told.epochs] == [4, 8]
         kinds = [event["event"] for event in but_steps(events)]
         assert kinds == ["start", *["evaluation", "epoch"] * 2, "done"]
+
+    threads.run(ranks, on_rank)
+
+
+@pytest.mark.parametrize(("ranks", "options"), OTHERS.values(), ids=OTHERS)
+def test_rounds_that_pass_a_multiple_are_followed_by_an_evaluation(
+    ranks: int, options: dict[str, Any]
+) -> None:
+    """A round of steps may end behind the step after which an evaluation is due."""
+
+    def on_rank(comm: Comm) -> None:
+        events = run(comm, evaluate_every=2, log_every=1, **options)
+        ends = [0, *(event["step"] for event in events if event["event"] == "step")]
+        due = [end for last, end in pairwise(ends) if end // 2 > last // 2 and end not in (4, 8)]
+        assert [event["step"] for event in evaluations_of(events)] == due
 
     threads.run(ranks, on_rank)
 

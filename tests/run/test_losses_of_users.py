@@ -1,0 +1,69 @@
+"""Losses that are functions of the user: their mean is weighed by samples, and one that is not
+finite changes nothing."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.training.pipelined import BOUND, contents, digits, distance
+
+from nnmpi import Config, Trainer, nn
+from nnmpi.autograd import Tensor
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import Event, NullReport
+from nnmpi.run.end import DivergedError
+
+COMMON: dict[str, Any] = {
+    "model": "mlp:64-12-10",
+    "dtype": "float64",
+    "batch_size": 24,
+    "epochs": 2,
+    "allreduce": "ring",
+}
+LAYOUTS = (1, {}), (3, {"micro_batches": 2}), (3, {"zero": 2}), (4, {"pp": 2, "micro_batches": 3})
+
+
+def mean_of_errors(y: Tensor, labels: Any) -> Tensor:
+    return nn.functional.cross_entropy(y, labels)
+
+
+@pytest.mark.parametrize(("ranks", "layout"), LAYOUTS, ids=str)
+def test_the_mean_of_a_function_is_weighed_by_samples(ranks: int, layout: dict[str, Any]) -> None:
+    """The last batch has 4 samples, so some ranks have one in it, and some two."""
+
+    def state(comm: Comm, loss: Any, **options: Any) -> dict[str, np.ndarray]:
+        config = Config(**{**COMMON, **options})
+        with Trainer(config, None, digits(), comm, loss=loss) as trainer:
+            trainer.fit(NullReport())
+            return contents(trainer)
+
+    (wanted,) = threads.run(1, state, None)
+    for found in threads.run(ranks, lambda comm: state(comm, mean_of_errors, **layout)):
+        assert distance(found, wanted) < BOUND
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_loss_that_is_not_finite_changes_nothing_though_its_gradient_is(ranks: int) -> None:
+    class Follows:
+        def __init__(self) -> None:
+            self.steps, self.values = 0, list[bytes]()
+
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            self.steps = event["step"]
+            self.values = [p.numpy().tobytes() for p in trainer.model.parameters()]
+
+    def rank(comm: Comm) -> None:
+        heard = Follows()
+
+        def loss(y: Tensor, labels: Any) -> Tensor:
+            is_third = heard.steps == 2
+            return nn.functional.cross_entropy(y, labels) + (np.inf if is_third else 0.0)
+
+        config = Config(**COMMON, compile=False)
+        trainer = Trainer(config, None, digits(), comm, callbacks=[heard], loss=loss)
+        with pytest.raises(DivergedError, match="step 3"):
+            trainer.fit(NullReport())
+        assert [p.numpy().tobytes() for p in trainer.model.parameters()] == heard.values
+
+    threads.run(ranks, rank)
