@@ -75,6 +75,7 @@ class ChainableLR(LambdaLR):
 
     For instance, if the program halves a rate, all later rates are half of what they would have
     been; with a `floor`, the lowest rate of the schedule, their distance from the floor is halved.
+    A change at the floor, where no ratio is known, is added to the next rate.
     """
 
     def __init__(
@@ -95,7 +96,11 @@ class ChainableLR(LambdaLR):
         rates = [group["lr"] for group in groups]
         super().step(epoch)
         for group, rate, expected in zip(groups, rates, alone, strict=False):
-            if epoch is None and rate != expected != floor:
+            if epoch is not None or rate == expected:
+                continue
+            if abs(expected - floor) <= 1e-9 * floor:
+                group["lr"] += rate - expected
+            else:
                 group["lr"] = floor + (group["lr"] - floor) * (rate - floor) / (expected - floor)
 
 

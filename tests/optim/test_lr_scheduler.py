@@ -126,6 +126,18 @@ def test_chains_and_changed_rates_are_pytorchs(chain: str, is_changed: bool) -> 
     np.testing.assert_allclose(*rates, rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.parametrize("floor", [0.0, 0.01, 0.03])
+def test_a_change_at_the_lowest_rate_is_added_to_the_next(floor: float) -> None:
+    opt = optim.SGD([nn.Parameter(np.ones(1))], lr=0.1)
+    scheduler = optim.lr_scheduler.CosineAnnealingLR(opt, T_max=3, eta_min=floor)
+    for _ in range(3):
+        scheduler.step()
+    assert opt.param_groups[0]["lr"] == pytest.approx(floor)
+    opt.param_groups[0]["lr"] += 0.005
+    scheduler.step()
+    assert opt.param_groups[0]["lr"] == pytest.approx(floor + 0.005 + (0.1 - floor) / 4)
+
+
 def libraries() -> Any:
     torch = pytorch()
     return (nn, optim), (torch.nn, torch.optim)
