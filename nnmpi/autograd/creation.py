@@ -37,8 +37,14 @@ def creator(values: Callable[..., Array]) -> Callable[..., Tensor]:
         array = values(*args, **named)
         type_code = array.dtype.kind
         default = np.float32 if type_code == "f" else np.int64 if type_code in "iu" else None
-        array = backend_of(on, device).asarray(array, dtype or default)
-        return Tensor(array, requires_grad)
+        y = Tensor(backend_of(on, device).asarray(array, dtype or default), requires_grad)
+        # PyTorch rounds the arguments then, and not these values
+        if type_code == "f" and y.dtype.kind in "iu" and (broken := array[array % 1 != 0]).size:
+            raise ValueError(
+                f"{values.__name__}: {broken[0]:g} is no {y.dtype}: give whole numbers, or leave "
+                "out dtype and convert the result"
+            )
+        return y
 
     return function
 

@@ -40,6 +40,16 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         TypeError,
         ("'gpu' is neither a dtype", "cpu, cuda, auto"),
     ),
+    "a range of integers with broken numbers": (
+        lambda: nnmpi.arange(-1, 2, 0.5, dtype="int64"),
+        ValueError,
+        ("arange: -0.5 is no int64: give whole numbers",),
+    ),
+    "a share with a gradient": (
+        lambda: nnmpi.ones(3).quantile(nnmpi.tensor(0.5, requires_grad=True)),
+        ValueError,
+        ("q would get no gradient", "q.detach()"),
+    ),
     "item of two": (lambda: nnmpi.ones(2, 1).item(), ValueError, ("shape (2, 1) has 2 elements",)),
     "float64 images": (lambda: nn.Conv2d(1, 1, 2)(images()), ValueError, ("float32'",)),
     "save a module": (

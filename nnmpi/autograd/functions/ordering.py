@@ -111,6 +111,8 @@ def quantile(
     if interpolation not in _BETWEEN:
         known = ", ".join(_BETWEEN)
         raise ValueError(f"quantile: interpolation={interpolation!r} must be one of {known}")
+    if isinstance(q, Tensor) and q.requires_grad:
+        raise ValueError("quantile: q would get no gradient: give a number, or q.detach()")
     shares = on_host(q).astype("float64")
     if shares.ndim > 1 or not ((shares >= 0) & (shares <= 1)).all():
         raise ValueError(f"quantile: q={shares.tolist()}: give a number from 0 to 1, or a list")
