@@ -940,7 +940,7 @@ ADD_ONS = {
     "compile": AddOn(
         modules=(
             *("nnmpi.optim.compiled", "nnmpi.optim.recorded_step"),
-            *("nnmpi.optim.step_code", "nnmpi.optim.step_values"),
+            "nnmpi.optim.step_code",
         ),
         rows={"names": {"compile": "nnmpi.optim.compiled:compile"}},
     ),

@@ -217,4 +217,5 @@ def key_of_context(on: Backend = CPU) -> tuple[Any, ...]:
 
 
 KEY_OF_PARAMETER = attrgetter("needs_grad", "store")
+KEY_WITH_GRADIENT = attrgetter("needs_grad", "store", "has_grad")
 KEY_OF_MODULE = attrgetter("_changes", "training")

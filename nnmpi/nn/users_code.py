@@ -1,16 +1,13 @@
-"""Finds out whether modules and functions of users can be part of a recorded pass, and which values
-they read.
+"""The values that users' code reads in a recorded pass or step, besides its inputs.
 
-A recorded pass is replayed as long as the values that this code reads are the same. Before each
-pass they are compared: attributes of modules, by a counter of assignments; attributes of classes;
-global variables, and variables of closures. A value that can change without an assignment, such as
-a list, is refused. An attribute that is set by `vars(module)[name] = value` is not noticed.
+A recording is replayed as long as these values are the same. Before each replay they are compared:
+attributes of modules, global variables, variables of closures, the code of functions. What code
+reads is found by `code_reader.py`, which refuses code that it does not understand.
 """
 
-import dis
 import random
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum
 from functools import partial
@@ -20,35 +17,23 @@ from typing import Any
 import numpy as np
 
 from nnmpi.nn.module import Module
-from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.registries import read_attributes
+from nnmpi.nn.registries import OF_ALL, read_attributes
 
 PLAIN = {type(None), bool, int, float, complex, str, bytes, range}
 
-LASTING = ("builtins", "numpy", "math")
-"""Python modules whose classes nobody changes."""
-
-READING = {
-    "array",
-    "asanyarray",
-    "asarray",
-    "ascontiguousarray",
-    "frombuffer",
-    "memoryview",
-    "ndarray",
-}
-"""Functions that read the memory of an array without data, unnoticed by it."""
-
-UNREAD = {"__init__", "__new__", "__repr__", "__eq__", "__hash__"}
-"""Special methods that a forward pass does not call."""
-
-EMPTY = object()
-"""Stands for a variable of a closure that has no value yet."""
+MISSING = object()
+"""Stands for a variable without a value."""
 
 
 class UnfitError(Exception):
-    """Raised for code that reads a value which may change unnoticed; the message names the
-    value."""
+    """Raised for code that reads a value which may change unnoticed; the message names the value.
+
+    advice   what to write instead in a training step, as the end of a message
+    """
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.advice = advice
 
 
 def is_own(part: Any) -> bool:
@@ -89,75 +74,121 @@ def foreign(parts: Iterable[Any]) -> str | None:
     return None
 
 
-class UsersCode:
-    """The user-written modules and functions among the parts of a stage (its module and its loss),
-    and the values that they read, for comparison before a recorded pass is replayed.
+class ReadValues:
+    """The values that the code of a recorded pass reads, for comparison before it is replayed.
 
     is_foreign   True if any of the code is not nnmpi's own
-
-    Raises UnfitError if code reads a value that may change unnoticed. Attributes of modules count
-    if a `forward` reads them or if their name is in `names`.
     """
 
-    def __init__(self, parts: Iterable[Any], names: Iterable[str] = ()) -> None:
-        self._cells = dict[int, types.CellType]()
-        self._globals = dict[tuple[int, str], dict[str, Any]]()
-        self._classes = dict[type, None]()
+    def __init__(self) -> None:
+        self._reads = dict[tuple[int, str], Any]()  # (id(owner), expression) -> owner
+        self._cells, self._classes = list[types.CellType](), list[type]()
         self._arrays = list[np.ndarray]()  # of nnmpi's own modules, such as weights of classes
         self.is_foreign = False
-        self._names = {"forward", *names}  # that code has been found to use
-        self._looked_at = set[tuple[int, str]]()
-        parts = [*parts]
-        for part in parts:
-            if not isinstance(part, Module):
-                self._look_at_value(part, name_of(part))
-        known = -1
-        while known < (known := len(self._names)):  # what is looked at uses more names
-            for part in parts:
-                if isinstance(part, Module):
-                    self._look_at_module(part)
 
-    def _reads(self, owner: Any, name: str, value: Any) -> bool:
-        """True if the code may read the attribute `name` of `owner`, and this method was not called
-        for the attribute before, so that each one is examined once. `value` is the value of the
-        attribute."""
-        is_special = name[:2] == "__" and name not in UNREAD and is_code(value)
-        if not (is_special or name in self._names or "getattr" in self._names):
-            return False
-        is_new = (id(owner), name) not in self._looked_at
-        self._looked_at.add((id(owner), name))
-        return is_new
+    # ---- what is compared
 
-    def state(self) -> list[Any]:
-        """Returns the values that the code may read, except attributes of modules, as a list that
-        can be compared with a later one."""
-        self._objects, self._bytes = self._read(), [a.tobytes() for a in self._arrays]
-        cells = [compared(contents(cell)) for cell in self._cells.values()]
-        cells += [compared(names.get(name)) for (_, name), names in self._globals.items()]
-        cells += self._bytes
-        return cells + [(name, compared(value)) for _, name, value in self._of_classes()]
+    def _add(self, owner: Any, *expressions: str) -> None:
+        """Adds what these expressions give, in which @ stands for the object `owner`."""
+        for expression in expressions:
+            self._reads[id(owner), expression] = owner
+
+    def add_module(self, module: Module) -> None:
+        """Adds the attributes of a module and the `forward` of its class; raises UnfitError if
+        hooks, or a function in place of that, run in it."""
+        name, own = type(module).__name__, is_own(module)
+        if module._hooks:
+            raise UnfitError(f"{name} has hooks")
+        if own and "forward" in vars(module):
+            raise UnfitError(f"{name} has a forward of its own")
+        self._add(vars(module), "len(@)")
+        skipped = OF_ALL.union(module._buffers, ["training"])
+        for attribute in vars(module):
+            if attribute not in skipped and not (own and attribute[0] == "_"):  # a layer's cache
+                self.add_name(vars(module), attribute)
+        if own:
+            self._add(type(module), "@.forward")
+            values = read_attributes(module).values()
+            self._arrays += [value for value in values if isinstance(value, np.ndarray)]
+
+    def add_name(self, variables: Mapping[str, Any], name: str) -> None:
+        """Adds a variable: a name in the dictionary of a Python module, an object or a class."""
+        is_there = name in variables
+        self._add(variables, f"@[{name!r}]" if is_there else f"@.get({name!r}, MISSING)")
+
+    def add_items(self, variables: Mapping[str, Any]) -> None:
+        """Adds all items of a dictionary, to which none may be added later."""
+        self._add(variables, "len(@)")
+        for name in variables:
+            self.add_name(variables, name)
+
+    def add_cell(self, cell: types.CellType) -> None:
+        """Adds a variable of a closure."""
+        self._cells.append(cell)
+        self._add(cell, "contents(@)")
+
+    def add_function(self, function: types.FunctionType) -> None:
+        """Adds the code of a function, its defaults and its attributes."""
+        self.is_foreign = True
+        self._add(function, "@.__code__", "@.__defaults__", "@.__kwdefaults__", "@.__dict__")
+        self.add_items(vars(function))
+        self.add_items(function.__kwdefaults__ or {})
+
+    def add_partial(self, function: partial[Any]) -> None:
+        """Adds the function and the arguments of a `partial`."""
+        self._add(function, "@.func", "@.args", "@.keywords")
+        self.add_items(function.keywords)
+
+    def add_class(self, cls: type) -> None:
+        """Adds all attributes of a class."""
+        self.is_foreign = True
+        self._classes.append(cls)
+        self._add(cls, "*vars(@).values()", "@.__mro__")
+
+    def add_class_of(self, owner: Any) -> None:
+        """Adds the class of an object, or a class: from which others it is derived. Of an object,
+        also which dictionary has its attributes."""
+        of_object = ("@.__class__.__mro__", "@.__dict__")
+        self._add(owner, *(("@.__mro__",) if isinstance(owner, type) else of_object))
+
+    # ---- comparison
+
+    def note(self) -> None:
+        """Reads all values, with which later ones are compared.
+
+        The source of the function that reads them is made here: it takes 1 us for 40 values, and
+        loops over their kinds take 4.
+        """
+        names = {id(owner): f"x{k}" for k, owner in enumerate(self._reads.values())}
+        parts = (part.replace("@", names[number], 1) for number, part in self._reads)
+        space = {names[id(owner)]: owner for owner in self._reads.values()}
+        space |= {"contents": contents, "MISSING": MISSING}
+        self._read: Callable[[], list[Any]] = eval(f"lambda: [{', '.join(parts)}]", space)
+        self._reads.clear()  # which takes memory
+        self._objects = self._read()
+        self.state = self._compared(self._objects)
 
     def is_same(self) -> bool:
-        """True if the values that the code reads are the same objects as when `state` was last
-        called, so that a recorded pass is still valid."""
-        if not (self._cells or self._classes or self._arrays or self._globals):
-            return True
-        read, arrays = self._read(), [array.tobytes() for array in self._arrays]
-        same = arrays == self._bytes and len(read) == len(self._objects)
-        return same and all(map(is_, read, self._objects))
+        """True if the values that the code reads are those that `note` has read."""
+        try:
+            read = self._read()
+        except KeyError:  # a variable was deleted
+            return False
+        same = len(read) == len(self._objects) and all(map(is_, read, self._objects))
+        return (same and not self._arrays) or self._is_equal(read)
 
-    def _read(self) -> list[Any]:
-        objects = [contents(cell) for cell in self._cells.values()]
-        objects += [names.get(name, EMPTY) for (_, name), names in self._globals.items()]
-        for cls in self._classes:
-            objects += vars(cls).values()
-        return objects
+    def _is_equal(self, read: list[Any]) -> bool:
+        """Compares by value, as equal numbers may be other objects."""
+        if self._compared(read) != self.state:
+            return False
+        self._objects = read
+        return True
 
-    def _of_classes(self) -> Iterator[tuple[type, str, Any]]:
-        for cls in self._classes:
-            for name, value in vars(cls).items():
-                if name[:2] != "__":
-                    yield cls, name, value
+    def _compared(self, read: Iterable[Any]) -> list[Any]:
+        """Returns a list that is equal to another one if these values, and the arrays, are."""
+        return [*map(compared, read), *(array.tobytes() for array in self._arrays)]
+
+    # ---- restoring
 
     def restored(self) -> AbstractContextManager[Callable[[], bool]]:
         """A context at whose end the values that the code reads, and the states of random
@@ -168,117 +199,32 @@ class UsersCode:
 
     @contextmanager
     def _restored(self) -> Iterator[Callable[[], bool]]:
-        cells = [(cell, contents(cell)) for cell in self._cells.values()]
-        attributes, drawn = [*self._of_classes()], [read() for read, _ in GENERATORS]
-        at_first = self.state(), drawn
+        cells = [(cell, contents(cell)) for cell in self._cells]
+        attributes = [(c, n, v) for c in self._classes for n, v in vars(c).items() if n[:2] != "__"]
+        drawn = [read() for read, _ in GENERATORS]
+
+        def has_changed() -> bool:
+            return not self.is_same() or drawn != [read() for read, _ in GENERATORS]
+
         try:
-            yield lambda: at_first != (self.state(), [read() for read, _ in GENERATORS])
+            yield has_changed
         finally:
-            if at_first != (self.state(), [read() for read, _ in GENERATORS]):
+            if has_changed():
                 for cell, value in cells:
-                    if value is not EMPTY:
+                    if value is not MISSING:
                         cell.cell_contents = value
                 for cls, name, value in attributes:
                     setattr(cls, name, value)
                 for (_, write), state in zip(GENERATORS, drawn, strict=True):
                     write(state)
 
-    def _look_at_module(self, module: Module) -> None:
-        name = type(module).__name__
-        if module._hooks:
-            raise UnfitError(f"{name} has hooks")
-        if is_own(module):
-            if "forward" in vars(module):
-                raise UnfitError(f"{name} has a forward of its own")
-            for attribute, value in read_attributes(module).items():
-                if isinstance(value, np.ndarray):
-                    self._arrays.append(value)
-                elif is_code(value):
-                    self._look_at_value(value, f"{name}.{attribute}")
-            return
-        self.is_foreign = True
-        for attribute, value in read_attributes(module).items():
-            if self._reads(module, attribute, value):
-                self._look_at_value(value, f"{name}.{attribute}")
-        for cls in type(module).__mro__:
-            if not is_own(cls) and cls is not object:
-                self._look_at_class(cls)
-
-    def _look_at_class(self, cls: type) -> None:
-        self._classes[cls] = None
-        for attribute, value in vars(cls).items():
-            if self._reads(cls, attribute, value):
-                plain = value.fget if isinstance(value, property) else value
-                plain = getattr(plain, "__func__", plain)
-                self._look_at_value(plain, f"{cls.__name__}.{attribute}")
-
-    def _look_at_value(self, value: Any, name: str) -> None:
-        """Registers what `value` refers to, such as the variables of a function, so that changes of
-        it are noticed; raises UnfitError if the value may change unnoticed, as a list may. `name`
-        is the name under which the code reads the value, for the message."""
-        if is_plain(value) or isinstance(value, Module | Parameter | types.ModuleType):
-            return
-        if isinstance(value, type) and (
-            is_own(value) or getattr(value, "__module__", "") in LASTING
-        ):
-            return
-        if isinstance(value, tuple | frozenset):
-            for item in value:
-                self._look_at_value(item, name)
-        elif isinstance(value, partial):
-            self._look_at_value((value.func, *value.args, *value.keywords.values()), name)
-        elif isinstance(value, types.FunctionType):
-            self._look_at_function(value, name)
-        elif isinstance(value, types.MethodType):
-            self._look_at_value((value.__self__, value.__func__), name)
-        elif isinstance(value, type):
-            raise UnfitError(f"{name} is a class, whose attributes may change without notice")
-        elif not ((is_own(value) and callable(value)) or is_built_in(value)):
-            raise UnfitError(f"{name} is a {type(value).__name__}, which may change without notice")
-
-    def _look_at_function(self, function: types.FunctionType, name: str) -> None:
-        if is_own(function):
-            return
-        self.is_foreign = True
-        if read := READING & names_in(function.__code__):
-            raise UnfitError(f"{name} may read values, by {min(read)}")
-        self._names |= names_in(function.__code__)
-        self._look_at_globals(function, name)
-        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-        self._look_at_value(defaults, f"a default of {name}")
-        for variable, cell in zip(
-            function.__code__.co_freevars, function.__closure__ or (), strict=True
-        ):
-            if variable == "__class__" or id(cell) in self._cells:
-                continue
-            self._cells[id(cell)] = cell
-            if (value := contents(cell)) is EMPTY:
-                continue
-            if isinstance(value, Module):
-                raise UnfitError(f"{name} uses the module {variable} from outside")
-            self._look_at_value(value, f"{variable} in {name}")
-
-    def _look_at_globals(self, function: types.FunctionType, name: str) -> None:
-        for operation, variable in operations_of(function.__code__):
-            if operation == "LOAD_GLOBAL":
-                self._globals[id(function.__globals__), variable] = function.__globals__
-            if operation in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-                raise UnfitError(f"{name} sets the global variable {variable}")
-            value = function.__globals__.get(variable) if operation == "LOAD_GLOBAL" else None
-            if isinstance(value, Module):
-                raise UnfitError(f"{name} uses the module {variable} from outside")
-            if isinstance(value, type) and issubclass(value, Module):
-                self._look_at_class(value)
-            else:
-                self._look_at_value(value, f"{variable} in {name}")
-
 
 def contents(cell: types.CellType) -> Any:
-    """Returns the value of a closure cell; EMPTY if its variable has no value yet."""
+    """Returns the value of a closure cell; MISSING if its variable has no value yet."""
     try:
         return cell.cell_contents
     except ValueError:  # the variable has no value yet
-        return EMPTY
+        return MISSING
 
 
 def compared(value: Any) -> Any:
@@ -291,6 +237,8 @@ class _Same:
     """Compares an object by identity. It keeps the object alive, so that no other one gets its
     id."""
 
+    __slots__ = ("value",)
+
     def __init__(self, value: Any) -> None:
         self.value = value
 
@@ -299,28 +247,6 @@ class _Same:
 
     def __hash__(self) -> int:
         return id(self.value)
-
-
-def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yields a code object, and those of all functions defined in it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from codes_in(constant)
-
-
-def names_in(code: types.CodeType) -> set[str]:
-    """Returns the names of attributes and globals in a code object and in the functions defined in
-    it."""
-    return {name for part in codes_in(code) for name in part.co_names}
-
-
-def operations_of(code: types.CodeType) -> Iterator[tuple[str, Any]]:
-    """Yields (name, argument) of each bytecode operation of a code object and of the functions
-    defined in it."""
-    for part in codes_in(code):
-        for step in dis.get_instructions(part):
-            yield step.opname, step.argval
 
 
 def is_plain(value: Any) -> bool:

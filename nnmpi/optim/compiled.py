@@ -34,7 +34,7 @@ from nnmpi.nn.graph import mapped
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, ParameterData
 from nnmpi.nn.pass_list import FILLS, same_calls
-from nnmpi.nn.passes import KEY_OF_PARAMETER, key_of_context
+from nnmpi.nn.passes import KEY_WITH_GRADIENT, key_of_context
 from nnmpi.nn.seeding import seed_state
 from nnmpi.nn.users_code import UnfitError, compared, is_plain
 from nnmpi.optim.recorded_step import (
@@ -50,7 +50,7 @@ from nnmpi.optim.step_code import StepCode
 MOST_LISTS = 16
 """The largest number of lists that are kept for a step."""
 
-_HAS_GRADIENT, _TRAINING = attrgetter("has_grad"), attrgetter("training")
+_TRAINING = attrgetter("training")
 
 KEPT = "nnmpi.nn.kept_gradients"
 """The module that is loaded when a program reads the gradient of a parameter."""
@@ -126,8 +126,7 @@ class CompiledStep:
             *key_of_context(),
             *[(a.shape, a.strides, a.dtype) for a in arrays],
             *plain,
-            *map(KEY_OF_PARAMETER, code.parameters),
-            *map(_HAS_GRADIENT, code.parameters),
+            *map(KEY_WITH_GRADIENT, code.parameters),
             *map(_TRAINING, code.all_modules),
         ]
         if guards != self._last or code is not self._last_code:
@@ -151,7 +150,7 @@ class CompiledStep:
         try:
             code = StepCode(self._function)
         except UnfitError as error:
-            raise ValueError(f"nnmpi.compile: {error}") from None
+            raise ValueError(f"nnmpi.compile: {error}{error.advice}") from None
         if self._code is not None and not code.has_same_parts(self._code):
             self._lists.clear()  # they keep models that are not used any more
             self._last, self._last_code, self._replay = [], None, None

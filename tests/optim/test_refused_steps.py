@@ -72,7 +72,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "an object is returned": (
         wraps,
-        "SimpleNamespace in body in step is no function or class that a compiled step",
+        "SimpleNamespace in body in step is no function or class that a recording may use",
     ),
 }
 

@@ -35,7 +35,7 @@ from nnmpi.nn.passes import (
 )
 from nnmpi.nn.registries import buffers_of
 from nnmpi.nn.store import FlatStore
-from nnmpi.nn.users_code import UnfitError, UsersCode, foreign
+from nnmpi.nn.users_code import ReadValues, UnfitError, foreign, name_of
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.step.beside_tape import (
     Compared,
@@ -146,8 +146,8 @@ class StageLists:
         self._stage, self._always_compared, self._of_users = stage, always_compared, of_users
         self._on, self._on_node, self._seen = on, on_node, set[Any]()
         self._modules, self._parameters = list[Module](), list[Parameter]()
-        self._states = list[Any]([None])  # unlike any states: modules are looked at first
-        self._users_code, self._criteria = UsersCode([]), list[Module]()
+        self._of_modules = list[Any]([None])  # unlike any: modules are looked at first
+        self._values, self._criteria = ReadValues(), list[Module]()
         self._trained = dict[Any, frozenset[Parameter]]()  # by which parameters need gradients
         self._lists = dict[Any, NotedPass | None]()
         self._last: Any = None  # the key of the last replay
@@ -176,20 +176,21 @@ class StageLists:
         if (name := foreign(of_stage)) and not self._of_users:
             self.reason = f"{name} is not nnmpi's own code; --compile replays it too"
         try:
-            self._users_code = UsersCode(of_stage)
+            if self.reason is None:
+                self._values = _values_of(of_stage)
         except UnfitError as error:
-            self.reason = self.reason or str(error)
-        self._states = self._read_states()
+            self.reason = str(error)
+        self._of_modules = [*map(KEY_OF_MODULE, self._modules)]
 
     @property
     def calls(self) -> int:
         """The number of function calls in the longest recorded pass."""
         return max(planned.calls for planned in self._lists.values() if planned)
 
-    def _read_states(self) -> list[Any]:
-        """Returns the values, other than parameters and buffers, that decide what the code of the
-        modules computes: attributes, training mode, and what users' functions refer to."""
-        return [*map(KEY_OF_MODULE, self._modules), *self._users_code.state()]
+    def _has_changed(self) -> bool:
+        """True if a module was changed, or a value that users' code reads."""
+        of_modules = [*map(KEY_OF_MODULE, self._modules)]
+        return self._of_modules != of_modules or not self._values.is_same()
 
     def run(self, state: PassState, number: int, current: Pass) -> Generator[None, None, StagePass]:
         """Runs the forward pass of micro-batch `number`, and returns a StagePass, which runs its
@@ -204,7 +205,7 @@ class StageLists:
             self.reason = "passes that run slice by slice are not replayed yet"
         if self.reason is None and state.kind is None:
             self.reason = "steps overlap"
-        if self.reason is None and self._read_states() != self._states:
+        if self.reason is None and self._has_changed():
             self._look_again()
         if self.reason and self._lists:  # they are not needed any more
             self.memory.clear()
@@ -253,7 +254,8 @@ class StageLists:
             micro.state.kind,
             *((a.shape, a.dtype) for a in micro.arrays),
             *map(KEY_OF_PARAMETER, self._parameters),
-            *self._states,
+            *self._of_modules,
+            *self._values.state,
             *map(id, self._buffers()),
         )
 
@@ -303,7 +305,7 @@ class StageLists:
             return None
         recorded = _StagePass(self._stage, micro.state.input)
         try:
-            with self._users_code.restored() as has_changed:
+            with self._values.restored() as has_changed:
                 captured = capture(self._on, self._stage, self._criteria, recorded, micro)
                 if has_changed():
                     self.reason = "forward changes what it reads, or draws random numbers itself"
@@ -338,10 +340,10 @@ class StageLists:
         how = Recording(samples, micro.current.batch, *which, kind.adds, kind.halves)
         recorded = _StagePass(self._stage, micro.state.input)
         try:
-            with self._users_code.restored() as has_changed, logged_exchanges():
+            with self._values.restored() as has_changed, logged_exchanges():
                 whole = (self._stage.module, *self._criteria)
                 passes = list[PassList]()
-                for byte in FILLS if self._users_code.is_foreign else FILLS[:2]:
+                for byte in FILLS if self._values.is_foreign else FILLS[:2]:
                     with addresses_filled_with(byte):
                         passes.append(record(whole, recorded, arrays, how))
                 if has_changed():
@@ -367,3 +369,26 @@ class StageLists:
 
 def _of_first_run(stats: BatchStats) -> BatchStats:
     return stats.inner if isinstance(stats, ReplayStats) else stats
+
+
+def _values_of(parts: Sequence[Any]) -> ReadValues:
+    """Returns the values that the modules and functions of a stage read; raises UnfitError if one
+    may change unnoticed."""
+    values = ReadValues()
+    if foreign(parts):
+        _read_code(values, parts)
+    else:
+        for module in (part for part in parts if isinstance(part, Module)):
+            values.add_module(module)
+    values.note()
+    return values
+
+
+def _read_code(values: ReadValues, parts: Sequence[Any]) -> None:
+    from nnmpi.nn.code_reader import CodeReader  # rarely
+
+    reader = CodeReader(values, [part for part in parts if isinstance(part, Module)])
+    for part in parts:
+        if not isinstance(part, Module):
+            reader.read(part, name_of(part))
+    reader.finish()

@@ -1,7 +1,8 @@
-"""Values that a compiled step may use: functions and classes that read and change only their
-arguments, and objects of users all of whose attributes can be compared."""
+"""Values that the code of a recorded pass or step may use: functions and classes that read and
+change only their arguments, and objects of users all of whose attributes can be compared."""
 
 from abc import ABCMeta
+from enum import Enum
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
@@ -9,25 +10,30 @@ from typing import Any
 import numpy as np
 
 from nnmpi.autograd import Tensor
+from nnmpi.autograd.torch_names import METHODS_ON_USE
 from nnmpi.nn.module import Module
-from nnmpi.nn.users_code import is_own
+from nnmpi.nn.users_code import MISSING, is_own
 
 CLASSES = {
     bool, complex, dict, enumerate, filter, float, frozenset, int, list, map, np.dtype, partial,
     range, reversed, set, slice, str, Tensor, tuple, zip,
 }  # fmt: skip
-"""Classes that a step may use."""
+"""Classes that the code may use."""
 
 FUNCTIONS = {
     abs, all, any, divmod, isinstance, iter, len, max, min, next, pow, round, sorted, sum,
     np.arange, np.eye, np.full, np.identity, np.ones, np.zeros,
 }  # fmt: skip
-"""Functions that a step may use, besides those of `math` and `operator`, NumPy's ufuncs and
+"""Functions that the code may use, besides those of `math` and `operator`, NumPy's ufuncs and
 functions of arrays, and nnmpi's own."""
+
+OF_MODULES = {callable, getattr, hasattr, issubclass, super, type}
+"""Further functions and classes that methods of modules may use: all attributes of a module, and of
+its class, are compared."""
 
 LIBRARIES = {"math", "_operator", "_functools"}
 
-OWN = ("nnmpi.autograd", "nnmpi.nn")
+OWN = ("nnmpi.autograd", "nnmpi.nn", "nnmpi.utils.checkpoint")
 STATEFUL = {f"nnmpi.nn.{name}" for name in ("init", "seeding", "tensor_files", "llama_folder")}
 """Modules of nnmpi whose functions read or set state that a replay would miss."""
 
@@ -36,8 +42,17 @@ FILES = {"save", "savetxt", "savez", "savez_compressed"}
 IMMUTABLE = 1 << 8
 """The flag of classes that are written in C."""
 
-MISSING = object()
-"""Stands for a variable without a value."""
+UNSEEN = {
+    "base", "ctypes", "flags", "imag", "load_state_dict", "passes", "seed", "setflags",
+    "state_dict",
+}  # fmt: skip
+"""Attributes by which code could read or change state without notice."""
+
+_TYPES = Tensor, Module, np.ndarray, np.ufunc, str, complex, tuple, list, dict, set, slice, range
+
+PUBLIC = {name for kind in _TYPES for name in dir(kind) if name[0] != "_"} - UNSEEN
+PUBLIC |= {*METHODS_ON_USE}
+"""Attributes that code may read of a value of any type."""
 
 
 def is_namespace(value: Any) -> bool:
@@ -64,9 +79,8 @@ def _is_simple(cls: type) -> bool:
 
 
 def is_known(value: Any) -> bool:
-    """True for a function or class that a compiled step may call or use, since it changes nothing
-    but its arguments; also True for MISSING, the constant that stands for a variable without a
-    value."""
+    """True for a function or class that the code may call or use, since it changes nothing but its
+    arguments; also True for MISSING, the constant that stands for a variable without a value."""
     if value is MISSING or not callable(value):
         return value is MISSING
     where = getattr(value, "__module__", None) or ""
@@ -84,6 +98,22 @@ def is_known(value: Any) -> bool:
 
 def _is_of_step(cls: type) -> bool:
     return issubclass(cls, Module) or cls.__module__.startswith("nnmpi.autograd")
+
+
+def fixed_attribute(value: Any, name: str) -> Any:
+    """Returns the attribute `name` of a value whose attributes of this name never change: a field
+    of a named tuple, a member of an Enum, or its name and value. MISSING if there is none."""
+    if isinstance(value, type):
+        is_member = issubclass(value, Enum) and name in value.__members__
+        return value.__members__[name] if is_member else MISSING  # type: ignore[attr-defined]
+    fields = ("name", "value") if isinstance(value, Enum) else getattr(type(value), "_fields", ())
+    return getattr(value, name) if name in fields else MISSING
+
+
+def is_fixed(value: Any) -> bool:
+    """True for an Enum, a member of one, and a named tuple."""
+    is_enum = isinstance(value, Enum) or (isinstance(value, type) and issubclass(value, Enum))
+    return is_enum or (isinstance(value, tuple) and hasattr(type(value), "_fields"))
 
 
 def kind_of(value: Any) -> str:
