@@ -40,6 +40,8 @@ class Sharded(NamedTuple):
     truth    (*tensors of nnmpi) -> tensor
     axis     the axis along which the result is cut
     hints    results of well-known mistakes, by what they are
+    slips    functions of g that return the gradients in whole, as a well-known mistake in the vjp
+             gives them, by what it is
     """
 
     arguments: tuple[Argument, ...]
@@ -47,6 +49,7 @@ class Sharded(NamedTuple):
     truth: Callable[..., Any]
     axis: Axis | None = None
     hints: Mapping[str, Any] = NONE
+    slips: Mapping[str, Callable[[Array], Sequence[Array]]] = NONE
 
 
 def span(n: int, rank: int, size: int) -> slice:
@@ -123,9 +126,10 @@ def differs_from_one_rank(comm: Comm, case: Sharded, g: Array, label: str = "") 
     got = [*got, *(None for _ in names)][: len(names)]
     of_result = mine(comm, expected, case.axis), f"{label}the result", case.hints
     wrong = compared(comm, y, *of_result, case.axis is None)
-    each = []
-    for a, d, e in zip(case.arguments, got, gradients, strict=True):
-        of_gradient = mine(comm, e, a.axis), f"{label}the gradient of {a.name}", NONE
+    each, slipped = [], {name: slip(g) for name, slip in case.slips.items()}
+    for i, (a, d, e) in enumerate(zip(case.arguments, got, gradients, strict=True)):
+        hints = {name: mine(comm, of_all[i], a.axis) for name, of_all in slipped.items()}
+        of_gradient = mine(comm, e, a.axis), f"{label}the gradient of {a.name}", hints
         each.append(compared(comm, d, *of_gradient, a.axis is None))
     written = [f"{label}after the call, its argument {name}" for name in [*names, "g"]]
     kept = map(partial(differs, comm.rank), given, copies, written)

@@ -19,6 +19,7 @@ from classroom.sharded import (
     counted_sums,
     differs_from_one_rank,
     mine,
+    on_one_rank,
     pair,
     span,
     used,
@@ -120,7 +121,8 @@ def cross_entropy(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
         cut = Argument("scores", scores, Axis(1))
         truth = partial(functional.cross_entropy, target=labels)
         with np.errstate(all="ignore"):  # an overflow shows as a wrong number
-            case = Sharded((cut,), call, truth, hints=hints)
+            slips = wrong_gradients(comm, scores, labels)
+            case = Sharded((cut,), call, truth, hints=hints, slips=slips)
             each.append(differs_from_one_rank(comm, case, np.array(rng.standard_normal()), label))
     return first(*each)
 
@@ -135,14 +137,47 @@ def wrong_losses(comm: Comm, scores: ndarray, labels: ndarray) -> dict[str, Any]
     cuts = [span(CLASSES, rank, comm.size) for rank in range(comm.size)]
     shifted = np.hstack([scores[:, c] - scores[:, c].max(axis=1, keepdims=True) for c in cuts])
     of_label, of_shifted = z[rows, labels], shifted[rows, labels]
-    of_all = sum(z[:, c][rows, (labels - c.start) % (c.stop - c.start)] for c in cuts)
+    added = "the score of a label is added on ranks that do not have it"
+    of_all = {
+        f"{added}{how}": sum(z[:, c][rows, columns] for c, columns in zip(cuts, every, strict=True))
+        for how, every in columns_of(labels, cuts).items()
+    }
     alone = log_sum(z[:, cuts[comm.rank]])
     return {
         "the sum over the rows, not the mean": (log_sum(z) - of_label).sum(),
         "each rank subtracts the maximum of its own scores": (log_sum(shifted) - of_shifted).mean(),
         "only this rank's exponentials are in the sum": (alone - of_label).mean(),
-        "the score of a label is added on ranks that do not have it": (log_sum(z) - of_all).mean(),
+        **{name: (log_sum(z) - score).mean() for name, score in of_all.items()},
     }
+
+
+def columns_of(labels: ndarray, cuts: Sequence[slice]) -> dict[str, list[ndarray]]:
+    """The columns in which ranks look up labels without a mask, by how they come to be valid."""
+    shifted = [(labels - c.start, c.stop - c.start) for c in cuts]
+    return {
+        "": [at % n for at, n in shifted],
+        ": its place is clipped": [np.clip(at, 0, n - 1) for at, n in shifted],
+        ": its place is 0 there": [np.where((at >= 0) & (at < n), at, 0) for at, n in shifted],
+    }
+
+
+def wrong_gradients(
+    comm: Comm, scores: ndarray, labels: ndarray
+) -> dict[str, Callable[[ndarray], list[ndarray]]]:
+    """The gradients of the scores if the vjp has a label on ranks that do not have it."""
+    cuts = [span(CLASSES, rank, comm.size) for rank in range(comm.size)]
+    e = np.exp(scores - scores.max(axis=1, keepdims=True))
+    rows, p = np.arange(len(labels)), e / e.sum(axis=1, keepdims=True)
+
+    def gradient(every: list[ndarray], g: ndarray) -> list[ndarray]:
+        d = p.copy()
+        for c, columns in zip(cuts, every, strict=True):
+            d[rows, c.start + columns] -= 1
+        return [g * d / len(labels)]
+
+    taken = "the vjp subtracts 1 for a label on ranks that do not have it"
+    ways = columns_of(labels, cuts).items()
+    return {f"{taken}{how}": partial(gradient, every) for how, every in ways}
 
 
 # ---- attention
@@ -159,17 +194,21 @@ def by_rows(y: Any) -> Any:
 
 
 class Attention(NamedTuple):
-    """Self-attention on one rank, or with a mistake."""
+    """Self-attention on one rank, or with a mistake.
 
-    causal: bool = True
+    mask     the positions that each position sees
+    factor   of the gradients of the products of x with Wq and Wk
+    """
+
+    mask: Any = np.tri(ROWS, dtype=bool)
     scale: float = WIDTH**-0.5
     heads: Callable[[Any], Any] = by_columns
+    factor: float = 1.0
 
     def __call__(self, x: Any, Wq: Any, Wk: Any, Wv: Any, Wo: Any) -> Any:
         q, k, v = (self.heads(x @ W) for W in (Wq, Wk, Wv))
-        y = functional.scaled_dot_product_attention(
-            q, k, v, is_causal=self.causal, scale=self.scale
-        )
+        q, k = (self.factor * y + (1 - self.factor) * y.detach() for y in (q, k))
+        y = functional.scaled_dot_product_attention(q, k, v, self.mask, scale=self.scale)
         return y.transpose(1, 0, 2).reshape(ROWS, HEADS * WIDTH) @ Wo
 
 
@@ -182,7 +221,8 @@ def attention_case(adapters: Any, comm: Comm, rng: Generator) -> Sharded:
     heads = span(HEADS, comm.rank, comm.size)
     mistakes = {
         "scores are not divided by sqrt(d)": Attention(scale=1.0),
-        "positions see later ones": Attention(causal=False),
+        "positions see later ones": Attention(np.full((ROWS, ROWS), True)),
+        "positions see later ones, and not earlier ones": Attention(np.tri(ROWS, dtype=bool).T),
         "a head has columns of every position, not rows": Attention(heads=by_rows),
     }
     hints = {hint: wrong(*map(nnmpi.tensor, values)).data for hint, wrong in mistakes.items()}
@@ -190,7 +230,10 @@ def attention_case(adapters: Any, comm: Comm, rng: Generator) -> Sharded:
     def attend(facade: Collectives, *parts: ndarray) -> Any:
         return adapters.attention(facade, *parts, heads.stop - heads.start)
 
-    return Sharded(tuple(Argument(*row) for row in cut), attend, Attention(), hints=hints)
+    whole = Sharded(tuple(Argument(*row) for row in cut), attend, Attention(), hints=hints)
+    slip = whole._replace(truth=Attention(factor=WIDTH**0.5))
+    slips = {"the vjp does not divide by sqrt(d)": lambda g: on_one_rank(slip, g)[1]}
+    return whole._replace(slips=slips)
 
 
 def attention(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:

@@ -123,6 +123,26 @@ MUTANTS = {
         "cross-entropy",
         "ranks that do not have it",
     ),
+    "label clipped to the columns of a rank": Mutant(
+        (
+            (
+                "rows, columns = np.flatnonzero(here), labels[here] - first",
+                "rows, columns = np.arange(m), np.clip(labels - first, 0, c - 1)",
+            ),
+        ),
+        "cross-entropy",
+        "ranks that do not have it: its place is clipped",
+    ),
+    "label not masked in the vjp": Mutant(
+        (
+            (
+                "        d[rows, columns] -= 1\n",
+                "        d[np.arange(m), np.where(here, labels - first, 0)] -= 1\n",
+            ),
+        ),
+        "cross-entropy",
+        "the vjp subtracts 1 for a label on ranks that do not have it: its place is 0 there",
+    ),
     "sum of one rank's exponentials": Mutant(
         (("total, of_label = sums", "total, of_label = np.exp(z).sum(axis=1), sums[1]"),),
         "cross-entropy",
@@ -156,6 +176,21 @@ MUTANTS = {
         (("np.where(np.tri(t, dtype=bool), scores, -np.inf)", "scores"),),
         "attention",
         "positions see later ones",
+    ),
+    "mask of earlier positions": Mutant(
+        (("np.tri(t, dtype=bool)", "np.triu(np.ones((t, t), bool))"),),
+        "attention",
+        "positions see later ones, and not earlier ones",
+    ),
+    "gradient of the scores not scaled": Mutant(
+        (
+            (
+                "(dp * p).sum(axis=2, keepdims=True)) / np.sqrt(d)",
+                "(dp * p).sum(axis=2, keepdims=True))",
+            ),
+        ),
+        "attention",
+        "the vjp does not divide by sqrt(d)",
     ),
     "heads and positions swapped": Mutant(
         ((HEADS, HEADS.replace("(t, heads, d).transpose(1, 0, 2)", "(heads, t, d)")),),
