@@ -177,7 +177,7 @@ class CodeReader:
         else:
             raise UnfitError(
                 f"{name} is {kind_of(value)}, which may change without notice",
-                "; pass what the step reads of it as an argument, or use it outside of the step",
+                _advice(value),
             )
         return FREE
 
@@ -298,7 +298,8 @@ class CodeReader:
             if any(hasattr(one, attribute) for one in self.objects):
                 methods = " and ".join(self._methods)
                 raise UnfitError(
-                    f"{name} uses {attribute}: of an optimizer, a step may use {methods}"
+                    f"{name} uses {attribute}: of an optimizer, a step may use {methods}",
+                    "; set its options outside of the step, each call of which reads them",
                 )
             owners = [m for m in self.all_modules if hasattr(m, attribute)]
             if not owners or (attribute[0] == "_" and any(map(is_own, owners))):
@@ -459,3 +460,14 @@ class CodeReader:
 def is_of_modules(value: Any) -> bool:
     """True for a function or class that methods of modules may use, besides those of any code."""
     return isinstance(value, BuiltinFunctionType | type) and value in OF_MODULES
+
+
+def _advice(value: Any) -> str:
+    """Returns what to write in a training step instead of such a value, as the end of a message."""
+    if isinstance(value, list):
+        return "; write a tuple, or outside of the step: results.append(step(x))"
+    if isinstance(value, dict):
+        return "; pass it as an argument of the step"
+    if is_own(value) and hasattr(value, "step"):
+        return "; call its step() outside, behind the compiled step"
+    return "; pass what the step reads of it as an argument, or use it outside of the step"

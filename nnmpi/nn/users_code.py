@@ -116,6 +116,13 @@ class ReadValues:
         is_there = name in variables
         self._add(variables, f"@[{name!r}]" if is_there else f"@.get({name!r}, MISSING)")
 
+    def add_buffer(self, module: Module, name: str) -> None:
+        """Adds the array of a buffer, or that it is None."""
+        if getattr(module, name) is None:
+            self.add_name(vars(module), name)
+        else:
+            self._add(vars(module), f"@[{name!r}].operand")
+
     def add_items(self, variables: Mapping[str, Any]) -> None:
         """Adds all items of a dictionary, to which none may be added later."""
         self._add(variables, "len(@)")
@@ -172,7 +179,7 @@ class ReadValues:
         """True if the values that the code reads are those that `note` has read."""
         try:
             read = self._read()
-        except KeyError:  # a variable was deleted
+        except (KeyError, AttributeError):  # a variable was deleted, or a buffer is None
             return False
         same = len(read) == len(self._objects) and all(map(is_, read, self._objects))
         return (same and not self._arrays) or self._is_equal(read)

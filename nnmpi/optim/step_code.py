@@ -11,8 +11,7 @@ import numpy as np
 
 from nnmpi.nn.code_reader import CodeReader
 from nnmpi.nn.known_values import kind_of
-from nnmpi.nn.registries import buffers_of
-from nnmpi.nn.users_code import ReadValues, UnfitError, compared
+from nnmpi.nn.users_code import ReadValues, UnfitError
 from nnmpi.optim.optimizer import Optimizer
 
 USED = ("zero_grad", "step")
@@ -52,21 +51,18 @@ class StepCode:
             raise UnfitError("the step computes on a GPU")
         for optimizer in self.optimizers:
             self._values.add_name(vars(optimizer), "parameters")
+        for m in self.all_modules:
+            for name in m._buffers:
+                self._values.add_buffer(m, name)
         self._values.note()
-        self._with_buffers = [m for m in self.all_modules if m._buffers]
-        self._buffers, self._changes = self._read_buffers(), [*map(_CHANGES, self.all_modules)]
-        self.state = *self._changes, *map(compared, self._buffers), *self._values.state
+        self._changes = [*map(_CHANGES, self.all_modules)]
+        self.state = *self._changes, *self._values.state
 
     def is_same(self) -> bool:
         """True if all values that the step reads are the same as when it was looked at, and no
         module has changed, so that the recording is still valid."""
-        buffers = self._read_buffers()
-        return (
-            self._changes == [*map(_CHANGES, self.all_modules)]
-            and len(buffers) == len(self._buffers)
-            and all(map(is_, buffers, self._buffers))
-            and self._values.is_same()
-        )
+        changes = [*map(_CHANGES, self.all_modules)]
+        return self._changes == changes and self._values.is_same()
 
     def has_same_parts(self, other: "StepCode") -> bool:
         """True if another StepCode has the same modules, parameters and optimizers."""
@@ -74,6 +70,3 @@ class StepCode:
             [*code.all_modules, *code.parameters, *code.optimizers] for code in (self, other)
         )
         return len(parts) == len(others) and all(map(is_, parts, others))
-
-    def _read_buffers(self) -> list[Any]:
-        return [t.operand for _, _, t in buffers_of(self._with_buffers)]

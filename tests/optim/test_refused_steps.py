@@ -68,7 +68,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a layer is frozen": (freezes, "changes a mode, an option or a module"),
     "a rate is set": (
         rates,
-        "uses param_groups: of an optimizer, a step may use zero_grad and step",
+        "uses param_groups: of an optimizer, a step may use zero_grad and step; set its",
     ),
     "an object is returned": (
         wraps,
@@ -103,10 +103,18 @@ def test_objects_that_change_unseen_are_refused() -> None:
         model(x).sum().backward()
         scheduler.step()
 
-    with pytest.raises(ValueError, match=r"losses in .*collects.* is a list"):
-        nnmpi.compile(collects)(Tensor(digits()[0]))
-    with pytest.raises(ValueError, match="scheduler in schedules is a ChainableLR, which"):
-        nnmpi.compile(schedules)(Tensor(digits()[0]))
+    table = {"scale": 2.0}
+    for step, message in (
+        (collects, r"losses in .*collects.* is a list.*; write a tuple, or .*append\(step\(x\)\)"),
+        (schedules, r"scheduler in schedules is a ChainableLR, .* call its step\(\) outside"),
+        (lambda x: x * table["scale"], "table in .* is a dict.*; pass it as an argument"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            nnmpi.compile(step)(Tensor(digits()[0]))
+    step = nnmpi.compile(lambda x, table: x * table["scale"])
+    x = Tensor(np.ones(3, "float32"))
+    assert [step(x, table).tolist() for _ in range(3)] == [[2.0] * 3] * 3
+    assert step.replays == 2
 
 
 def doubled(x: Any) -> None:
