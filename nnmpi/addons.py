@@ -253,6 +253,7 @@ _FUNCTIONS_AND_METHODS = _places(
         "autograd.functions.rearranging": "diag flip moveaxis movedim narrow repeat_interleave roll"
         " select tile unbind",
         "autograd.functions.rounding": "ceil floor round sign trunc",
+        "autograd.functions.triangles": "tril triu",
         "autograd.functions.type_limits": "is_floating_point",
         "nn.random_writes": "bernoulli",
     }
@@ -659,7 +660,7 @@ ADD_ONS = {
                     "autograd.functions.measuring": "cdist",
                     "autograd.functions.products": "einsum",
                     "autograd.functions.rearranging": "meshgrid",
-                    "autograd.functions.triangles": "tril tril_indices triu triu_indices",
+                    "autograd.functions.triangles": "tril_indices triu_indices",
                     "autograd.functions.type_limits": "finfo iinfo",
                     "autograd.functions.typed": "BoolTensor ByteTensor CharTensor DoubleTensor"
                     " FloatTensor HalfTensor IntTensor LongTensor ShortTensor is_tensor",

@@ -18,5 +18,5 @@ new_full = new_ones = new_tensor = new_zeros = nonzero = norm = normal_ = outer 
 quantile = reciprocal = relu_ = remainder_ = repeat = repeat_interleave = retain_grad = _METHOD
 roll = round = round_ = rsqrt = scatter = scatter_ = scatter_add = scatter_add_ = _METHOD
 scatter_reduce = scatter_reduce_ = select = sigmoid_ = sign = sin_ = sort = sqrt_ = _METHOD
-square = stride = sub_ = take_along_dim = tanh_ = tile = topk = trunc = type = type_as = _METHOD
-unbind = unflatten = unfold = uniform_ = unique = zero_ = _METHOD
+square = stride = sub_ = take_along_dim = tanh_ = tile = topk = tril = triu = trunc = _METHOD
+type = type_as = unbind = unflatten = unfold = uniform_ = unique = zero_ = _METHOD

@@ -261,8 +261,8 @@ class TorchNames(TensorBase):
             remainder_, repeat, repeat_interleave, retain_grad, roll, round, round_, rsqrt,  # noqa: A004
             scatter, scatter_, scatter_add, scatter_add_, scatter_reduce, scatter_reduce_,
             select, sigmoid_, sign, sin_, sort, sqrt_, square, stride, sub_, take_along_dim,
-            tanh_, tile, topk, trunc, type, type_as, unbind, unflatten, unfold, uniform_,  # noqa: A004
-            unique, zero_,
+            tanh_, tile, topk, tril, triu, trunc, type, type_as, unbind, unflatten, unfold,  # noqa: A004
+            uniform_, unique, zero_,
         )  # fmt: skip
 
     # ---- types and devices; last, since they hide Python's int, float and bool in this class

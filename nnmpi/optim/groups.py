@@ -92,7 +92,7 @@ def grouped(
             if name != "params" and name not in options and not takes_others:
                 raise ValueError(
                     f"group {i} has an option {name!r}, which this optimizer does not have; "
-                    f"its options are {', '.join(options)}"
+                    f"leave it out; its options are {', '.join(options)}"
                 )
         members = entry["params"]
         listed = [members] if isinstance(members, Tensor) else list(members)

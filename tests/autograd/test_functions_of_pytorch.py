@@ -65,6 +65,7 @@ CALLS: dict[str, Any] = {
         *(T.hstack([t, t]), T.hstack([t[0], t[1, 0]]), T.vstack([t, t])),
         *(T.vstack((t[0], t[1])), T.vstack([t[0, 0], t[1, 0]])),
     ),
+    "triangles": lambda T, t: (t.tril(), t.triu(1), T.triu(t, -1)),
     "axes moved": lambda T, t: (
         *(T.movedim(t, 0, 1), t[None].movedim((0, -1), (1, 0)), T.moveaxis(t[None], 2, 0)),
     ),
