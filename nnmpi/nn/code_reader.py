@@ -295,7 +295,7 @@ class CodeReader:
         for attribute, name in self._names.items():
             if attribute in PUBLIC or attribute in self._methods:
                 continue
-            if any(hasattr(one, attribute) for one in self.objects):
+            if any(hasattr(item, attribute) for item in self.objects):
                 methods = " and ".join(self._methods)
                 raise UnfitError(
                     f"{name} uses {attribute}: of an optimizer, a step may use {methods}",
@@ -310,13 +310,13 @@ class CodeReader:
     # ---- modules (layers)
 
     def _look_at_module(self, module: Module) -> None:
-        name, own = type(module).__name__, is_own(module)
+        name, of_library = type(module).__name__, is_own(module)
         if self._is_new(module, ""):
             self._values.add_module(module)
         for attribute, value in read_attributes(module).items():
             is_called = is_code(value) and not (is_own(value) or is_built_in(value))
             is_read = attribute in self._names or is_called
-            is_read = is_read if own else self._is_read(attribute, value)
+            is_read = is_read if of_library else self._is_read(attribute, value)
             if is_read and self._is_new(module, attribute):
                 self._take_all([value], f"{name}.{attribute}")
         for cls in type(module).__mro__:

@@ -96,17 +96,19 @@ class ReadValues:
     def add_module(self, module: Module) -> None:
         """Adds the attributes of a module and the `forward` of its class; raises UnfitError if
         hooks, or a function in place of that, run in it."""
-        name, own = type(module).__name__, is_own(module)
+        name, of_library = type(module).__name__, is_own(module)
         if module._hooks:
             raise UnfitError(f"{name} has hooks")
-        if own and "forward" in vars(module):
+        if of_library and "forward" in vars(module):
             raise UnfitError(f"{name} has a forward of its own")
         self._add(vars(module), "len(@)")
         skipped = OF_ALL.union(module._buffers, ["training"])
         for attribute in vars(module):
-            if attribute not in skipped and not (own and attribute[0] == "_"):  # a layer's cache
+            if attribute not in skipped and not (
+                of_library and attribute[0] == "_"
+            ):  # a layer's cache
                 self.add_name(vars(module), attribute)
-        if own:
+        if of_library:
             self._add(type(module), "@.forward")
             values = read_attributes(module).values()
             self._arrays += [value for value in values if isinstance(value, np.ndarray)]
