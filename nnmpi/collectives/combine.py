@@ -59,7 +59,7 @@ def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
 def rooted(a: Algorithm, root: int) -> Algorithm:
     """Returns algorithm a, whose root is rank 0 (such as a broadcast), with the root `root`: the
     rank numbers are rotated."""
-    return among(a, lambda p: [*range(root, p), *range(root)])
+    return among(a, lambda p: [*range(root, p), *range(root)])._replace(one_way=True)
 
 
 def beside(parts: Sequence[Algorithm]) -> Algorithm:

@@ -134,6 +134,7 @@ class Algorithm(NamedTuple):
     at(t, r, p)   step t of rank r
     runs(p)       the lengths of runs of rounds with the same senders, receivers and numbers of
                   chunks, for each of which `price` computes one round; None: it computes all
+    one_way       some ranks only send (see `rooted`)
 
     `at` is array arithmetic (`only` and `np.where` instead of `if`), so that one call can compute
     the steps of all ranks.
@@ -143,6 +144,7 @@ class Algorithm(NamedTuple):
     chunks: Callable[[int], int]
     at: Callable[[int, Ranks, Ranks], Step]
     runs: Callable[[int], list[int]] | None = None
+    one_way: bool = False
 
     def steps(self, r: Ranks, p: int) -> Iterator[Step]:
         """Yields the steps of rank r (or of every rank in r), round by round.

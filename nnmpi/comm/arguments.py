@@ -45,8 +45,14 @@ def checked_rank(rank: int, size: int) -> int:
     return rank
 
 
+class CallTag(int):
+    """The tag of the messages of which a collective is made, from `Comm.message_tag`."""
+
+
 def checked_tag(tag: int) -> int:
-    """Returns the tag as an int; raises ValueError unless 0 <= tag <= TAGS - 2."""
+    """Returns the tag as an int; raises ValueError unless 0 <= tag <= TAGS - 2, or a CallTag."""
+    if isinstance(tag, CallTag):
+        return tag
     tag = operator.index(tag)
     if not 0 <= tag < TAGS - 1:  # roll calls use the last one
         raise ValueError(f"tag {tag} is out of range: use 0 to {TAGS - 2}")

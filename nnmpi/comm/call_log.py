@@ -9,10 +9,14 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from types import CodeType
 from typing import Any, NamedTuple, Self, TypeAlias
+from zlib import crc32
 
 import numpy as np
+
+from nnmpi.comm.transport.base import PENDING, TAGS
 
 KEPT = 20  # calls in the log
 START = 300.0  # seconds in which all ranks have to start, unless NNMPI_TIMEOUT is set
@@ -59,6 +63,13 @@ class CallSignature(NamedTuple):
     @property
     def bytes(self) -> int:
         return 0 if self.dtype is None else self.elements * self.dtype.itemsize
+
+
+@lru_cache(1000)
+def first_tag(signature: CallSignature, marks: int) -> int:
+    """Returns the first of the PENDING tags of collectives with this signature; `marks` is how many
+    such ranges of tags there are."""
+    return TAGS + PENDING * (crc32(repr(signature[1:]).encode()) % marks)
 
 
 # The signature, the call number, the calling code object and its instruction offset. A LoggedCall

@@ -25,52 +25,71 @@ from nnmpi.comm.arguments import (
     parts_text,
     put_back,
 )
-from nnmpi.comm.call_log import CallRecord, CallSignature, LoggedCall
+from nnmpi.comm.call_log import CallRecord, CallSignature, LoggedCall, first_tag
 from nnmpi.comm.debug.compare import CallComparison
 from nnmpi.comm.progress import Progress, Work
 from nnmpi.comm.steps import Copies, Steps
-from nnmpi.comm.transport.base import TAGS, AbortedError, OtherRankError, Transport
+from nnmpi.comm.transport.base import (
+    PENDING,
+    AbortedError,
+    OtherRankError,
+    Transport,
+)
 
-PACKAGE = "nnmpi.comm"  # frames of these modules are not the caller's
+PACKAGES = "nnmpi.comm", "nnmpi.distributed"  # frames of these modules are not the caller's
 LONGEST_ERROR = 500  # bytes of an error message that other ranks get
+
+Names: TypeAlias = str | tuple[str, ...]
 
 PreparedSums: TypeAlias = dict[tuple[str, int, np.dtype[Any]], PreparedSum]
 """Prepared sums by algorithm, length and type."""
 
 
 class CallRunner:
-    """Logs and carries out the calls of this rank on one communicator's transport."""
+    """Logs and carries out the calls of this rank on one communicator's transport.
+
+    `purpose` is what the caller does with the next collective, such as "maximum": it is logged as a
+    part of that call, which has to be the same on all ranks.
+    """
 
     def __init__(self, comm: str, transport: Transport, progress: Progress) -> None:
         self.comm, self.transport, self.progress = comm, transport, progress
         self._log = log = progress.log
         self._counter = log.counter(comm, transport.members)
         self._caller: CodeType | None = None
+        self.purpose = ""
         self.comparison = CallComparison(transport) if log.settings.compare else None
 
     def log(
-        self,
-        operation: str,
-        algorithm: str = "",
-        count: int = 0,
-        dtype: Any = None,
-        root: int = -1,
-        package: str = PACKAGE,
+        self, operation: str, algorithm: str = "", count: int = 0, dtype: Any = None, root: int = -1
     ) -> CallRecord:
         """Records a collective in the call log: its name `operation`, its algorithm, and the number
         and type of its elements. Returns the record, which also has the line of code that called
-        it: the first one outside the Python package `package`."""
-        signature = CallSignature(self.comm, operation, algorithm, dtype, count, root)
-        return self.record(signature, package)
+        it: the first one outside PACKAGES."""
+        return self.record(CallSignature(self.comm, operation, algorithm, dtype, count, root))
 
-    def record(self, signature: CallSignature, package: str = PACKAGE) -> CallRecord:
+    def record(self, signature: CallSignature, packages: Names = PACKAGES) -> CallRecord:
         """Records the collective that `signature` describes in the call log. Returns the record,
-        which also has the line of code that called it: that of the innermost frame outside the
-        package `package`."""
+        which also has the line of code that called it: that of the innermost frame outside
+        `packages`."""
         self._counter.calls = number = self._counter.calls + 1
-        call = record_of(signature, number, 4, package)
+        call = record_of(signature, number, 4, packages)
         self._log.records.append(call)
         return call
+
+    def described(self, signature: CallSignature) -> CallSignature:
+        """Returns the signature with the purpose of this call."""
+        how, self.purpose = f"{signature.algorithm}, {self.purpose}", ""
+        return signature._replace(algorithm=how)
+
+    def tag(self, call: CallRecord) -> int:
+        """Returns the tag of the messages of a collective, which all ranks find without agreement.
+
+        Its number sets it apart from other calls in progress; its signature keeps its messages from
+        ranks that make another call. These then wait for each other, until a watchdog compares
+        their logs.
+        """
+        return first_tag(call[0], self.transport.marks) + call[1] % PENDING
 
     def compared(self, steps: Steps, call: CallRecord, blocks: bool) -> Steps:
         """Makes an operation that first compares `call` over all ranks, and raises MismatchError if
@@ -90,16 +109,15 @@ class CallRunner:
         (NNMPI_DEBUG=collectives). The call log gets the line of code two frames above this method,
         which is in the user's program.
         """
-        if type(array) is not ndarray or not array.flags.carray:
-            return False
-        if self.progress.works or self.progress.error is not None:
+        is_busy = self.progress.works or self.progress.error is not None
+        if type(array) is not ndarray or not array.flags.carray or is_busy:
             return False
         known = prepared.get((algorithm, array.size, array.dtype))
         if known is None or known.short is None or self.comparison is not None:
             return False
         # a small sum takes as long as a few Python calls: search the stack for new callers only
         frame = sys._getframe(2)
-        if frame.f_code is self._caller:  # the caller of last time: known to be outside PACKAGE
+        if frame.f_code is self._caller:  # the caller of last time: known to be outside PACKAGES
             self._counter.calls = number = self._counter.calls + 1
             call = known.signature, number, frame.f_code, frame.f_lasti
             self._log.records.append(call)
@@ -152,12 +170,12 @@ class CallRunner:
         if parts is not None:
             bounds = bounds_of(parts, row.size, self.transport.size, operation)
             name = f"{name}, {parts_text(parts)}"
-        call = self.record(CallSignature(self.comm, operation, name, row.dtype, row.size, root))
+        signature = CallSignature(self.comm, operation, name, row.dtype, row.size, root)
+        call = self.record(self.described(signature) if self.purpose else signature)
         data = row if adds else as_integers(row)
         blocks = not starts and not self.progress.works
         plan = plan if root < 0 else rooted(plan, root)
-        # all ranks have the same call number, so the tag needs no agreement
-        steps = interpreter.steps(plan, data, call[1] % TAGS, blocks, bounds=bounds)
+        steps = interpreter.steps(plan, data, self.tag(call), blocks, bounds=bounds)
         return steps if row is array else put_back(steps, row, array), call
 
     def agree(self, error: BaseException | None, interpreter: Interpreter) -> None:
@@ -213,18 +231,18 @@ class CallRunner:
 
 
 def record_of(
-    signature: CallSignature, number: int, depth: int = 3, package: str = PACKAGE
+    signature: CallSignature, number: int, depth: int = 3, packages: Names = PACKAGES
 ) -> CallRecord:
     """Returns the log record of a call with this signature and call number, with the code location
-    of the innermost frame outside the package `package`.
+    of the innermost frame outside the packages `packages`.
 
-    The first `depth` frames are known to be inside `package`, so the search skips them.
+    The first `depth` frames are known to be inside, so the search skips them.
     """
     try:
         frame = sys._getframe(depth)
     except ValueError:  # fewer frames: the interpreter itself calls, for example at exit
         frame = sys._getframe(1)
-    while frame.f_globals.get("__name__", "").startswith(package) and frame.f_back is not None:
+    while frame.f_globals.get("__name__", "").startswith(packages) and frame.f_back is not None:
         frame = frame.f_back
     return signature, number, frame.f_code, frame.f_lasti
 

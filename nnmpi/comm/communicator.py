@@ -15,6 +15,7 @@ from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP, AllReduceDispatch, 
 from nnmpi.comm.allreduce.interpreter import MOST_PLANS, Interpreter
 from nnmpi.comm.arguments import (
     Array,
+    CallTag,
     Parts,
     bounds_of,
     check_dtype,
@@ -32,7 +33,7 @@ from nnmpi.comm.progress import Progress, Work
 from nnmpi.comm.roll_call import roll_call
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
 from nnmpi.comm.steps import Copies, Steps
-from nnmpi.comm.transport.base import TAGS, Ledger, NoRoomError, Request, Transport, pieces
+from nnmpi.comm.transport.base import PENDING, Ledger, NoRoomError, Request, Transport, pieces
 from nnmpi.options import user_code
 
 if TYPE_CHECKING:
@@ -43,8 +44,9 @@ class Comm:
     """A communicator: `size` ranks, of which this process is `rank`.
 
     Collectives work in place on arrays that have the same length and type on all ranks, and all
-    ranks call them in the same order. If they do not, MPI may silently give wrong sums;
-    NNMPI_DEBUG=collectives raises MismatchError instead. The same algorithm on the same ranks gives
+    ranks call them in the same order. If they do not, they wait for each other, and the job ends
+    with a line that names both calls; NNMPI_DEBUG=collectives raises MismatchError before a call
+    begins. The same algorithm on the same ranks gives
     the same bits. A rank uses its Comms from one thread.
     """
 
@@ -184,6 +186,18 @@ class Comm:
         name = f"{algorithm.rounds(self.size)} rounds, {algorithm.chunks(self.size)} chunks"
         self._calls.finish(*self._steps("carry_out", name, array, plan=algorithm))
 
+    def message_tag(self, operation: str, row: Array | None = None, root: int = -1) -> CallTag:
+        """Returns the tag of the messages, by `isend` and `irecv`, of which the caller makes a
+        collective called `operation`; all ranks call it. The messages do not reach a rank that
+        calls it with another name or root, or a `row` of another length or type."""
+        n, dtype = (0, None) if row is None else (row.size, row.dtype)
+        return CallTag(self._calls.tag(self._calls.log(operation, "", n, dtype, root)))
+
+    def describe_next(self, purpose: str) -> None:
+        """Makes this text, which is the same on all ranks, a part of the next collective: its
+        messages do not reach a rank with another text."""
+        self._calls.purpose = purpose
+
     def barrier(self) -> None:
         """Returns when every rank has called it."""
         self._calls.barrier(self._calls.log("barrier"))
@@ -205,7 +219,8 @@ class Comm:
         array = host_array(array, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         signature = CallSignature(self.name, "isend", "", array.dtype, array.size, to)
-        steps = self._posted(partial(self._p2p.isend, to=to, tag=tag), data)
+        send = self._p2p.issend if isinstance(tag, CallTag) else self._p2p.isend
+        steps = self._posted(partial(send, to=to, tag=tag), data)
         return Work(steps, self._transport, self._progress, record_of(signature, -1, 1), copies)
 
     def irecv(self, array: Array, source: int, tag: int = 0, copies: Copies = None) -> Work:
@@ -388,10 +403,11 @@ class Comm:
         if type(row) is not ndarray or not row.flags.carray or row.ndim != 1:
             row = flat(array, "all_reduce")
         key = algorithm, row.size, row.dtype
-        signature, waits, later, _ = self._prepared.get(key) or self._prepare(*key)
-        call = calls.record(signature)
+        signature, first_tag, waits, later, _ = self._prepared.get(key) or self._prepare(*key)
+        call = calls.record(calls.described(signature) if calls.purpose else signature)
         blocks = not starts and not self._progress.works
-        steps = (later if starts else waits)(row, call[1] % TAGS, blocks)
+        tag = first_tag + call[1] % PENDING if call[0] is signature else calls.tag(call)
+        steps = (later if starts else waits)(row, tag, blocks)
         if calls.comparison is not None and not starts:  # `CallRunner.start` has it compared too
             steps = calls.compared(steps, call, blocks)
         return steps if row is array else put_back(steps, row, array), call

@@ -16,7 +16,6 @@ from nnmpi.comm.calls import record_of
 from nnmpi.comm.communicator import Comm
 from nnmpi.comm.debug import exit_hooks
 from nnmpi.comm.debug.start_limit import limit_end, limited_start, rank_of
-from nnmpi.comm.debug.watchdog import Watchdog
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.stderr import flush_output
 from nnmpi.comm.thread_ranks import comm_self
@@ -179,6 +178,7 @@ def _start_guarded(progress: Progress, error: ValueError | None) -> Comm:
     `error` is not None if the environment of this rank has wrong debug settings. If this is rank 0,
     whose settings are those of all ranks, it is raised on all of them.
     """
+    from nnmpi.comm.debug.watchdog import Watchdog  # a single rank has none
     from nnmpi.comm.transport import mpi_job, start_mpi
 
     outliving = _outliving()

@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any, NoReturn
 from weakref import WeakSet
 
-from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature, LoggedCall
+from nnmpi.comm.call_log import KEPT, CallLog, CallRecord, CallSignature, LoggedCall
 from nnmpi.comm.steps import NOT_YET, Copies, Steps, with_copies
 from nnmpi.comm.transport.base import RankLost, Receiver, Request, Transport, TransportFamily
 
@@ -133,6 +133,7 @@ class Progress:
         it already.
         """
         self.abandon()
+        self.log.records.clear()  # calls of new Comms have the names and numbers of these
         left = self.family.shrink()
         self.family = left.family
         return left
@@ -170,6 +171,10 @@ class Progress:
             helper.join()
             self.wakes.remove(wake)
         self.raise_error()
+
+    def last_calls(self) -> list[LoggedCall]:
+        """The last calls of this rank, and those that are not complete."""
+        return [*self.log.calls, *(work.call for work in tuple(self.works)[:KEPT])]
 
     def waiting(self) -> tuple[LoggedCall, float] | None:
         """Returns the call, or the polled operation, that this rank is waiting for, and for how

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 
+from nnmpi.comm.call_log import CallSignature
 from nnmpi.comm.calls import CallRunner
 from nnmpi.comm.debug.compare import name_ranks
 from nnmpi.comm.progress import Work
@@ -26,7 +27,7 @@ def roll_call(calls: CallRunner, call_name: str, transport: Transport) -> None:
     `transport` carries the messages of these ranks.
     """
     rank, ranks, numbers = transport.rank, range(transport.size), transport.members
-    call = calls.log(call_name, "all ranks", package="nnmpi.")
+    call = calls.record(CallSignature(calls.comm, call_name, "all ranks", None, 0, -1), "nnmpi.")
     names = np.zeros(len(ranks), f"S{LONGEST_NAME}")
     names[rank] = call_name.encode()
     rows, others = names.view(np.uint8).reshape(len(ranks), -1), [r for r in ranks if r != rank]

@@ -12,7 +12,7 @@ from nnmpi.comm.call_log import CallRecord
 from nnmpi.comm.calls import CallRunner, FreedObject
 from nnmpi.comm.progress import Work
 from nnmpi.comm.steps import Steps
-from nnmpi.comm.transport.base import TAGS, Request, SharedWindow
+from nnmpi.comm.transport.base import Request, SharedWindow
 
 
 class SharedBuffer:
@@ -66,7 +66,7 @@ class SharedBuffer:
         first = -1 if hi - lo == self._n else lo
         call = calls.log("shared.all_reduce", "", hi - lo, dtype, first)
         blocks = not starts and not calls.progress.works
-        return self._reduction.reduce(lo, hi, call[1] % TAGS, blocks), call
+        return self._reduction.reduce(lo, hi, calls.tag(call), blocks), call
 
     def _range(self, start: int, stop: int | None) -> tuple[int, int]:
         n = self._n
@@ -108,8 +108,8 @@ class NodeMemory:
         self._calls.free()
 
 
-def _meet(arrive: Callable[[], Request]) -> Steps:
-    yield arrive()
+def _meet(arrive: Callable[[int], Request]) -> Steps:
+    yield arrive(0)  # no other call arrives here
 
 
 def _free(

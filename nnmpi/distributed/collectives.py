@@ -15,7 +15,7 @@ import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.distributed.group import Group, joined, rows_of, to_read, to_write
-from nnmpi.distributed.rows import OWN_TAG, Handle, ReduceOp
+from nnmpi.distributed.rows import Handle, ReduceOp
 
 SUM = ReduceOp.SUM
 
@@ -180,15 +180,13 @@ def all_to_all(
 
 def isend(tensor: Any, dst: int, group: Group = None, tag: int = 0) -> Handle:
     """Starts to send a tensor to rank `dst`; returns a handle."""
-    return rows_of(group).send(
-        to_read(tensor, "isend"), joined(group).member(dst), _checked_tag(tag)
-    )
+    return rows_of(group).send(to_read(tensor, "isend"), joined(group).member(dst), tag)
 
 
 def irecv(tensor: Any, src: int, group: Group = None, tag: int = 0) -> Handle:
     """Starts to receive from rank `src` into a tensor; returns a handle."""
     row, back = to_write(tensor, "irecv")
-    handle = rows_of(group).recv(row, joined(group).member(src), _checked_tag(tag))
+    handle = rows_of(group).recv(row, joined(group).member(src), tag)
     return handle.followed_by(back)
 
 
@@ -310,9 +308,3 @@ def _check_fits(call: str, name: str, row: Array, part: Array, parts: int = 1) -
 def _check_type(call: str, name: str, row: Array, other: Array) -> None:
     if row.dtype != other.dtype:
         raise TypeError(f"{call}: {name} is of {row.dtype}, and {other.dtype} is needed")
-
-
-def _checked_tag(tag: int) -> int:
-    if not 0 <= tag < OWN_TAG:
-        raise ValueError(f"tag {tag} is out of range: use 0 to {OWN_TAG - 1}")
-    return tag

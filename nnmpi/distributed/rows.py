@@ -18,11 +18,7 @@ import numpy as np
 from nnmpi.arrays.backend import Array, address_of, xp_of
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.comm import Comm
-from nnmpi.comm.transport.base import TAGS
 from nnmpi.parallel.wire import Transfer, wire_for
-
-OWN_TAG = TAGS - 2
-"""The tag of messages of collectives; users' tags are below it."""
 
 DOUBLING_BYTES = 1 << 16
 """If algorithms are not measured, sums up to this size use `doubling`, with the fewest messages,
@@ -122,8 +118,12 @@ class Rows:
     def all_reduce(self, row: Array, op: ReduceOp = ReduceOp.SUM) -> Handle:
         """Starts to replace the row on every rank by its reduction over the ranks; returns a
         handle."""
+        return self._all_reduce(row, op, "" if op is ReduceOp.SUM else op.name)
+
+    def _all_reduce(self, row: Array, op: ReduceOp, purpose: str) -> Handle:
+        check_mean(op, row)
+        self.comm.describe_next(purpose)
         if op in (ReduceOp.SUM, ReduceOp.AVG):
-            check_mean(op, row)
             work = wire_for(self.comm, row).start(row, self.sum_of(row.nbytes))
             return self._averaged(Handle([work]), row, op)
         rows = xp_of(row).empty((self.comm.size, row.size), row.dtype)
@@ -133,7 +133,8 @@ class Rows:
     def reduce(self, row: Array, root: int, op: ReduceOp = ReduceOp.SUM) -> Handle:
         """Starts to replace the row on `root` by its reduction over the ranks; other rows are
         unchanged. Returns a handle."""
-        return self.all_reduce(row if self.comm.rank == root else row.copy(), op)
+        row = row if self.comm.rank == root else row.copy()
+        return self._all_reduce(row, op, f"{op.name} to rank {root}")
 
     def all_gather(self, gathered: Array, row: Array) -> Handle:
         """Starts to fill `gathered` with the rows of all ranks, which have one length, in rank
@@ -148,13 +149,16 @@ class Rows:
         """Starts to reduce the row over the ranks; `part` becomes this rank's part of the result,
         and intermediate results overwrite the row. Returns a handle."""
         n, mine = part.size, slice(self.comm.rank * part.size, (self.comm.rank + 1) * part.size)
+        check_mean(op, row)
         if op in (ReduceOp.SUM, ReduceOp.AVG):
-            check_mean(op, row)
+            self.comm.describe_next("" if op is ReduceOp.SUM else op.name)
             work = wire_for(self.comm, row).start_reduce_scatter(row, self.half)
             handle = Handle([work]).followed_by(lambda: _copy(part, row[mine]))
             return self._averaged(handle, part, op)
         rows = xp_of(row).empty((self.comm.size, n), row.dtype)
-        handle = self.all_to_all([*rows], [*row.reshape(self.comm.size, n)])
+        parts = [*row.reshape(self.comm.size, n)]
+        tag = self.comm.message_tag(f"reduce_scatter, {op.name}", row)
+        handle = self._all_to_all([*rows], parts, tag)
         return handle.followed_by(lambda: _reduce(rows, op, part))
 
     def broadcast(self, row: Array, root: int) -> Handle:
@@ -164,36 +168,43 @@ class Rows:
     def scatter(self, row: Array, rows: Sequence[Array], root: int) -> Handle:
         """Starts to copy row i of `rows` on `root` to `row` on rank i; other ranks do not read
         `rows`. Returns a handle."""
+        tag = self.comm.message_tag("scatter", row, root)
         if self.comm.rank != root:
-            return self.recv(row, root, OWN_TAG)
+            return self.recv(row, root, tag)
         _copy(row, rows[root])
         others = [(r, to) for to, r in enumerate(rows) if to != root]
-        return Handle([wire_for(self.comm, r).isend(r, to, OWN_TAG) for r, to in others])
+        return Handle([wire_for(self.comm, r).isend(r, to, tag) for r, to in others])
 
     def gather(self, rows: Sequence[Array], row: Array, root: int) -> Handle:
         """Starts to copy `row` of rank i to row i of `rows` on `root`; other ranks do not write
         `rows`. Returns a handle."""
+        tag = self.comm.message_tag("gather", row, root)
         if self.comm.rank != root:
-            return self.send(row, root, OWN_TAG)
+            return self.send(row, root, tag)
         _copy(rows[root], row)
         others = [(r, source) for source, r in enumerate(rows) if source != root]
-        return Handle([wire_for(self.comm, r).irecv(r, source, OWN_TAG) for r, source in others])
+        return Handle([wire_for(self.comm, r).irecv(r, source, tag) for r, source in others])
 
     def all_to_all(self, received: Sequence[Array], sent: Sequence[Array]) -> Handle:
         """Starts to send row i of `sent` to rank i, and to receive row i of `received` from rank i;
         returns a handle."""
+        tag = self.comm.message_tag("all_to_all", sent[0][:0])  # parts have lengths of their own
+        return self._all_to_all(received, sent, tag)
+
+    def _all_to_all(self, received: Sequence[Array], sent: Sequence[Array], tag: int) -> Handle:
         rank, size = self.comm.rank, self.comm.size
         _copy(received[rank], sent[rank])
         works: list[Transfer] = []
         for distance in range(1, size):  # each round, every rank has another one to send to
             to, source = (rank + distance) % size, (rank - distance) % size
             wire = wire_for(self.comm, sent[to])
-            works.append(wire.irecv(received[source], source, OWN_TAG))
-            works.append(wire.isend(sent[to], to, OWN_TAG))
+            works.append(wire.irecv(received[source], source, tag))
+            works.append(wire.isend(sent[to], to, tag))
         return Handle(works)
 
     def barrier(self) -> Handle:
         """Returns a handle that is complete when all ranks have called this method."""
+        self.comm.describe_next("barrier")
         return Handle([self.comm.start(np.zeros(1, np.float32), "doubling")])
 
     def send(self, row: Array, to: int, tag: int = 0) -> Handle:

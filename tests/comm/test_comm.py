@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.comm import brought, laws_narrow, laws_sums
 
-from nnmpi.comm import Comm, MessageLengthError, thread_ranks
+from nnmpi.comm import Comm, thread_ranks
 from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.comm.transport.hub import DeadlockError
 
@@ -118,12 +118,3 @@ def test_of_an_error_on_all_ranks_the_first_own_one_is_raised(p: int) -> None:
     for _ in range(20):
         with pytest.raises(KeyError, match="0"):
             thread_ranks.run(p, fails)
-
-
-@pytest.mark.parametrize("more", [1, -1])
-def test_a_message_of_another_length_in_a_collective_ends_all(more: int) -> None:
-    def differ(comm: Comm) -> None:
-        comm.all_reduce(np.ones(10 + more * comm.rank), "tree")
-
-    with pytest.raises(MessageLengthError, match=f"expected 80 bytes, got {80 + 8 * more};"):
-        thread_ranks.run(2, differ)

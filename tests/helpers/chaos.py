@@ -182,6 +182,9 @@ class LateComm(MPI.Intracomm):
     def Isend(self, data: Any, to: int, tag: int = 0) -> Any:  # noqa: N802 - MPI's name
         return self._started(("send", to, tag), partial(super().Isend, data, to, tag))
 
+    def Issend(self, data: Any, to: int, tag: int = 0) -> Any:  # noqa: N802 - MPI's name
+        return self._started(("send", to, tag), partial(super().Issend, data, to, tag))
+
     def Irecv(self, data: Any, source: int, tag: int) -> Any:  # noqa: N802 - MPI's name
         return self._started(("receive", source, tag), partial(super().Irecv, data, source, tag))
 
@@ -215,10 +218,10 @@ class LateBarrier(node_barrier.Barrier):
         RANK.counts["windows"] += 1
         self._draws = Draws(f"window {RANK.counts['windows']}")
 
-    def arrive(self) -> Self:
+    def arrive(self, mark: int = 0) -> Self:
         self._draws.pause()
         self._denials = self._draws.denials()
-        super().arrive()
+        super().arrive(mark)
         return self
 
     def test(self) -> bool:

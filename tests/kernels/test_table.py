@@ -128,13 +128,16 @@ def sum_parts(rng: Rng, dtype: Any) -> list[Any]:
 
 
 def meet(rng: Rng, dtype: Any) -> list[Any]:
-    """All others have come, or one of them comes for the first time only."""
-    count, ranks = int(rng.integers(2, 100)), int(rng.integers(2, 9))
-    others = [np.array([count + rng.integers(2)]) for _ in range(ranks - 1)]
+    """All others have come, or one of them comes for the first time only, or to another call."""
+    count, ranks, mark = int(rng.integers(2, 100)), int(rng.integers(2, 9)), 1 << 30
+    marks = [mark, mark + 1][:: 1 - 2 * (count % 2)]  # the other one is that of the next barrier
+    others = [np.array([count + rng.integers(2), *marks]) for _ in range(ranks - 1)]
     if rng.random() < 0.3:
         others[-1][0] = 1
-    own, here = np.array([count - 1]), np.array([7])
-    return [own, here, count, 300, int, tuple(others)]
+    elif rng.random() < 0.3:
+        others[-1][1 + count % 2] = 0
+    own, here = np.array([count - 1, 0, 0]), np.array([7])
+    return [own, here, count, mark, 300, int, tuple(others)]
 
 
 OF_ADD_ONS = [
@@ -209,7 +212,7 @@ OF_ARENAS = {
     *("start_write", "end_write", "start_read", "end_read"),
 }
 """Functions of `nnmpi/arrays/native/arena.c`, which are no kernels."""
-OF_SHARED_MEMORY = {"short_sum"}
+OF_SHARED_MEMORY = {"marked_sum"}
 """What `nnmpi/arrays/native/shared.c` makes calls of."""
 
 
@@ -344,16 +347,18 @@ def test_it_widens_16_bits_and_rounds_once(
 
 @pytest.mark.parametrize("module", MODULES.values(), ids=MODULES)
 def test_256_ranks_of_a_node_meet(module: ModuleType) -> None:
-    own, *others = np.ones((256, 1), np.int64)
+    own, *others = np.ones((256, 3), np.int64)
     here, array, parts = np.zeros(1, np.int64), np.ones(3, np.float32), np.ones((256, 3), "float32")
-    assert module.meet_loop(own, here, 1, 1, int, tuple(others)) is None
+    assert module.meet_loop(own, here, 1, 1, 1, int, tuple(others)) is None
     assert here[0] == 1
-    turn = np.zeros(1, np.int64)
-    add_up = module.short_sum(1, 0, (own, turn, *others), tuple(parts), tuple(parts))
+    turn = np.zeros(3, np.int64)
+    add_up = module.marked_sum(1, 0, 1, (own, turn, *others), tuple(parts), tuple(parts))
     for other in others:
         other[0] = 2
     assert add_up(array)
     assert array.tolist() == [256] * 3
+    others[7][:] = 3, 1, 0  # it makes another call
+    assert not add_up(array)
 
 
 def spoilt(args: list[Any], rng: Rng) -> list[Any]:

@@ -70,8 +70,8 @@ MUTANTS = (
     ),
     Mutant(
         "one tag for all calls",
-        ("nnmpi.comm.calls", "CallRunner.steps_of"),
-        "call[1] % TAGS",
+        ("nnmpi.comm.calls", "CallRunner.tag"),
+        "first_tag(call[0], self.transport.marks) + call[1] % PENDING",
         "0",
         ("zero 3, backups", "zero 1, checkpoints", "ring"),
         killed_by=Case("zero 3, backups", drawn=()),

@@ -46,11 +46,27 @@ static inline void pause_core(void) {
 #endif
 }
 
-/* 1 if the counts of all others are at least `count`, after this many looks. */
-static int all_came(npy_int64 count, void *const *others, int n, long from, long looks) {
+/* The mark of a rank in the barrier `count`. Two take turns: a rank may be in the next barrier. */
+#define MARK(counts, count) (((npy_int64 *)(counts))[1 + ((count)&1)])
+
+/* 1 if a rank has come to the barrier `count` with this mark. */
+static inline int has_come(void *counts, npy_int64 count, npy_int64 mark) {
+    return __atomic_load_n((npy_int64 *)counts, __ATOMIC_ACQUIRE) >= count &&
+           MARK(counts, count) == mark;
+}
+
+/* Comes to the barrier `count`: what this rank has written before is then visible. */
+static inline void come(npy_int64 *own, npy_int64 count, npy_int64 mark) {
+    MARK(own, count) = mark;
+    __atomic_store_n(own, count, __ATOMIC_RELEASE);
+}
+
+/* 1 if all others have come, after this many looks. */
+static int all_came(npy_int64 count, npy_int64 mark, void *const *others, int n, long from,
+                    long looks) {
     int i = 0;
     for (long k = from; k < looks; k++) {
-        while (i < n && __atomic_load_n((npy_int64 *)others[i], __ATOMIC_ACQUIRE) >= count) i++;
+        while (i < n && has_come(others[i], count, mark)) i++;
         if (i == n) return 1;
         if (k < SPINS)
             pause_core();
@@ -60,47 +76,51 @@ static int all_came(npy_int64 count, void *const *others, int n, long from, long
     return 0;
 }
 
-/* meet_loop(own, here, count, looks, sync, others)
+/* meet_loop(own, here, count, mark, looks, sync, others)
 
-   own     counts how often this rank has come to the barrier; others, a tuple, the counts of the
-           other ranks, which they change meanwhile: int64 arrays of one element
-   here    gets 1 if all ranks have come as often, else 0
+   own     counts how often this rank has come to the barrier, and has its marks; others, a tuple,
+           those of the other ranks, which they change meanwhile: int64 arrays of three elements
+   here    gets 1 if all ranks have come as often, with the same mark, else 0
    sync    is used by the NumPy twin only */
 static int meet_loop(Arguments *a) {
-    npy_int64 count = (npy_int64)a->number[0], *own = a->at[0], *here = a->at[1];
-    long looks = (long)a->number[1];
+    npy_int64 count = (npy_int64)a->number[0], mark = (npy_int64)a->number[1];
+    npy_int64 *own = a->at[0], *here = a->at[1];
+    long looks = (long)a->number[2];
     if (looks < 1) return NOT_MADE_FOR;
-    if (*own != count) __atomic_store_n(own, count, __ATOMIC_RELEASE);
-    *here = all_came(count, a->at + 2, a->items[0], 0, looks < SPINS ? looks : SPINS);
+    if (*own != count) come(own, count, mark);
+    *here = all_came(count, mark, a->at + 2, a->items[0], 0, looks < SPINS ? looks : SPINS);
     if (!*here && looks > SPINS) {
         without_gil(a, KEEP_GIL_BELOW);
-        *here = all_came(count, a->at + 2, a->items[0], SPINS, looks);
+        *here = all_came(count, mark, a->at + 2, a->items[0], SPINS, looks);
     }
     return DONE;
 }
 
 Kernel shared_kernels[] = {
     PARTS("@", sum_loop, "~r@ +r@"),
-    DECIDES(meet_loop, "=i1 =i1 & % o (i1)"),
+    DECIDES(meet_loop, "=i3 =i1 & & % o (i3)"),
     END_OF_KERNELS,
 };
 
 /* ---- short sums: meet_loop and sum_loop in one call, with arguments that were checked once
 
-   short_sum(looks, rank, counts, parts, other_parts) -> sum(array) -> bool
+   marked_sum(looks, rank, mark, counts, parts, other_parts) -> sum(array) -> bool
 
+   mark         that of these sums in the barrier
    counts       of this rank and of all others, as in meet_loop; between them a private one of this
-                rank: whether the next sum uses `parts` (0) or `other_parts` (1)
+                rank: whether the next sum uses `parts` (0) or `other_parts` (1), in the first element
    parts ...    where the ranks write, in turns: arrays of one type and length
 
    The sum copies an array to the part of this rank. If all others come within `looks` looks, the
-   array becomes the sum of all parts, and the result is True.
+   array becomes the sum of all parts, and the result is True. A rank that comes with another mark
+   makes another call: it has not come.
 
    No rank writes to a part that another one still reads: a rank that writes has seen all ranks come
    to the previous sum, in the other parts, and each came there after it had read these parts. */
 
 typedef struct {
     npy_intp n;
+    npy_int64 mark;
     long looks;
     int ranks, rank, type, itemsize;
     PyObject *kept; /* keeps the arrays of these addresses alive */
@@ -133,11 +153,11 @@ static PyObject *add_up(PyObject *self, PyObject *array) {
     void **others = s->at + 2, **parts = others + s->ranks - 1 + (*turn & 1) * s->ranks;
     *turn ^= 1;
     memcpy(parts[s->rank], PyArray_DATA(x), (size_t)s->n * s->itemsize);
-    __atomic_store_n(own, count, __ATOMIC_RELEASE);
-    int came = all_came(count, others, s->ranks - 1, 0, SPINS);
+    come(own, count, s->mark);
+    int came = all_came(count, s->mark, others, s->ranks - 1, 0, SPINS);
     if (!came) {
         Py_BEGIN_ALLOW_THREADS
-        came = all_came(count, others, s->ranks - 1, SPINS, s->looks);
+        came = all_came(count, s->mark, others, s->ranks - 1, SPINS, s->looks);
         Py_END_ALLOW_THREADS
     }
     if (came) sum_parts(s->type, PyArray_DATA(x), parts, s->ranks, s->n);
@@ -153,12 +173,13 @@ static void release(PyObject *capsule) {
 static PyMethodDef add_up_method = {"sum", add_up, METH_O, NULL};
 
 /* Returns None for arrays that it is not made for. */
-static PyObject *short_sum(PyObject *self, PyObject *args) {
+static PyObject *marked_sum(PyObject *self, PyObject *args) {
     PyObject *counts, *parts[2];
     long looks;
+    long long mark;
     int rank;
-    if (!PyArg_ParseTuple(args, "liO!O!O!", &looks, &rank, &PyTuple_Type, &counts, &PyTuple_Type,
-                          parts, &PyTuple_Type, parts + 1))
+    if (!PyArg_ParseTuple(args, "liLO!O!O!", &looks, &rank, &mark, &PyTuple_Type, &counts,
+                          &PyTuple_Type, parts, &PyTuple_Type, parts + 1))
         return NULL;
     int ranks = (int)PyTuple_Size(parts[0]);
     if (ranks < 2 || rank < 0 || rank >= ranks || !PyTuple_Size(counts)) Py_RETURN_NONE;
@@ -171,10 +192,10 @@ static PyObject *short_sum(PyObject *self, PyObject *args) {
         PyMem_Free(s);
         return NULL;
     }
-    s->kept = Py_NewRef(args), s->looks = looks, s->rank = rank, s->ranks = ranks;
+    s->kept = Py_NewRef(args), s->looks = looks, s->rank = rank, s->ranks = ranks, s->mark = mark;
     s->n = PyArray_SIZE(x), s->type = PyArray_TYPE(x), s->itemsize = (int)PyArray_ITEMSIZE(x);
     int fits = (s->type == NPY_FLOAT || s->type == NPY_DOUBLE) &&
-               PyArray_TYPE(first) == NPY_INT64 && PyArray_SIZE(first) == 1 &&
+               PyArray_TYPE(first) == NPY_INT64 && PyArray_SIZE(first) == 3 &&
                are_like(first, counts, ranks + 1, s->at) &&
                are_like(x, parts[0], ranks, s->at + ranks + 1) &&
                are_like(x, parts[1], ranks, s->at + 2 * ranks + 1);
@@ -184,6 +205,6 @@ static PyObject *short_sum(PyObject *self, PyObject *args) {
 }
 
 PyMethodDef shared_functions[] = {
-    {"short_sum", short_sum, METH_VARARGS, NULL},
+    {"marked_sum", marked_sum, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -13,14 +13,12 @@ from nnmpi.collectives.step import Algorithm
 from nnmpi.comm.allreduce.interpreter import AllReduce, Interpreter
 from nnmpi.comm.allreduce.node_memory import NodeTopology, SharedReduction, memory_of_sums
 from nnmpi.comm.arguments import Array, accumulator
-from nnmpi.comm.call_log import CallSignature
+from nnmpi.comm.call_log import CallSignature, first_tag
 from nnmpi.comm.steps import OperationQueue, Steps
 from nnmpi.comm.transport.base import ShortSum, Transport
 
 NAMES = (*ALGORITHMS, "mpi", "shared")
 NEED_SETUP = ("hierarchical", "mpi", "shared")  # whose first calls wait for all ranks
-
-IALLREDUCE_BYTES = 2048  # bytes: up to here MPI_Iallreduce takes about as long as MPI_Allreduce
 
 
 class PreparedSum(NamedTuple):
@@ -28,12 +26,14 @@ class PreparedSum(NamedTuple):
     again.
 
     signature   the description of the call that is written to the call log
+    first_tag   the first tag of its messages
     steps       makes the generator of requests that carries out a sum for which the rank waits
     starts      the same for a sum that is only started
     short       compiled code that replaces both while no other operation is pending; or None
     """
 
     signature: CallSignature
+    first_tag: int
     steps: AllReduce
     starts: AllReduce  # steps of a call that only starts the sum
     short: ShortSum | None  # replaces the steps while the rank has no pending works
@@ -60,14 +60,14 @@ class AllReduceDispatch:
         If `lacks_setup` returns True for these, `set_up` must be called first.
         """
         name, n, dtype = signature.algorithm, signature.elements, np.dtype(signature.dtype)
-        short = None
+        tag, short = first_tag(signature, self._transport.marks), None
         if name == "shared":
-            short = self._reductions[_reduction_key(n, dtype)].short_sum(n)
+            short = self._reductions[_reduction_key(n, dtype)].short_sum(n, tag)
         if name == "mpi":
             both = partial(self._by_library, False), partial(self._by_library, True)
-            return PreparedSum(signature, *both, short)
+            return PreparedSum(signature, tag, *both, short)
         steps = self._steps(name, n, dtype)
-        return PreparedSum(signature, steps, steps, short)
+        return PreparedSum(signature, tag, steps, steps, short)
 
     def _steps(self, name: str, n: int, dtype: np.dtype[Any]) -> AllReduce:
         if name == "shared" or (name == "hierarchical" and self.topology().leader_ring is not None):
@@ -140,29 +140,29 @@ class AllReduceDispatch:
         return self._custom[name]
 
     def _by_library(self, starts: bool, row: Array, tag: int, blocks: bool) -> Steps:
-        steps = self._agree_and_sum(row, starts)
+        steps = self._agree_and_sum(row, tag, starts)
         return steps if blocks else self._queue.add(steps)
 
-    def _agree_and_sum(self, row: Array, starts: bool) -> Steps:
+    def _agree_and_sum(self, row: Array, tag: int, starts: bool) -> Steps:
         """Sums the row in place by MPI_Allreduce if all ranks make a blocking call, otherwise by
         MPI_Iallreduce; `starts` is True if this rank's call is not to block.
 
-        MPI does not match one with the other, so the ranks agree first. MPI_Allreduce is up to
-        three times as fast, but a rank's pending operations make no progress in it. Short sums
-        always use MPI_Iallreduce, which costs less than the agreement.
+        MPI does not match one with the other, so the ranks agree first, also that all make this
+        call, which has this `tag`: MPI would sum arrays of other lengths or types. MPI_Allreduce is
+        up to three times as fast, but a rank's pending operations make no progress in it.
         """
         assert self._library is not None
         transport, dtype = self._library, _library_dtype(row.dtype)
         sums = row if dtype is row.dtype else row.astype(dtype)
-        blocks = sums.nbytes > IALLREDUCE_BYTES
-        if blocks:
-            starting = np.array([starts], np.int32)
-            yield transport.start_all_reduce(starting)
-            blocks = not starting[0]
-        if blocks:
-            transport.all_reduce(sums)
-        else:
+        agreed = np.array([starts, tag], np.int64)
+        yield transport.start_all_reduce(agreed)
+        if agreed[1] != transport.size * tag:  # no rank sends this message: a watchdog ends the job
+            other = (transport.rank + 1) % transport.size
+            yield [transport.irecv(np.empty(0, np.uint8), other, tag)]
+        if agreed[0]:
             yield transport.start_all_reduce(sums)
+        else:
+            transport.all_reduce(sums)
         if sums is not row:
             row[...] = sums
 

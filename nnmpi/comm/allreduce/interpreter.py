@@ -87,6 +87,7 @@ class Plan(NamedTuple):
     adds_dtype: np.dtype[Any]
     scratch: int  # elements of memory for received data that is added later
     round: tuple[slice, ...]  # sums to be rounded at the end
+    one_way: bool  # sends are complete when received: a rank that only sends notices another call
 
 
 def make_plan(
@@ -139,7 +140,8 @@ def make_plan(
         if out or into:
             moves.append(Move(tuple(out), tuple(into), tuple(add), tuple(put), tuple(due)))
     at_end = tuple(_round(rounded, ((0, chunks),), bounds))
-    return Plan(tuple(moves), dtype, sums_dtype, accumulator(dtype), scratch, at_end)
+    types = dtype, sums_dtype, accumulator(dtype)
+    return Plan(tuple(moves), *types, scratch, at_end, algorithm.one_way)
 
 
 def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
@@ -260,7 +262,7 @@ class Interpreter:
         for out, into, add, put, round_first in plan.moves:
             if separate:
                 _copy(round_first, sums, row)
-            if blocks and len(out) <= 1 and len(into) <= 1:
+            if blocks and not plan.one_way and len(out) <= 1 and len(into) <= 1:
                 sent, to, received, source = None, NOBODY, None, NOBODY
                 if out:
                     to, buffer, part, packed = out[0]
@@ -270,20 +272,17 @@ class Interpreter:
                     received = buffers[buffer][part]
                 transport.exchange(sent, to, received, source, tag)
             else:
-                requests = []
-                for source, buffer, part, _ in into:
-                    requests.append(transport.irecv(buffers[buffer][part], source, tag))
+                send = transport.issend if plan.one_way else transport.isend
+                requests = [transport.irecv(buffers[b][i], peer, tag) for peer, b, i, _ in into]
                 for to, buffer, part, packed in out:
                     sent = (_packed(buffers[buffer], packed) if packed else buffers[buffer])[part]
-                    requests.append(transport.isend(sent, to, tag))
+                    requests.append(send(sent, to, tag))
                 yield requests
             for mine, arrived in put:
                 raw[mine] = raw_scratch[arrived]
             for mine, arrived in add:
-                adds_to = sums[mine]
-                np.add(
-                    adds_to, scratch[arrived], adds_to, dtype=plan.adds_dtype, casting="same_kind"
-                )
+                total = sums[mine]
+                np.add(total, scratch[arrived], total, dtype=plan.adds_dtype, casting="same_kind")
         if separate:
             _copy(plan.round, sums, row)
         free.append(scratch)

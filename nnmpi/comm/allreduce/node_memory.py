@@ -21,7 +21,7 @@ from nnmpi.collectives.step import Algorithm, chunk_start
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.arguments import Array, accumulator
 from nnmpi.comm.steps import OperationQueue, Steps
-from nnmpi.comm.transport.base import Ledger, NoRoomError, ShortSum, Transport
+from nnmpi.comm.transport.base import PENDING, Ledger, NoRoomError, ShortSum, Transport
 from nnmpi.comm.transport.node_barrier import sum_loop
 
 WHOLE_SUM_BYTES = 1 << 14  # bytes up to which each rank adds up the whole array
@@ -101,7 +101,7 @@ class SharedReduction:
         self.mine: Array = self._segments[self._node.rank]
         # allocates the pages now: a later page fault without room would end the process by SIGBUS
         self._window.segments[self._node.rank][...] = 0
-        self._window.barrier()  # the first rank has zeroed the total by now: others may write to it
+        self._window.barrier(0)  # the first rank has zeroed the total: others may write to it now
         first = self._window.segments[0]
         self.total: Array = first[segment : segment + n * self.dtype.itemsize].view(self.dtype)
         sums_bytes = n * self._sums_dtype.itemsize
@@ -111,7 +111,8 @@ class SharedReduction:
             else self.total
         )
         self._is_short = _is_short(n, self.dtype) and self._leader_ring is None
-        self._turn = np.zeros(1, np.int64)  # the half of the segments that the next short sum uses
+        # first the half of the segments that the next short sum uses
+        self._turn = np.zeros(3, np.int64)
         self._halves: dict[int, list[tuple[Array, ...]]] = {}  # by length
 
     def slice(self, start: int, stop: int, r: int | None = None) -> slice:
@@ -125,7 +126,7 @@ class SharedReduction:
 
         With `blocks`, it may block in barriers. Without, several sums may be pending, and each
         begins when all earlier sums in this memory are complete. `tag` is for messages between
-        nodes.
+        nodes, and names the call to the other ranks of the node.
         """
         steps = self._reduce(start, stop, tag, blocks)
         return steps if blocks else self._queue.add(steps)
@@ -135,22 +136,23 @@ class SharedReduction:
         the requests to wait for.
 
         Of a long array, a rank copies to shared memory only the elements that other ranks add up.
-        `tag` is for messages between nodes; `blocks` allows it to block in barriers.
+        `tag` is as in `reduce`; `blocks` allows it to block in barriers.
         """
         if self._is_short:
-            steps = self._exchange(array, blocks)
+            steps = self._exchange(array, tag, blocks)
         else:
             steps = self._reduce(0, array.size, tag, blocks, array)
         return steps if blocks else self._queue.add(steps)
 
-    def short_sum(self, n: int) -> ShortSum | None:
+    def short_sum(self, n: int, first_tag: int) -> ShortSum | None:
         """Returns a compiled all-reduce of n elements, which one call carries out; None if n is
-        large, or if nnmpi was installed without compiled code."""
+        large, or if nnmpi was installed without compiled code. `first_tag` is that of these
+        calls."""
         if not self._is_short:
             return None
-        return self._window.short_sum(self._turn, *self._half_segments(n))
+        return self._window.short_sum(first_tag, self._turn, *self._half_segments(n))
 
-    def _exchange(self, array: Array, blocks: bool) -> Steps:
+    def _exchange(self, array: Array, tag: int, blocks: bool) -> Steps:
         """Sums a short array over the ranks of a node through shared memory, with a single barrier:
         a generator of the requests to wait for. `blocks` allows it to wait in the barrier.
 
@@ -158,9 +160,9 @@ class SharedReduction:
         but one sum; the barrier of the sum between ensures that all ranks have read it.
         """
         parts = self._half_segments(array.size)[self._turn[0]]
-        self._turn ^= 1
+        self._turn[0] ^= 1
         parts[self._node.rank][...] = array
-        yield self._barrier(blocks)
+        yield self._barrier(tag, blocks)
         sum_loop(array, *parts)
 
     def _half_segments(self, n: int) -> list[tuple[Array, ...]]:
@@ -190,15 +192,15 @@ class SharedReduction:
             # this rank adds its own slice from `array` itself; others read the rest from `mine`
             for i, j in ((start, slice_here.start), (slice_here.stop, stop)):
                 mine[i:j] = array[i:j]
-        yield self._barrier(blocks)
+        yield self._barrier(tag, blocks)
         self._add(parts, slice_here.start, slice_here.stop)
-        yield self._barrier(blocks)
+        yield self._barrier(tag, blocks)
         if self._leader_ring is not None:
             if self._node.rank == 0:
                 total = self.total[start:stop]
                 sums = total if self._rounds else self._sums[start:stop]
                 yield from self._interpreter.steps(self._leader_ring, total, tag, blocks, sums)
-            yield self._barrier(blocks)
+            yield self._barrier(tag, blocks)
         if array is not None:
             array[...] = self.total[:stop]
 
@@ -214,13 +216,14 @@ class SharedReduction:
         self._halves.clear()
         self._window.free()
 
-    def _barrier(self, blocks: bool) -> Any:
-        """Starts a barrier of the node, and waits for it if `blocks`. Earlier writes are visible
-        after it.
+    def _barrier(self, tag: int, blocks: bool) -> Any:
+        """Starts a barrier of the node for the call with this tag, and waits for it if `blocks`.
+        Earlier writes are visible after it.
         """
+        mark = tag - tag % PENDING  # the first tag, which compiled sums know
         if not blocks:
-            return self._window.ibarrier()
-        self._window.barrier()
+            return self._window.ibarrier(mark)
+        self._window.barrier(mark)
         return ()
 
     def _add(self, parts: list[Array], lo: int, hi: int) -> None:

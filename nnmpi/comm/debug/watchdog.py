@@ -6,6 +6,8 @@ warning  a rank has waited for a minute: it prints the call it waits in, once
 report   a rank has waited for longer than NNMPI_TIMEOUT, in a call or at its end (or for the start,
          by default 5 minutes): it prints its call and stack, asks the other ranks for theirs, and
          then ends the job
+differs  a rank has waited for a second, and another one has made another call in its place: the
+         ranks send each other their last calls, and a line names both
 left     a rank has reached its end; another rank that waits for it, in a collective or for its
          message, ends the job
 failed   an exception ends a rank; if several ranks fail, the first one prints its exception
@@ -24,20 +26,22 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from nnmpi.comm.call_log import LoggedCall
-from nnmpi.comm.debug.compare import name_ranks
+from nnmpi.comm.debug.compare import difference, first_difference, name_ranks
 from nnmpi.comm.debug.exit_hooks import Failures, JobEnd
 from nnmpi.comm.debug.start_limit import stopped_ranks
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.stderr import print_error
+from nnmpi.comm.transport.hub import Hub
 
 if TYPE_CHECKING:  # an import starts MPI
     from nnmpi.comm.transport.mpi_job import MPIChannel
 
 TICK = 0.25  # seconds between two looks
+PATIENCE = 1.0  # seconds after which a rank that waits sends its last calls to the others
 LONG_WAIT = 60.0  # seconds after which a rank prints, once, the call it waits in
 TIME_TO_REPORT = 1.0  # seconds from the first report to the end of the job
 TIME_TO_END = 0.25  # seconds that a rank waits at its end before it tells the others
@@ -46,7 +50,8 @@ FRAMES = 8  # innermost frames of a stack that a report shows
 
 TIME_TO_FAIL = 0.5  # seconds in which failing ranks learn of each other
 
-REPORT, LEFT, FAILED = "report", "left", "failed"  # types of messages, beside those of SilentRanks
+# types of messages, beside those of SilentRanks
+REPORT, LEFT, FAILED, CALLS, DIFFERS = "report", "left", "failed", "calls", "differs"
 END = LoggedCall("world", 0, "end", "", None, 0, -1, "", 0)  # the wait of a rank at its end
 
 
@@ -104,6 +109,9 @@ class Watchdog:
         self._main, self._ended = threading.get_ident(), threading.Event()
         self._departed: dict[int, DepartedRank] = {}
         self._failed: dict[int, tuple[str, bool, bool]] = {}  # message, is first, follows
+        self._asked = False  # in the present wait, for calls that differ
+        self._differing: dict[int, tuple[LoggedCall, LoggedCall]] = {}  # this rank's, and theirs
+        self._unanswered: dict[int, list[LoggedCall]] = {}  # calls of others, not made here yet
         self._lock = threading.Lock()  # guards the channel
         self._warned = self._reported = False
         self._thread = threading.Thread(target=self._run, name="nnmpi watchdog", daemon=True)
@@ -156,8 +164,10 @@ class Watchdog:
             self.silent_ranks.note_activity()
         waiting = self.progress.waiting()
         if waiting is None:
+            self._asked = False
             return
         call, seconds = waiting
+        self._check_for_calls_that_differ(call, seconds)
         self._check_for_ranks_that_left(call, seconds)
         settings = self.progress.log.settings
         limit = settings.start if call.operation == "world" else settings.timeout
@@ -178,8 +188,26 @@ class Watchdog:
                 self._departed[source] = DepartedRank(calls, incomplete, last, time.monotonic())
             elif kind == REPORT:
                 self._report(LoggedCall(*values))
+            elif kind == CALLS:
+                self._unanswered[source] = [LoggedCall(*call) for call in values]
+            elif kind == DIFFERS:
+                self._differing[source] = LoggedCall(*values[0]), LoggedCall(*values[1])
             elif self.silent_ranks is not None:
                 self.silent_ranks.receive(source, kind, values[0])
+        if self._unanswered:
+            self._compare_calls()
+
+    def _compare_calls(self) -> None:
+        """Compares the calls of ranks that wait with those of this rank, which may have made them
+        by now, and tells a rank of the first one that differs."""
+        mine, counters = self.progress.last_calls(), self.progress.log.counters
+        for source, calls in [*self._unanswered.items()]:
+            if pair := first_difference(calls, mine):
+                self.send(source, DIFFERS, *pair)
+            ahead = [c for c in calls if c.comm in counters and c.number > counters[c.comm].calls]
+            self._unanswered[source] = ahead
+            if pair or not ahead:
+                del self._unanswered[source]
 
     def _next(self) -> tuple[int, bytes] | None:
         with self._lock:
@@ -205,6 +233,22 @@ class Watchdog:
                 print_error(f"rank {self.rank} has reached its end {self._last_call()}")
             else:
                 print_error(report(self.rank, self.progress, self._main, late))
+
+    def _check_for_calls_that_differ(self, call: LoggedCall, seconds: float) -> None:
+        """Ends the job with a message if this rank, which has waited in `call` for `seconds`, has
+        called something else than another rank. Of these ranks the first one speaks."""
+        if seconds < PATIENCE or not self._asked:
+            self._differing.clear()
+        self._asked = self._asked and seconds >= PATIENCE
+        if not self._asked and seconds >= PATIENCE and self.channel is not None:
+            self._asked = True
+            for r in {*self.progress.log.participants(call)} & {*self.channel.left()}:
+                self.send(r, CALLS, *self.progress.last_calls())
+        for r, (called, other_call) in sorted(self._differing.items()):
+            time.sleep(0 if self.rank < r else TIME_TO_REPORT)
+            differ = difference({self.rank: called, r: other_call})
+            print_error(f"rank {self.rank}: MismatchError: {differ}")
+            self._ending.end_job(1)
 
     def _check_for_ranks_that_left(self, call: LoggedCall, seconds: float) -> None:
         """Ends the job with a message if this rank, which has waited in `call` for `seconds`, waits
@@ -262,16 +306,14 @@ def warn(rank: int, call: LoggedCall, seconds: float) -> None:
     """Prints the call in which a rank has waited for long, and how to find the cause."""
     print_error(
         f"rank {rank} has waited for {seconds:.0f} s in {call}; if ranks hang here, "
-        "NNMPI_DEBUG=collectives names those that call something else, and NNMPI_TIMEOUT=seconds "
-        "ends the job with a report of every rank"
+        "NNMPI_TIMEOUT=seconds ends the job with a report of every rank"
     )
 
 
-def join(
-    threads: Sequence[threading.Thread], ranks: Sequence[Progress], abort: Callable[[str], None]
-) -> None:
-    """Waits for `threads`, which run as ranks, to end. If one waits for the others for longer than
-    NNMPI_TIMEOUT, calls `abort` with a report of every rank. `ranks` are their progress engines.
+def join(threads: Sequence[threading.Thread], ranks: Sequence[Progress], hub: Hub) -> None:
+    """Waits for `threads`, which run as ranks, to end. If one waits for longer than NNMPI_TIMEOUT,
+    or while another one calls something else, `hub` ends all with an error that says so. `ranks`
+    are their progress engines.
 
     A thread cannot be stopped: one that computes for ever is left running.
     """
@@ -283,6 +325,8 @@ def join(
             if waiting is not None and waiting[1] > LONG_WAIT and r not in warned:
                 warned.add(r)
                 warn(r, *waiting)
+            if waiting is not None and waiting[1] > PATIENCE and (differ := hub.explain()):
+                hub.fail(differ)
             if until == math.inf and waiting is not None and waiting[1] > timeout:
                 first = f"rank {r} has waited for longer than NNMPI_TIMEOUT={timeout:g} s in "
                 reports = [
@@ -291,7 +335,7 @@ def join(
                     else f"rank {i} has left"
                     for i, thread in enumerate(threads)
                 ]
-                abort("\n".join([f"{first}{waiting[0]}", *reports]))
+                hub.abort("\n".join([f"{first}{waiting[0]}", *reports]))
                 until = time.monotonic() + TIME_TO_REPORT
 
 

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from nnmpi.comm.transport.system import OperatingSystem, System
 
 Bytes: TypeAlias = NDArray[np.uint8]
-TAGS = 32768  # the MPI standard guarantees tags 0..32767
+TAGS = 32768  # users' tags; those of collectives follow, see `CallRunner.tag`
+PENDING = 4096  # tags for calls alike: a rank has fewer of these in progress at a time
+MARKS = 1 << 18  # calls that differ have different tags, but for one pair in so many
 
 Request: TypeAlias = Any  # any object that the transport's own `wait` and `test` take
 
@@ -128,11 +130,13 @@ class ShortSum(NamedTuple):
 
 class SharedWindow(NamedTuple):
     """Memory that all ranks of a node can read and write: one segment of each rank, as arrays of
-    bytes, and functions to synchronize the ranks, to sum short arrays, and to free the memory."""
+    bytes, and functions to synchronize the ranks, to sum short arrays, and to free the memory.
+
+    In a barrier each rank names its call by a number, a mark; it ends if all have the same."""
 
     segments: list[Bytes]
-    barrier: Callable[[], None]  # of the node; writes before it are visible to all after it
-    ibarrier: Callable[[], Any]  # returns a request for `wait` and `test` of the transport
+    barrier: Callable[[int], None]  # of the node; writes before it are visible to all after it
+    ibarrier: Callable[[int], Any]  # returns a request for `wait` and `test` of the transport
     short_sum: Callable[..., ShortSum | None]  # `Barrier.short_sum`; None if ranks are threads
     free: Callable[[], None]  # collective; does nothing if the transport was abandoned
     is_viewed: Callable[[], bool]  # drops the segments; True if other arrays still view them
@@ -163,6 +167,7 @@ class Transport(Receiver, Protocol):
     rank: int
     size: int
     message_limit: int
+    marks: int  # how many marks of calls its tags have room for
     any_thread: bool  # several threads may use it (MPI_THREAD_MULTIPLE)
     ledger: Ledger
     members: Sequence[int]  # each rank's number in the job as it was started
@@ -172,6 +177,9 @@ class Transport(Receiver, Protocol):
     def family(self) -> TransportFamily: ...
 
     def isend(self, data: Bytes, to: int, tag: int) -> Request: ...
+    def issend(self, data: Bytes, to: int, tag: int) -> Request:
+        """Starts a send that is complete only when the message is being received."""
+
     def exchange(
         self, out: Bytes | None, to: int, into: Bytes | None, source: int, tag: int
     ) -> None:

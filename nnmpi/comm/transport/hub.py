@@ -99,7 +99,8 @@ class Hub:
     guards all its state.
 
     `killed` maps ranks to the number, from 1, of the operation at which each is lost. The scheduler
-    decides when each thread runs, and when a rank learns of other ranks' actions.
+    decides when each thread runs, and when a rank learns of other ranks' actions. If every rank
+    waits, `explain` may return the error that says why.
     """
 
     def __init__(
@@ -115,7 +116,8 @@ class Hub:
         self.fault_tolerant = fault_tolerant
         self.scheduler: Scheduler = scheduler or FreeThreads(size)
         self._lock = self.scheduler.lock
-        self._failure: AbortedError | None = None
+        self._failure: RuntimeError | None = None
+        self.explain: Callable[[], RuntimeError | None] = lambda: None
         self._running, self._lost = set(range(size)), set[int]()
         self._remaining = dict(killed or {})  # operations until a rank is killed, the last included
         self._noticed = [set[tuple[str, int]]() for _ in range(size)]  # by rank: what it knows of
@@ -248,8 +250,12 @@ class Hub:
             self.look_for_deadlock()
 
     def abort(self, message: str) -> None:
+        self.fail(AbortedError(message))
+
+    def fail(self, error: RuntimeError) -> None:
+        """Raises the error on all ranks, in the operation that each waits in or calls next."""
         with self._lock:
-            self._fail(AbortedError(message))
+            self._fail(error)
 
     # ---- under the lock
 
@@ -265,7 +271,7 @@ class Hub:
             f"rank {r}: " + ", ".join(q.label for q in requests if not q.done)
             for r, requests in sorted(self._waiting.items())
         )
-        self._fail(DeadlockError("every rank waits: " + "; ".join(waits)))
+        self._fail(self.explain() or DeadlockError("every rank waits: " + "; ".join(waits)))
 
     def _begin(self, caller: Caller, verb: str, requests: Sequence[Posted]) -> None:
         """Waits, at the start of each operation, until the scheduler lets the rank `caller` go on,
@@ -369,6 +375,6 @@ class Hub:
         """Wakes these job ranks, to check again whether they can continue."""
         self.scheduler.wake(ranks)
 
-    def _fail(self, failure: AbortedError) -> None:
+    def _fail(self, failure: RuntimeError) -> None:
         self._failure = self._failure or failure
         self._wake(range(self.size))

@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 
 from nnmpi.comm.stderr import flush_output, print_error
 from nnmpi.comm.transport.base import (
+    MARKS,
+    PENDING,
+    TAGS,
     Bytes,
     Ledger,
     MessageLengthError,
@@ -36,6 +39,7 @@ class MPITransport:
     ) -> None:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.message_limit = MESSAGE_LIMIT
+        self.marks = min(((MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0) - TAGS) // PENDING, MARKS)
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.ledger = ledger or Ledger(self.size)
         self.family = family or TransportFamily()
@@ -44,6 +48,7 @@ class MPITransport:
         self.members: Sequence[int] = comm.Get_group().Translate_ranks(range(self.size), world)
         # bound methods, looked up once: a small message takes as long as four Python calls
         self._isend: Callable[..., MPI.Request] = comm.Isend
+        self._issend: Callable[..., MPI.Request] = comm.Issend
         self._irecv: Callable[..., MPI.Request] = comm.Irecv
         self._sendrecv = comm.Sendrecv
 
@@ -59,6 +64,12 @@ class MPITransport:
         ledger.sent_messages[to] += 1
         ledger.sent_bytes[to] += data.size
         return self._isend(data, to, tag)
+
+    def issend(self, data: Bytes, to: int, tag: int) -> MPI.Request:
+        ledger = self.ledger
+        ledger.sent_messages[to] += 1
+        ledger.sent_bytes[to] += data.size
+        return self._issend(data, to, tag)
 
     def irecv(self, data: Bytes, source: int, tag: int) -> MPI.Request:
         ledger = self.ledger

@@ -51,21 +51,25 @@ def meet_loop(
     own: InOut,
     here: InOut,
     count: int,
+    mark: int,
     looks: int,
     sync: Callable[[], Any],
     others: tuple[Counts, ...],
 ) -> None:
     """Enters a barrier of a node's ranks: writes how often this rank has arrived, `count`, to its
     counter `own`, then checks up to `looks` times if the counters of the other ranks, `others`,
-    have come as far.
+    have come as far, with the same `mark`.
 
-    here[0] becomes 1 if they have, else 0. `sync` makes writes visible; the compiled kernel uses
-    atomic stores and loads instead.
+    A counter is followed by two marks, of even and of odd counts, since a rank may be in the next
+    barrier already. here[0] becomes 1 if all have come, else 0. `sync` makes writes visible; the
+    compiled kernel uses atomic stores and loads instead.
     """
+    at = 1 + count % 2
+    own[at] = mark
     sync()
     own[0] = count
     for _ in range(looks):
-        here[0] = all(other[0] >= count for other in others)
+        here[0] = all(other[0] >= count and other[at] == mark for other in others)
         if here[0]:
             break
         os.sched_yield()
@@ -75,8 +79,9 @@ def meet_loop(
 class Barrier:
     """A barrier of a node's ranks in shared memory: each rank counts its arrivals.
 
-    The object is also the request that `arrive` returns, so `test` and `wait` are for the last
-    arrival.
+    A rank arrives with a mark, which stands for the call that it makes; ranks with different marks
+    wait for each other for ever, and the watchdog then says how their calls differ. The object is
+    also the request that `arrive` returns, so `test` and `wait` are for the last arrival.
     """
 
     def __init__(
@@ -88,51 +93,54 @@ class Barrier:
     ) -> None:
         # `here` is private memory: writing to a cache line that others read is slow
         self._here, self._progress = np.zeros(1, np.int64), progress
-        self._own, self._rank = counts[rank], rank
+        self._own, self._rank, self._mark = counts[rank], rank, 0
         self._others = (*counts[:rank], *counts[rank + 1 :])
         self._after = sync, self._others
 
-    def arrive(self) -> "Barrier":
+    def arrive(self, mark: int = 0) -> "Barrier":
         """Arrives without waiting, and returns the request; this rank's earlier writes become
         visible.
         """
-        self._look(self._own.item() + 1, 1)
+        self._mark = mark
+        self._look(self._own.item(0) + 1, 1)
         return self
 
-    def barrier(self) -> None:
-        """Arrives, and returns when all ranks have arrived."""
-        self._wait(self._own.item() + 1)
+    def barrier(self, mark: int = 0) -> None:
+        """Arrives, and returns when all ranks have arrived with the same mark."""
+        self._mark = mark
+        self._wait(self._own.item(0) + 1)
 
     def test(self) -> bool:
         """Returns True if all ranks have arrived as often as this one; writes that they made before
         are then visible. Never waits."""
-        return self._look(self._own.item(), 1)
+        return self._look(self._own.item(0), 1)
 
     def wait(self) -> None:
         """Returns when all ranks have arrived as often as this one."""
-        self._wait(self._own.item())
+        self._wait(self._own.item(0))
 
-    def short_sum(self, turn: Counts, *parts: tuple[Numbers, ...]) -> ShortSum | None:
+    def short_sum(self, mark: int, turn: Counts, *parts: tuple[Numbers, ...]) -> ShortSum | None:
         """Returns compiled code that sums short arrays of all ranks of a node, or None if none is
-        compiled.
+        compiled. Ranks arrive with `mark`.
 
-        `parts` are two tuples with an array of each rank in shared memory, used in turns: `turn` is
-        an array with the number, 0 or 1, of the next. A rank writes what it adds to its array in
+        `parts` are two tuples with an array of each rank in shared memory, used in turns: turn[0]
+        is the number, 0 or 1, of the next. A rank writes what it adds to its array in
         parts[turn[0]] and arrives at the barrier, then all arrays of that tuple are added. So one
         barrier is enough for each sum.
         """
-        make = native.kernel("short_sum")
+        make = native.kernel("marked_sum")
         counts = self._own, turn, *self._others
-        call = make(SOON, self._rank, counts, *parts) if make else None
+        call = make(SOON, self._rank, mark, counts, *parts) if make else None
 
         def wait(array: Numbers) -> None:
+            self._mark = mark
             self.wait()
             sum_loop(array, *parts[1 - turn[0]])
 
         return call and ShortSum(call, wait)
 
     def _look(self, count: int, looks: int) -> bool:
-        meet_loop(self._own, self._here, count, looks, *self._after)
+        meet_loop(self._own, self._here, count, self._mark, looks, *self._after)
         return bool(self._here[0])
 
     def _wait(self, count: int) -> None:
@@ -142,7 +150,7 @@ class Barrier:
 
 def length(nbytes: int) -> int:
     """Returns how many bytes of shared memory a rank takes for `nbytes` of data: the data, padding,
-    and then the rank's barrier count.
+    and then the rank's barrier count and marks.
     """
     return -(-nbytes // LINE) * LINE + LINE
 
@@ -156,7 +164,7 @@ def shared_window(
     """Returns the SharedWindow of a node: memory that all its ranks can read and write, with a
     barrier of these ranks in it. Every rank of the node calls it.
 
-    memory        one buffer of shared memory for each rank; its end has room for a barrier count
+    memory        one buffer of shared memory for each rank; its end has room for a count and marks
     rank          the index of this rank among the ranks of the node
     barrier       a barrier of these ranks that needs no shared memory, such as MPI's; called once
     make_barrier  makes the barrier in shared memory, from the barrier counts of all ranks, `rank`,
@@ -168,7 +176,7 @@ def shared_window(
     if not has_room(np.frombuffer(memory.buffers[rank], np.uint8)):
         raise MemoryError("shared memory of the barrier cannot be written")
     pairs = [(m, len(m) - LINE) for m in memory.buffers]
-    counts = [np.frombuffer(m, np.int64, 1, behind) for m, behind in pairs]
+    counts = [np.frombuffer(m, np.int64, 3, behind) for m, behind in pairs]
     counts[rank][:] = 0
     barrier()
     segments = [np.frombuffer(m, np.uint8, behind) for m, behind in pairs]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnmpi.comm.transport.base import (
+    MARKS,
     AbortedError,
     Bytes,
     Ledger,
@@ -58,7 +59,7 @@ class ThreadTransport:
 
     def __init__(self, family: ThreadFamily, ranks: Sequence[int], channel: Hashable) -> None:
         self.rank, self.size = ranks.index(family.job_rank), len(ranks)
-        self.message_limit = 1 << 62
+        self.message_limit, self.marks = 1 << 62, MARKS
         self.ledger = Ledger(self.size)
         self.members, self.family = ranks, family
         self.fault_tolerant = family.hub.fault_tolerant
@@ -72,6 +73,8 @@ class ThreadTransport:
         label = f"a send of {data.size} bytes to rank {to}"
         message = PostedMessage(data, True, label, self.family.era, self.members[to])
         return self._hub.post(self.family, message, (self._channel, self.rank, to, tag))
+
+    issend = isend  # the hub completes a send when its receive comes
 
     def irecv(self, data: Bytes, source: int, tag: int) -> PostedMessage:
         self.ledger.received_messages[source] += 1
@@ -102,7 +105,11 @@ class ThreadTransport:
         return done
 
     def ibarrier(self) -> Rendezvous:
-        return self._join(None, len)
+        return self.join_all()
+
+    def join_all(self, mark: int = 0) -> Rendezvous:
+        """Returns a request that is complete when all ranks have joined with the same mark."""
+        return self._join(None, len, mark)
 
     def barrier(self) -> None:
         self.wait([self.ibarrier()])
@@ -153,8 +160,8 @@ class ThreadTransport:
 
         return SharedWindow(
             segments,
-            barrier=transport.barrier,
-            ibarrier=lambda: [transport.ibarrier()],
+            barrier=lambda mark: transport.wait([transport.join_all(mark)]),
+            ibarrier=lambda mark: [transport.join_all(mark)],
             short_sum=lambda *_: None,
             free=transport.free,  # arrays that view the memory stay valid
             is_viewed=lambda: False,
@@ -164,9 +171,9 @@ class ThreadTransport:
         self._hub.abort(message)
         raise AbortedError(message)
 
-    def _join(self, value: Any, callback: Callback) -> Rendezvous:
+    def _join(self, value: Any, callback: Callback, mark: int = 0) -> Rendezvous:
         self._collectives += 1
-        key = self._channel, self._collectives
+        key = self._channel, self._collectives, mark
         return self._hub.join(self.family, key, self.members, value, callback)
 
     def _gather(self, value: Any) -> list[Any]:

@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from nnmpi.comm.transport.base import TAGS, Transport, TransportFamily
+from nnmpi.comm.transport.base import PENDING, TAGS, Transport, TransportFamily
 from nnmpi.comm.transport.start_mpi import MPI
 
-BARRIER, GATHER = TAGS, TAGS + 1  # two tags of a transport after those of its messages
-SPAN = TAGS + 2  # tags of a transport; Open MPI has room for 65,532 transports
+MARKS = 1024  # of the calls of a transport
+BARRIER = TAGS + MARKS * PENDING  # the tags of a transport after those of its messages
+GATHER = BARRIER + 1
+SPAN = GATHER + 1  # tags of a transport; Open MPI has room for 508 transports
 FEWEST = 1000  # requests in the list before complete ones are removed
 LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 """The MPI error classes of a lost rank."""

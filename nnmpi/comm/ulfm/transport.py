@@ -31,7 +31,7 @@ from nnmpi.comm.transport.base import Bytes, Ledger, Segments, add_up, pieces
 from nnmpi.comm.transport.mpi import MPIReceiver, MPITransport, Receive
 from nnmpi.comm.transport.node_barrier import Barrier, Counts
 from nnmpi.comm.transport.start_mpi import MPI
-from nnmpi.comm.ulfm.family import BARRIER, GATHER, UlfmFamily
+from nnmpi.comm.ulfm.family import BARRIER, GATHER, MARKS, UlfmFamily
 from nnmpi.comm.ulfm.files import map_segments, node_number
 
 TIME_TO_NOTICE = 5.0  # seconds; MPI usually notices a lost rank within one
@@ -52,13 +52,21 @@ class UlfmTransport(MPITransport):
         self.rank, self.size = ranks.index(self.rank), len(ranks)
         self.members = [self.members[r] for r in ranks]
         self._ranks, self._first_tag = ranks, family.reserve(number)
-        first, isend, irecv = self._first_tag, self._isend, self._irecv
+        self.marks = MARKS
+        first, isend, issend, irecv = self._first_tag, self._isend, self._issend, self._irecv
         self._isend = lambda data, to, tag: isend(data, ranks[to], first + tag)
+        self._issend = lambda data, to, tag: issend(data, ranks[to], first + tag)
         self._irecv = lambda data, source, tag: irecv(data, ranks[source], first + tag)
 
     def isend(self, data: Bytes, to: int, tag: int) -> MPI.Request:
         try:
             return self.family.keep(super().isend(data, to, tag))
+        except MPI.Exception as error:
+            self.family.raise_loss(error)
+
+    def issend(self, data: Bytes, to: int, tag: int) -> MPI.Request:
+        try:
+            return self.family.keep(super().issend(data, to, tag))
         except MPI.Exception as error:
             self.family.raise_loss(error)
 
