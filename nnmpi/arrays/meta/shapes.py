@@ -132,7 +132,10 @@ class NumbersReadError(Exception):
 def refuse(operation: str) -> NoReturn:
     """Raises NumbersReadError, which says that `operation` needs values."""
     log_call(refused)  # the code that is logged may catch the error
-    raise NumbersReadError(f"{operation} needs values, and this array has no data")
+    raise NumbersReadError(
+        f"{operation} needs values, and this array has no data: choose by where or maximum, not by "
+        "if, float() or item(), and make arrays by xp_of(x).empty, not by numpy.empty"
+    )
 
 
 _filled: ContextVar[Callable[[int], memoryview] | None] = ContextVar("filled", default=None)

@@ -1,7 +1,8 @@
-"""The codec of docs/compression.md as it stands, and others named as package.module:NAME."""
+"""The codecs of docs/compression.md as they stand, and others named as package.module:NAME."""
 
 import json
 import re
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from nnmpi.parallel.compression import proof
 from nnmpi.parallel.compression.codecs import CODECS
 
 PAGE = (ROOT / "docs" / "compression.md").read_text(encoding="utf-8")
-(CODE,) = (x for x in re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M) if "Codec" in x)
+CODE, SCALED = (x for x in re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M) if "Codec" in x)
 OTHERS = """
 def differs(bucket, _):
     total = yield from halves(bucket, _)
@@ -100,6 +101,7 @@ REFUSED = {
 @pytest.fixture(autouse=True)
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "halves.py").write_text(CODE)
+    (tmp_path / "scaled.py").write_text(SCALED)
     (tmp_path / "my_codecs.py").write_text(CODE + OTHERS)
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -149,21 +151,58 @@ def trained(ranks: int, compress: str | None) -> list[tuple[dict[str, Any], byte
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_replicas_stay_equal_and_train_like_others(ranks: int) -> None:
-    runs = trained(ranks, "halves:HALVES")
+@pytest.mark.parametrize("codec", ["halves:HALVES", "scaled:SCALED"])
+def test_replicas_stay_equal_and_train_like_others(codec: str, ranks: int) -> None:
+    runs = trained(ranks, codec)
     assert len({values for _, values in runs}) == 1
     plain = trained(ranks, None)
     assert runs[0][0]["loss"] == pytest.approx(plain[0][0]["loss"], rel=1e-2)
     assert runs[0][1] != plain[0][1]
 
 
-def test_steps_on_paper_count_what_it_sends(capsys: pytest.CaptureFixture[str]) -> None:
-    command = "--model iris-mlp --data iris --dry-run --json --ranks 3 --compress"
-    assert train.main([*command.split(), "halves:HALVES"]) == 0
+PAPER = shlex.split("--model iris-mlp --data iris --dry-run --json --ranks 3 --compress")
+
+
+@pytest.mark.parametrize(
+    ("codec", "nbytes"), [("halves:HALVES", 2 * 403), ("scaled:SCALED", 403 + 4 * 4)]
+)
+def test_steps_on_paper_count_what_it_sends(
+    codec: str, nbytes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main([*PAPER, codec]) == 0
     kinds = json.loads(capsys.readouterr().out)["kinds"]
     sent = [kind["sent"]["dp"]["bytes"] for kind in kinds]
-    to_others = 2 * 2 * 403  # two bytes an element; besides, ranks agree on the loss
+    to_others = 2 * nbytes  # besides, ranks agree on the loss
     assert all(to_others < nbytes < to_others + 100 for nbytes in sent), sent
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("xp.empty(len(bucket.parts)", "np.empty(len(bucket.parts)", "xp_of(x).empty, not by nump"),
+        (
+            "xp.maximum(abs(row[part]).max()",
+            "max(abs(row[part]).max()",
+            "choose by where or maximum",
+        ),
+    ],
+)
+def test_without_data_a_codec_is_told_what_to_write(
+    old: str, new: str, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert old in SCALED
+    (tmp_path / "reads.py").write_text(SCALED.replace(old, new))
+    assert train.main([*PAPER, "reads:SCALED"]) != 0
+    assert message in capfd.readouterr().err
+
+
+def test_parts_of_a_bucket_may_not_depend_on_each_other(tmp_path: Path) -> None:
+    (tmp_path / "whole.py").write_text(SCALED.replace("abs(row[part]).max()", "abs(row).max()"))
+    with refused("compress 'whole:SCALED'", "depends on the others of its bucket"):
+        proof.find("whole:SCALED")
+
+
+def test_no_price_is_made_up_for_a_codec(capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate.main(["sync", "--parameters", "1e9", "--compress", "halves:HALVES"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "only codecs of nnmpi are priced here; nnmpi.train --dry-run --ranks 2 --co" in line
