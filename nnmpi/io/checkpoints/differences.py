@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from nnmpi.comm import mpi_versions
-from nnmpi.io.checkpoints.schema import OtherRunError
 from nnmpi.nn import BatchNorm1d, BatchNorm2d, Module
 from nnmpi.options import resume_rules as rules
 from nnmpi.options.config import Config, options
@@ -27,6 +26,11 @@ RULES: dict[str, ResumeRule] = {
     ),
 }
 """For each option and each other fact of a run, the rule if it differs in the resumed run."""
+
+
+class OtherRunError(ValueError):
+    """Raised for a checkpoint of a run with other options, or other data, than it is to be resumed
+    with."""
 
 
 def check_resumable(old_run: Mapping[str, Any], new_run: Mapping[str, Any], source: str) -> None:

@@ -16,11 +16,12 @@ import numpy as np
 
 from nnmpi.arrays.dtypes import named
 from nnmpi.comm import AbortedError, Comm, OtherRankError
+from nnmpi.io.checkpoints.differences import OtherRunError
 from nnmpi.io.checkpoints.forms import RunFacts
 from nnmpi.io.checkpoints.keep import folders, outcomes, undone_by
 from nnmpi.io.checkpoints.manifest import Manifest, read_manifest
 from nnmpi.io.checkpoints.rank_file import BLOCK, is_about
-from nnmpi.io.checkpoints.schema import NAME, DamagedError, OtherRunError
+from nnmpi.io.checkpoints.schema import NAME, DamagedError
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.nn.place import StateArray
 from nnmpi.options.quoting import shown
@@ -169,7 +170,7 @@ def use_newest(
             is_reason = isinstance(error, DamagedError | OtherRunError)
             problem = (str(error), isinstance(error, OtherRunError)) if is_reason else None
             try:
-                problems = [one for one in gather_objects(comm, problem) if one]
+                problems = [*filter(None, gather_objects(comm, problem))]
             except AbortedError:  # ranks that are threads: another one has gathered and raised
                 raise error from None
             if not problems:

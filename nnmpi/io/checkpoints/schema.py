@@ -38,11 +38,6 @@ class DamagedError(ValueError):
     """Raised for a checkpoint, or a part of one, that differs from the one that was written."""
 
 
-class OtherRunError(ValueError):
-    """Raised for a checkpoint of a run with other options, or other data, than it is to be resumed
-    with."""
-
-
 # ---- values as JSON
 
 
