@@ -104,9 +104,8 @@ class ReadValues:
         self._add(vars(module), "len(@)")
         skipped = OF_ALL.union(module._buffers, ["training"])
         for attribute in vars(module):
-            if attribute not in skipped and not (
-                of_library and attribute[0] == "_"
-            ):  # a layer's cache
+            is_cache = of_library and attribute[0] == "_"
+            if attribute not in skipped and not is_cache:
                 self.add_name(vars(module), attribute)
         if of_library:
             self._add(type(module), "@.forward")

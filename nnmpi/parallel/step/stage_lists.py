@@ -341,11 +341,11 @@ class StageLists:
         recorded = _StagePass(self._stage, micro.state.input)
         try:
             with self._values.restored() as has_changed, logged_exchanges():
-                whole = (self._stage.module, *self._criteria)
+                roots = (self._stage.module, *self._criteria)
                 passes = list[PassList]()
                 for byte in FILLS if self._values.is_foreign else FILLS[:2]:
                     with addresses_filled_with(byte):
-                        passes.append(record(whole, recorded, arrays, how))
+                        passes.append(record(roots, recorded, arrays, how))
                 if has_changed():
                     self.reason = "forward changes what it reads, or draws random numbers itself"
         except NumbersReadError as error:
