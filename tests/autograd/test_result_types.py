@@ -99,6 +99,9 @@ VALUES: dict[str, tuple[Callable[[], Any], str, Any]] = {
     "einsum of a whole sum": (lambda: nnmpi.einsum("ij->", SMALL), "int64", 303),
     "einsum of sums of rows": (lambda: nnmpi.einsum("ij->i", SMALL), "int64", [200, 103]),
     "einsum of a product": (lambda: nnmpi.einsum("ij,ij->i", SMALL, SMALL), "int8", [32, 25]),
+    "einsum with a letter alone": (
+        lambda: nnmpi.einsum("ij,k->i", SMALL, of("int8", 2, 1)), "int64", [600, 309]
+    ),
     "einsum of a transpose": (
         lambda: nnmpi.einsum("ij->ji", SMALL), "int8", [[100, 100], [100, 3]]
     ),

@@ -4,12 +4,12 @@
     python tests/outside/operators.py --all      all samples (minutes)
 
 PyTorch lists its operators with samples of their arguments: empty tensors, numbers, broadcasting,
-ties, infinities. Each sample runs in both libraries, in float32 and float64 (booleans and integers
-for operators of masks); values, shapes, types and gradients are compared. The table CALLS names
-the counterpart of an operator. A sample whose options its signature does not have counts as not
-supported, and so does one whose options or shapes a module refuses. Not covered: operators without
-a counterpart, complex numbers, half precision, sparse tensors, gradients of gradients, in-place
-variants, and what is random (dropout).
+ties, infinities. Each sample runs in both libraries, in float32, float64 and uint8 (for operators
+of masks booleans and int64); values, shapes, types and gradients are compared. The table CALLS
+names the counterpart of an operator. A sample whose options its signature does not have counts as
+not supported, and so does one whose options or shapes a module refuses. Not covered: operators
+without a counterpart, complex numbers, half precision, sparse tensors, gradients of gradients, in-
+place variants, and what is random (dropout).
 """
 
 import argparse
@@ -348,9 +348,15 @@ MASKS |= {"__rand__", "__ror__", "__rxor__", "where", "lt", "le", "gt", "ge"}
 """The operators that are tried on booleans and integers as well."""
 
 
+OF_FLOATS = {"argsort", "kthvalue", "mode", "sort", "topk", "add", "index_add", "rsub", "sub"}
+"""The operators that are not tried on small integers: PyTorch leaves open the indices of equal
+elements, and a negative factor of unsigned integers is refused here."""
+
+
 def types(op: Any) -> Iterator[torch.dtype]:
     """The types in which an operator is compared."""
-    extra = (torch.bool, torch.int64) if op.name in MASKS else ()
+    extra = (torch.bool, torch.int64) if op.name in MASKS else (torch.uint8,)
+    extra = () if op.name in OF_FLOATS else extra
     for dtype in (torch.float32, torch.float64, *extra):
         if dtype in op.supported_dtypes("cpu"):
             yield dtype

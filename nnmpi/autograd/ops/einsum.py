@@ -15,12 +15,12 @@ def einsum(*arrays: Array, equation: str) -> Result:
     np.einsum(equation, *arrays) with its gradients."""
     inputs, output = _letters(equation, [a.ndim for a in arrays])
     op = partial(_summed, equation=equation, inputs=inputs, output=output)
-    if len(arrays) > 1:
-        return widened(op)(*arrays)
-    if {*inputs[0]} == {*output}:  # a view; otherwise NumPy sums into a copy
+    if len(arrays) == 1 and {*inputs[0]} == {*output}:  # a view; otherwise NumPy sums into a copy
         return op(*arrays)._replace(is_view=True)
-    if not is_float(arrays[0].dtype):
-        arrays = (arrays[0].astype("int64"),)  # as PyTorch's sums; its products keep the type
+    # PyTorch sums a letter of one term alone, of integers in int64; its products keep their type
+    is_alone = (sum(c in term for term in inputs) == 1 for c in {*"".join(inputs)} - {*output})
+    if any(is_alone) and not any(is_float(a.dtype) for a in arrays):
+        arrays = tuple(a.astype("int64") for a in arrays)
     return widened(op)(*arrays)
 
 
