@@ -180,12 +180,12 @@ class Progress:
         """Returns the call, or the polled operation, that this rank is waiting for, and for how
         many seconds; None if it is not waiting.
         """
-        now = time.monotonic()
-        polled = [w for w in tuple(self.works) if w.last_poll > now - RECENT]
+        time_now = time.monotonic()
+        polled = [w for w in tuple(self.works) if w.last_poll > time_now - RECENT]
         oldest = min(polled, key=lambda w: w.first_poll, default=None)
         if oldest is None:
             return self.log.waiting()
-        return self.log.waiting() or (oldest.call, now - oldest.first_poll)
+        return self.log.waiting() or (oldest.call, time_now - oldest.first_poll)
 
 
 class Work:
