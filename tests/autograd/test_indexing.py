@@ -159,3 +159,27 @@ def test_a_recorded_step_does_not_lose_a_write_at_an_argument() -> None:
     for i in (0, 2):
         step(nnmpi.tensor(i))
     assert w.tolist() == [[-1, -1], [0, 0], [-1, -1]]
+
+
+ROWS = {
+    "repeated and negative": np.array([1, -1, 1, 3, 0, 1]),
+    "in two axes": np.array([[1, -4], [1, 3], [0, 1]]),
+    "none": np.zeros(0, np.int64),
+    "every second": np.arange(8)[::2] % 3,
+}
+
+
+@pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("width", [(), (3,), (2, 3)], ids=str)
+def test_gradients_of_chosen_rows_add_up_in_order(rows: np.ndarray, width: tuple[int, ...]) -> None:
+    """To the bit as one after the other, where the gradient is a view in another order too."""
+    rng = np.random.default_rng(0)
+    x = nnmpi.tensor(rng.standard_normal((4, *width)).astype("float32"), requires_grad=True)
+    g = rng.standard_normal((*width, *rows.shape[::-1])).astype("float32").T
+    g = g.reshape(*rows.shape, *width)
+    x[rows].backward(g)
+    expected = np.zeros(x.shape, np.float32)
+    for place in np.ndindex(rows.shape):
+        expected[rows[place]] += g[place]
+    assert x.grad is not None
+    np.testing.assert_array_equal(x.grad.numpy(), expected)

@@ -10,7 +10,7 @@ import numpy as np
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.precision import all_promoted, concatenated
-from nnmpi.arrays.kernels.rows import add_rows
+from nnmpi.arrays.kernels.rows import add_rows, embedding_gradient_loop
 from nnmpi.arrays.meta import copy_of, is_meta
 from nnmpi.autograd.ops.elementwise import unbroadcast
 
@@ -182,11 +182,22 @@ def set_elements(a: Array, value: Any, *, index: Any) -> Result:
 def add_at(to: Array, index: Any, g: Array) -> None:
     """to[index] += g, where an index that occurs several times is added each time."""
     xp = xp_of(to)
-    if isinstance(to, np.ndarray):
-        xp.add.at(to, index, g)
-    else:
+    if not isinstance(to, np.ndarray):
         places = xp.arange(to.size).reshape(to.shape)[index]
         add_rows(to.reshape(-1), places.reshape(-1), g.reshape(-1))
+    elif (rows := _rows_of(index)) is not None and to.size and to.flags.c_contiguous:
+        g = xp.ascontiguousarray(xp.broadcast_to(g, (*rows.shape, *to.shape[1:])))
+        shape = -1, to.size // len(to)
+        embedding_gradient_loop(g.reshape(shape), rows.reshape(-1), to.reshape(shape))
+    else:
+        xp.add.at(to, index, g)  # slow
+
+
+def _rows_of(index: Any) -> Array | None:
+    """Returns the array of an index that is one array of integers, which select along the first
+    axis; None for any other index."""
+    (rows,) = index if isinstance(index, tuple) and len(index) == 1 else (index,)
+    return rows if isinstance(rows, np.ndarray) and rows.dtype == np.int64 else None
 
 
 def split_index(index: Any, ndim: int) -> tuple[Any, Any]:
