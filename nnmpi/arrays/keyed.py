@@ -60,10 +60,15 @@ def normal(k: Key, index: Array, row: Array) -> Array:
 
 def permutation(k: Key, n: int) -> np.ndarray:
     """Returns a permutation of 0..n-1 (int64) that depends on the key only."""
-    order = np.empty((1, n), np.uint32)
-    random_bits_loop(np.arange(n, dtype=np.uint32), np.zeros(1, np.int64), *k, order)
     # stable: otherwise equal hashes could have another order on another machine
-    return np.argsort(order[0], kind="stable")
+    return np.argsort(flat_bits(k, n), kind="stable")
+
+
+def flat_bits(k: Key, n: int) -> np.ndarray:
+    """Returns 32 random bits (uint32) for each of n elements."""
+    drawn = np.empty(n, np.uint32)
+    random_bits_loop(np.arange(n, dtype=np.uint32), np.zeros(1, np.int64), *k, drawn[None])
+    return drawn
 
 
 @kernel

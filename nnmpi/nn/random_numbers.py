@@ -6,6 +6,7 @@ the number of random tensors drawn before: they are equal on all ranks if all ra
 ones. Weights do not depend on them.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -166,8 +167,8 @@ def randint(
         raise ValueError(
             f"randint from {low} to below {high}: give a low below high, at most 2**32 apart"
         )
-    bits = keyed.bits(*_draw("randint", size, generator=generator)).astype("uint64")
-    return low + (bits * (high - low) >> 32).astype("int64").reshape(size)
+    bits = keyed.flat_bits(_key("randint", generator), math.prod(flat((size,))))
+    return low + (bits.astype("uint64") * (high - low) >> 32).astype("int64").reshape(size)
 
 
 @creator
