@@ -252,9 +252,10 @@ def becomes(t: Any, y: Any) -> bool:
 
 
 def write_result(t: Any, new: Array) -> Any:
-    """Writes the result of an op into a tensor and returns the tensor."""
+    """Writes the result of an op, whose operands `to_write` has checked, into a tensor and returns
+    the tensor."""
     check_fits(t, new)
-    t[...] = new
+    t.write(new)
     return t
 
 

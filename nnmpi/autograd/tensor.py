@@ -54,6 +54,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     op without vjps has no gradient.
     """
     args = args if (types := _types_of_ops()) is None else types.arguments(op, args, options)
+    record = _recorder()
     arrays: list[Any] = []
     parents: list[Any] = []
     needs: list[bool] = []
@@ -62,9 +63,10 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
             if (sharing := a.storage.sharing) is not None and sharing.renewed:
                 a.renew()
             arrays.append(a.operand)
-            needed = a.needs_grad
-            parents.append(a.node or (a if needed or a.is_refreshed else a.storage))
-            needs.append(needed)
+            if record:
+                needed = a.needs_grad
+                parents.append(a.node or (a if needed or a.is_refreshed else a.storage))
+                needs.append(needed)
         else:
             arrays.append(a if a is None else constant(a, args))
             parents.append(None)
@@ -73,9 +75,9 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     value = result.value
     # NumPy's reductions return scalars, which are not arrays
     y = Tensor(value if hasattr(value, "__setitem__") else np.asarray(value))
-    if result.is_view and parents[0] is not None:
+    if result.is_view and isinstance(args[0], Tensor):
         args[0].lend(y)
-    if record := _recorder():
+    if record:
         vjps: Sequence[Any] = result.vjps
         if True in needs and vjps:
             y.needs_grad = True
@@ -145,6 +147,8 @@ class Tensor(TorchNames):
             self.array[...] = array_of(value)
             return
         if isinstance(value, Tensor):
+            if value.operand is self.operand:  # after `t.data += x`
+                return
             value.lend(self)
             self.viewed, self.storage = None, shared_writes().DetachedStorage(self.storage)
         self.array = array_of(value)
@@ -328,9 +332,15 @@ class Tensor(TorchNames):
         written = self.to_write(value)
         self.drop_data_for(index)
         is_one = getattr(written, "size", 0) == 1
+        self.write(written.reshape(()) if is_one else written, index, first)
+
+    def write(self, new: Any, index: Any = ..., first: Any = None) -> None:
+        """Writes an array or a number to t[index], or to t[first][index], and records the write.
+        `to_write` must have checked it, or what it is computed from."""
+        self.drop_data_for(new)
         target = self.operand if first is None else self.operand[first]
         try:
-            target[index] = written.reshape(()) if is_one else written
+            target[index] = new
         except ValueError:
             self.check_writable()
             raise

@@ -402,3 +402,16 @@ def test_one_element_is_written_into_one_place(
     if needs_gradient:
         (found * 2.0).sum().backward()
         assert (w.grad.shape, w.grad.item()) == (shape, 2.0)
+
+
+def test_a_view_stays_one_when_its_data_are_written() -> None:
+    """`y.data += 1` assigns to y.data the tensor that it has written to."""
+    a = nnmpi.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    x = a * 1
+    y = x[:2]
+    y.data += 1
+    y.mul_(3)
+    x.sum().backward()
+    assert a.grad is not None
+    assert x.tolist() == [6, 9, 3]
+    assert a.grad.tolist() == [3, 3, 1]

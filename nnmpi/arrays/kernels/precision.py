@@ -82,9 +82,19 @@ def cast(a: Array, dtype: Any) -> Array:
     return y
 
 
+def _is_plain(a: Any) -> bool:
+    """True for a float and for a NumPy array of float32, with which NumPy computes as they are."""
+    return type(a) is float or (type(a) is np.ndarray and a.dtype is _FLOAT32)
+
+
+_FLOAT32 = np.dtype(np.float32)
+
+
 def _of_two(loop: Kernel, op: Callable[[Any, Any], Array], a: Array, b: Array) -> Array:
     """Computes op(a, b): by the kernel `loop` if a and b are 16-bit NumPy arrays of one dtype and
     one shape, otherwise by `op`."""
+    if _is_plain(a) and _is_plain(b):
+        return op(a, b)  # of small arrays it takes as long as the other checks
     if not on_host_in_16_bits(a) or getattr(b, "dtype", None) != a.dtype or a.shape != b.shape:
         return elementwise(op, a, b)
     y = np.empty_like(a)
@@ -215,7 +225,8 @@ def floating(a: Any) -> Any:
 def sortable(a: Array) -> Array:
     """Returns a bfloat16 array as float32, other arrays unchanged: CuPy cannot argsort or argmax
     bfloat16."""
-    return cast(a, "float32") if a.dtype.name == "bfloat16" else a
+    in_bfloat16 = a.dtype.itemsize == 2 and a.dtype.name == "bfloat16"  # a name takes NumPy long
+    return cast(a, "float32") if in_bfloat16 else a
 
 
 # ---- ops, with their gradients

@@ -29,11 +29,11 @@ def _writing(name: str, text: str) -> Callable[..., Tensor]:
 
 def _written(t: Tensor, function: Callable[[Any], Any], *others: Any) -> Tensor:
     """Replaces t by function(t), which computes it from t and the values `others`."""
-    needs_node = any(t.loses_gradient(value) for value in (t, *others))
-    if needs_node and becomes(t, function(t.before_write())):
+    read = [t, *(value for value in others if isinstance(value, Tensor))]
+    if any(map(t.loses_gradient, read)) and becomes(t, function(t.before_write())):
         return t
-    for value in (t, *others):
-        t.to_write(value if isinstance(value, Tensor) else 0)
+    for value in read:
+        t.to_write(value)
     result: Tensor = write_result(t, function(Tensor(t.operand)).operand)
     return result
 
