@@ -80,11 +80,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ValueError,
         ("concatenate: needs at least one tensor",),
     ),
-    "Tensor of a list": (
-        lambda: nnmpi.Tensor([1.0, 2.0]),
-        TypeError,
-        ("not [1.0, 2.0]", "nnmpi.tensor([1.0, 2.0])"),
-    ),
     "Tensor of a number": (
         lambda: nnmpi.Tensor(1.0, requires_grad=True),
         TypeError,
