@@ -5,7 +5,7 @@ losses of its own samples, and divides by the divisor of all samples.
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -141,29 +141,16 @@ class ClassLoss(Loss):
         Raises ValueError unless the labels fit the scores. The values of labels are checked only on
         the host, since a check on a device would have to wait for the device.
         """
-        name = type(self).__name__
         if not isinstance(labels, np.ndarray):
             labels = array_of(labels)
-        if labels.dtype.kind == "f" and labels.shape == shape:
-            raise ValueError(
-                f"{name}: it takes labels, and {labels.dtype} targets in the shape of the scores, "
-                f"{shape}, are probabilities: write -(y * x).sum(1).mean()"
-            )
-        if (
-            len(shape) < 2
-            or labels.shape != (shape[0], *shape[2:])
-            or labels.dtype.kind not in "iu"
-        ):
-            raise ValueError(
-                f"{name}: scores of shape {shape} with {labels.dtype} labels of shape "
-                f"{tuple(labels.shape)}; it takes (N, C) and N integers, "
-                "or (N, C, ...) and integers (N, ...)"
-            )
+        fits = len(shape) > 1 and labels.shape == (shape[0], *shape[2:])
+        if not fits or labels.dtype.kind not in "iu":
+            self._refuse_labels(shape, labels)
         classes = shape[1]
         if self.weight is not None and len(self.weight) != classes:
             raise ValueError(
-                f"{name}: weights of {len(self.weight)} classes, but scores of {classes}: "
-                "give a weight for each class"
+                f"{type(self).__name__}: weights of {len(self.weight)} classes, but scores of "
+                f"{classes}: give a weight for each class"
             )
         if type(labels) is np.ndarray:
             return labels, self._may_ignore(labels, classes)
@@ -173,6 +160,20 @@ class ClassLoss(Loss):
             log_check(self._check_ignored, labels, classes, may_ignore)
             return labels, may_ignore
         return labels, True
+
+    def _refuse_labels(self, shape: tuple[int, ...], labels: Array) -> NoReturn:
+        """Raises ValueError for labels that do not fit scores of this shape."""
+        name = type(self).__name__
+        if labels.dtype.kind == "f" and labels.shape == shape:
+            raise ValueError(
+                f"{name}: it takes labels, and {labels.dtype} targets in the shape of the scores, "
+                f"{shape}, are probabilities: write -(y * x).sum(1).mean()"
+            )
+        raise ValueError(
+            f"{name}: scores of shape {shape} with {labels.dtype} labels of shape "
+            f"{tuple(labels.shape)}; it takes (N, C) and N integers, "
+            "or (N, C, ...) and integers (N, ...)"
+        )
 
     def _check_ignored(self, labels: np.ndarray, classes: int, may_ignore: bool) -> None:
         """Checks `labels` before a recorded forward and backward pass is replayed with them.

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, NoReturn, TypeAlias, TypedDict
 
 from nnmpi.autograd import Tensor
 from nnmpi.nn.parameter import Parameter
@@ -88,16 +88,21 @@ def grouped(
                 f"group {i} of this optimizer is a {type(entry).__name__} without 'params': "
                 "give a list of parameters, or of groups like {'params': [...], 'lr': 0.01}"
             )
-        for name in entry:
-            if name != "params" and name not in options and not takes_others:
-                raise ValueError(
-                    f"group {i} has an option {name!r}, which this optimizer does not have; "
-                    f"leave it out; its options are {', '.join(options)}"
-                )
+        if not takes_others and not entry.keys() <= {"params", *options}:
+            _refuse_options(i, entry, options)
         members = entry["params"]
         listed = [members] if isinstance(members, Tensor) else list(members)
         groups.append({**options, **entry, "params": listed})
     return groups
+
+
+def _refuse_options(i: int, group: Mapping[str, Any], options: Mapping[str, Any]) -> NoReturn:
+    """Raises ValueError for group i, which has an option that the optimizer does not have."""
+    name = next(name for name in group if name not in {"params", *options})
+    raise ValueError(
+        f"group {i} has an option {name!r}, which this optimizer does not have; "
+        f"leave it out; its options are {', '.join(options)}"
+    )
 
 
 class Common(TypedDict, total=False):

@@ -84,13 +84,18 @@ class Leaf:
 
 def adopted(groups: Iterable[dict[str, Any]]) -> list[Leaf]:
     """Replaces each plain tensor in the groups of an optimizer by a parameter that takes its place,
-    and returns a Leaf (tensor and parameter) for each. Raises ValueError for a tensor that is not a
-    leaf, or requires no gradient."""
+    and returns a Leaf (tensor and parameter) for each. Raises ValueError for what is no tensor, and
+    for a tensor that is not a leaf, or requires no gradient."""
     leaves = []
     for group in groups:
         for i, t in enumerate(group["params"]):
-            if isinstance(t, Parameter) or not isinstance(t, Tensor):
+            if isinstance(t, Parameter):
                 continue
+            if not isinstance(t, Tensor):
+                raise ValueError(
+                    f"an optimizer needs nn.Parameter objects, as from model.parameters(); "
+                    f"entry {i} of this list is a {type(t).__name__}"
+                )
             if t.node is not None or not t.needs_grad:
                 why = "is a result" if t.node is not None else "requires no gradient"
                 raise ValueError(

@@ -142,12 +142,6 @@ class Optimizer:
             raise ValueError("an optimizer needs at least one parameter, and this list is empty")
         if len({id(p) for p in parameters}) < len(parameters):
             raise ValueError("a parameter is in this optimizer's list twice: give each once")
-        for i, p in enumerate(parameters):
-            if not isinstance(p, Parameter):
-                raise ValueError(
-                    f"an optimizer needs nn.Parameter objects, as from model.parameters(); "
-                    f"entry {i} of this list is a {type(p).__name__}"
-                )
         for group in groups:
             non_negative("lr", group["lr"])
             self._check(group)

@@ -11,7 +11,7 @@ from nnmpi.io.files.atomic import NotSavedError
 from nnmpi.io.output import Event, LostOutputError
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.run_state import StepPhase
+from nnmpi.run.run_state import RunState, StepPhase
 from nnmpi.run.session import Session
 from nnmpi.run.training import Training
 
@@ -19,7 +19,6 @@ MOST_RISE = 1e6
 """The loss of a run has diverged if it ends above that many times its first value, or above that
 many times 1 if it began below 1. Losses that rise for a reason, such as returns of an agent that
 learns, stay far below, and so do losses that begin near 0 or below."""
-
 
 OR_ELSE = "--clip-norm 1 or --lr-schedule warmup:100"
 """Other remedies for a loss that diverges than a smaller learning rate."""
@@ -42,9 +41,15 @@ def check_finite(session: Session, quantity: str, value: float, step: int) -> No
         )
 
 
+def has_huge_loss(run: RunState) -> bool:
+    """True, on all ranks, if a run that was not stopped ends with a loss that may have diverged.
+    That goes for both the mean loss of the last epoch and the test loss: one bad step does not
+    count."""
+    return not run.is_stopped and min(run.metrics["loss"], run.metrics["test_loss"]) > MOST_RISE
+
+
 def check_rise(trainer: Training) -> None:
-    """Raises DivergedError if the run ends with a loss that has diverged (see MOST_RISE). That goes
-    for both the mean loss of the last epoch and the test loss, so one bad step does not count.
+    """Raises DivergedError if the huge loss with which the run ends has diverged (see MOST_RISE).
     Every rank calls it."""
     run = trainer.run
     losses = run.first_loss, run.metrics["loss"], run.metrics["test_loss"]

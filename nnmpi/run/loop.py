@@ -151,7 +151,7 @@ def _end(trainer: Training) -> Event:
         trainer.session.check_copies()
         end.save(trainer.session)
         trainer.session.check_copies(buffers=True)  # after saving: a difference loses nothing
-        if not trainer.run.is_stopped:
+        if end.has_huge_loss(trainer.run):
             end.check_rise(trainer)  # after saving: the model may be wanted nevertheless
     result = end.result(trainer, trainer.checkpoints.finish(), is_suspended)
     trainer.run.report_event("result", result)

@@ -20,6 +20,16 @@ from nnmpi.nn.parameter import Parameter
 PADDINGS = ("same", "valid")
 
 
+def check_groups(name: str, in_channels: int, out_channels: int, groups: int) -> None:
+    """Raises ValueError unless the channels of a layer, which is called `name`, can be divided into
+    groups."""
+    if in_channels % groups or out_channels % groups:
+        raise ValueError(
+            f"{name}: {in_channels} input and {out_channels} output channels cannot be divided "
+            f"into {groups} groups: groups must divide both"
+        )
+
+
 class _Convolution(Module):
     """The base class of convolutions: checks and stores the sizes, one for each axis, and has
     weight and bias.
@@ -52,11 +62,8 @@ class _Convolution(Module):
         self.algorithm = algorithm
         check_sizes(name, 0, in_channels=in_channels, out_channels=out_channels)
         check_sizes(name, 1, groups=groups)
-        if in_channels % groups or out_channels % groups:
-            raise ValueError(
-                f"{name}: {in_channels} input and {out_channels} output channels cannot be divided "
-                f"into {groups} groups: groups must divide both"
-            )
+        if groups > 1:
+            check_groups(name, in_channels, out_channels, groups)
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size = each_axis(name, self.axes, 1, kernel_size=kernel_size)
         self.stride = each_axis(name, self.axes, 1, stride=stride)
