@@ -196,6 +196,13 @@ class ReadValues:
         """Returns a list that is equal to another one if these values, and the arrays, are."""
         return [*map(compared, read), *(array.tobytes() for array in self._arrays)]
 
+    def _values_now(self) -> list[Any] | None:
+        """Returns the values as they are now, for comparison; None if one was deleted."""
+        try:
+            return self._compared(self._read())
+        except (KeyError, AttributeError):
+            return None
+
     # ---- restoring
 
     def restored(self) -> AbstractContextManager[Callable[[], bool]]:
@@ -210,9 +217,10 @@ class ReadValues:
         cells = [(cell, contents(cell)) for cell in self._cells]
         attributes = [(c, n, v) for c in self._classes for n, v in vars(c).items() if n[:2] != "__"]
         drawn = [read() for read, _ in GENERATORS]
+        at_first = self._values_now()  # others than `note` has read, if the code writes them
 
         def has_changed() -> bool:
-            return not self.is_same() or drawn != [read() for read, _ in GENERATORS]
+            return at_first != self._values_now() or drawn != [read() for read, _ in GENERATORS]
 
         try:
             yield has_changed
