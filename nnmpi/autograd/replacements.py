@@ -207,6 +207,9 @@ class _Finder:
         with advice for another one; returns None, for Python's own error, if there is none."""
         package, _, name = fullname.rpartition(".")
         path = fullname.partition(".")[2]
+        known = vars(sys.modules[package]).get("_PACKAGES", ())  # to ask for one imports it
+        if name in known or any(Path(p, name).is_dir() for p in sys.modules[package].__path__):
+            return None  # a folder without __init__.py, such as tokenize
         if instead(path, "modules with the names of their package"):
             spec = ModuleSpec(fullname, _NamesOfPackage(), is_package=True)
             spec.submodule_search_locations = [ABSENT]
