@@ -9,7 +9,7 @@ Rules:
 - Between layers `progress` is called, which moves messages during a forward pass.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeGuard
 
 from nnmpi.arrays.kernels import progress_hook
@@ -32,7 +32,7 @@ class Sequential(NumberedLayers):
     """The functions to call: the first takes the arguments of the Sequential."""
 
     def __init__(self, *layers: Any) -> None:
-        if len(layers) != 1 or not isinstance(named := layers[0], Mapping):
+        if len(layers) != 1 or not isinstance(named := layers[0], dict):
             super().__init__(layers)
             return
         super().__init__()

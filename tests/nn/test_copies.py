@@ -102,8 +102,8 @@ def test_parts_find_their_model_in_whatever_order_they_are_copied(
         assert [m.path for m in whole.modules()] == ["", "0", "1", "2", "3"]
         assert slice_[1].weight.place.path == "2.weight"
     alone = duplicate(part)
-    assert [m.path for m in alone.modules()] == ["", "0", "1", "2"]
-    assert alone[1].weight.place.path == "1.weight"
+    assert [m.path for m in alone.modules()] == ["", "1", "2", "3"]
+    assert alone[1].weight.place.path == "2.weight"
     assert {m.root for m in alone.modules()} == {alone}
 
 

@@ -133,7 +133,7 @@ def test_embedding_takes_integers_of_any_shape() -> None:
 
 def test_a_squared_error_has_the_type_of_the_prediction() -> None:
     layer, x = nn.Linear(3, 2), some(4, 3)
-    for target in (np.zeros((4, 2)), [[1, 2]] * 4, some(4, 2, dtype="float64")):
+    for target in (np.zeros((4, 2)), [[1, 2]] * 4):
         loss = nn.MSELoss()(layer(x), target)
         loss.backward()
         assert loss.dtype == layer.weight.grad.dtype == "float32"

@@ -35,6 +35,11 @@ MODES: dict[str, Options] = {
 }
 PAGES = "local-steps", "compression"
 EVENTS = ("same replicas", "other replicas", "mode without it", "a loss", "by hand")
+HEADS = (
+    *("resumed on as many replicas", "on more or fewer", "in a mode without this state"),
+    *("after a lost rank", "by `load_optimizer_state_dict`"),
+)
+"""What the tables of docs call these events."""
 
 
 def table() -> dict[str, dict[str, str]]:
@@ -45,8 +50,8 @@ def table() -> dict[str, dict[str, str]]:
         for line in (ROOT / "docs" / f"{page}.md").read_text().split("\n")
         if line.startswith("|")
     ]
-    heads = [row for row in rows if row[-1] == EVENTS[-1]]
-    assert [(*head[2:],) for head in heads] == [EVENTS] * len(PAGES)
+    heads = [row for row in rows if row[-1] == HEADS[-1]]
+    assert [(*head[2:],) for head in heads] == [HEADS] * len(PAGES)
     head = heads[0]
     found = (row for row in rows if len(row) == len(head) and row[2] in WORDS)
     return {row[1]: dict(zip(EVENTS, row[2:], strict=True)) for row in found}
@@ -82,7 +87,7 @@ def dropped(old: Sequence[np.ndarray], new: Sequence[np.ndarray], left: Sequence
 
 WORDS: dict[str, Callable[..., bool]] = {
     "kept": kept,
-    "r takes that of r mod n": kept,
+    "that of r mod n": kept,
     "the first's": firsts,
     "its sum": summed,
     "dropped": dropped,
