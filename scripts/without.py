@@ -41,7 +41,7 @@ BRIEF = (
 """The checks with --brief, in half a minute: one process, since to start others takes longer than
 these tests."""
 
-CHECKS = (*BRIEF[:2], ("mypy", "nnmpi"), (*PYTEST, "--quick", "tests"))
+CHECKS = (*BRIEF[:2], ("mypy", "nnmpi"), PYTEST)
 
 
 MOST = 0.3

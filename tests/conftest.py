@@ -3,15 +3,16 @@
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from helpers.commands import MODULES, Command, Completed
+from helpers.cost import Costs
 from helpers.ends_job import pytest_runtest_logreport as pytest_runtest_logreport
-from helpers.sample import EVERY_CASE, sampled
+from helpers.sample import EVERY_CASE, is_of_part
+from helpers.selection import Selection, selection
 
 import nnmpi
 from nnmpi import train
@@ -31,7 +32,6 @@ gc.set_threshold(2_000, 10, 50)
 LONG = "long: runs with --all only"
 ONE_IN = "one_in(n): of the cases of the test one in n runs without --all, and each value of few"
 ALL_ADD_ONS = "all_add_ons: about all add-ons together; scripts/without leaves it out"
-QUICK = "quick: runs with --quick only, in the place of longer tests"
 FIRST = (
     "test_mpi_jobs.py",
     "test_native_build.py",
@@ -43,77 +43,60 @@ FIRST = (
 )
 """The files of the longest tests, which begin first: other processes take the short ones."""
 
-STARTS_PROCESSES = ("import subprocess", "helpers.mpijob", "import operators")
-LEFT_OUT = pytest.StashKey[int]()
-"""How many tests are long and do not run."""
+SELECTION = pytest.StashKey[Selection]()
+NONE_RUNS = pytest.StashKey[set[str]]()
+"""Tests of which no case runs."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rest", action="store_true", help="what runs without it and takes long")
     parser.addoption("--all", action="store_true", help="no samples: every case of every test")
-    parser.addoption("--quick", action="store_true", help="some cases of tests in this process")
+    parser.addoption("--part", metavar="I/N", default="1/1", help="every N-th test, from the I-th")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", LONG)
     config.addinivalue_line("markers", ONE_IN)
-    config.addinivalue_line("markers", QUICK)
     config.addinivalue_line("markers", ALL_ADD_ONS)
+    config.stash[SELECTION] = selection(config)
+    config.stash[NONE_RUNS] = set()
+    config.pluginmanager.register(Costs())
     if config.getoption("--all"):
         os.environ[EVERY_CASE] = "1"  # also of ranks that tests start
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
+    """Leaves out cases before pytest makes them: to make all of them takes longer than to import
+    the files of tests."""
+    yield
+    cases = metafunc._calls  # pytest has no public name for what `parametrize` has made
+    chosen = metafunc.config.stash[SELECTION].of(metafunc.definition, cases)
+    if cases and not chosen:  # one case stays: without any, pytest would look for fixtures
+        metafunc.config.stash[NONE_RUNS].add(metafunc.definition.nodeid)
+    metafunc._calls[:] = chosen or cases[:1]
+
+
 @pytest.hookimpl(trylast=True)  # of the tests that -k and -m choose
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--all"):
-        collected = len(items)
-        items[:] = sampled([item for item in items if not item.get_closest_marker("long")])
-        config.stash[LEFT_OUT] = collected - len(items)
-    others = [item for item in items if not item.get_closest_marker("quick")]
-    if config.getoption("--quick"):
-        quick = [item for item in items if item.get_closest_marker("quick")]
-        items[:] = [*quick, *some_cases(others)]
-    else:
-        items[:] = others
-    items.sort(key=lambda item: item.path.name not in FIRST)
+    chosen, none_runs = config.stash[SELECTION], config.stash[NONE_RUNS]
 
+    def runs(item: pytest.Item) -> bool:
+        test, bracket, _ = item.nodeid.partition("[")
+        if not is_of_part(item.nodeid, config.getoption("--part")):
+            return False
+        if bracket:
+            return test not in none_runs
+        return (chosen.all or not item.get_closest_marker("long")) and chosen.has(item.nodeid)
 
-def some_cases(items: list[pytest.Item]) -> list[pytest.Item]:
-    """One case of each test that starts no process, and of many one in thirty."""
-    texts = {path: path.read_text(encoding="utf-8") for path in {item.path for item in items}}
-    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
-    for item in items:
-        is_long = item.get_closest_marker("long") or item.get_closest_marker("mpi")
-        if not is_long and not any(text in texts[item.path] for text in STARTS_PROCESSES):
-            test, _, case = item.name.partition("[")
-            row = case.partition(": ")[0] if ": " in case else ""  # of the table of laws
-            cases.setdefault((item.path, test + row), []).append(item)
-    found = []
-    for of_test in cases.values():
-        n = 1 + len(of_test) // 30
-        found += of_test[:: max(1, len(of_test) // n)][:n]
-    return found
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A process of xdist, of which each collects all tests, tells the one that reports."""
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["left out"] = session.config.stash.get(LEFT_OUT, 0)
-
-
-@pytest.hookimpl(optionalhook=True)  # of xdist
-def pytest_testnodedown(node: Any) -> None:
-    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left out", 0)
+    items[:] = sorted(filter(runs, items), key=lambda item: item.path.name not in FIRST)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Says how many tests were left out, behind all else that pytest prints."""
+    """Says what was left out and how to run it, behind all else that pytest prints."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")  # processes of xdist have none
-    count = config.stash.get(LEFT_OUT, 0)
-    if reporter and count:
-        reporter.write_line(
-            f"tests left out: {count:,} (more cases of tests that ran, and long ones); "
-            "scripts/test --all runs every test"
-        )
+    if reporter and not config.stash[SELECTION].all:
+        reporter.write_line(config.stash[SELECTION].left_out)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -159,7 +159,6 @@ class Row(NamedTuple):
     chaos: tuple[int, ...] = ()
     chaos_all: tuple[int, ...] = ()
     chaos_mpich: tuple[int, ...] = ()
-    quick: tuple[int, ...] = ()
 
 
 TABLE = {
@@ -169,16 +168,14 @@ TABLE = {
         mpi=(3,),
         mpi_all=(1, 2, 4, 8),
         mpich=(3,),
-        quick=(2,),
     ),
-    "processes": Row(of(laws_processes), mpi=(2, 3, 4), quick=(2,)),
+    "processes": Row(of(laws_processes), mpi=(2, 3, 4)),
     "distributed": Row(
         of_add_ons({"distributed"}, "comm.laws_distributed"),
         (3,),
         threads_all=(1, 2, 4, 8),
         mpi=(2,),
         mpi_all=(1, 3, 4, 8),
-        quick=(2,),
     ),
     "training": Row(of(laws_training), (4,), threads_all=(1, 3), mpi_all=(2,)),
     "training of processes": Row(OF_PROCESSES, mpi=(2,)),
@@ -201,7 +198,7 @@ TABLE = {
     "recurrent layers": Row(of(laws_recurrent), (3,), threads_all=(2,), mpi_all=(2,)),
     "recomputation": Row(OF_RECOMPUTATION, (1,), threads_all=(2, 3, 4, 8), mpi_all=(1, 2, 3, 4, 8)),
     "recomputation of one model": Row(OF_RECOMPUTED_DECODER, mpi=(2,)),
-    "zero": Row(of(laws_zero), (3,), threads_all=(1, 4), mpi=(2,), quick=(2,)),
+    "zero": Row(of(laws_zero), (3,), threads_all=(1, 4), mpi=(2,)),
     "autocast": Row(
         of_add_ons({"torch-settings", "transformer", "experts"}, "training.laws_autocast"),
         (2,),
@@ -226,10 +223,8 @@ TABLE = {
     "checkpoints": Row(OF_CHECKPOINTS, mpi=(3,)),
     "all checkpoints": Row(of(laws_checkpoints), threads_all=(1, 2, 3, 4, 8)),
     "backups": Row(OF_BACKUPS, mpi=(3,)),
-    "checkpoint files": Row(
-        of(laws_checkpoint_files), threads_all=(1, 3), mpi=(3,), mpich=(3,), quick=(2,)
-    ),
-    "moves": Row(of(laws_moves), threads_all=(1, 3, 5), mpi=(3,), mpich=(3,), quick=(2,)),
+    "checkpoint files": Row(of(laws_checkpoint_files), threads_all=(1, 3), mpi=(3,), mpich=(3,)),
+    "moves": Row(of(laws_moves), threads_all=(1, 3, 5), mpi=(3,), mpich=(3,)),
     "slices": Row(of(laws_slices), mpi=(3,), mpi_all=(2,)),
     "server": Row(of(laws_server), mpi=(4,)),
     "shards": Row(OF_SHARDS, (1, 3), threads_all=(2, 4), mpi_all=(3,)),
@@ -271,10 +266,21 @@ table of conformance on threads has a test a row: test_conformance.py, test_stri
 """
 
 
+MANY = 4
+"""A job of more ranks has the laws for as many only; a smaller one also those for fewer ranks."""
+
+
 def table(column: str, ranks: int | None = None) -> Iterator[tuple[str, Law, int]]:
-    """The names, laws and numbers of ranks in a column, or those of one number of ranks."""
+    """The names, laws and numbers of ranks in a column, or those of a job of so many ranks."""
     for row_name, row in TABLE.items():
         for size in row._asdict()[column]:
-            if ranks in (None, size):
+            if ranks in (None, size) or (ranks is not None and size < ranks <= MANY):
                 for name, law in row.laws.items():
                     yield f"{row_name}: {name}", law, size
+
+
+def jobs(column: str) -> list[int]:
+    """The numbers of ranks of the jobs that have all laws of a column."""
+    sizes = {size for row in TABLE.values() for size in row._asdict()[column]}
+    few = [size for size in sizes if size <= MANY]
+    return sorted({*([max(few)] if few else ()), *sizes - {*few}})

@@ -1,7 +1,8 @@
 """What runs of large tables without --all: a sample that is the same in each run.
 
 Which part of a table that is follows from its name, so that tests of the same layouts, each of
-which tries a part of them, try different ones.
+which tries a part of them, try different ones. Which of the sample `scripts/test` runs, and which
+`scripts/test --rest`, is said by selection.py.
 """
 
 import os
@@ -23,36 +24,27 @@ def one_in(n: int, of: Iterable[T], name: str) -> list[T]:
     return found[crc32(name.encode()) % min(n, max(1, len(found))) :: n]
 
 
-def sampled(items: list[Any]) -> list[Any]:
-    """Tests without those cases that the mark `one_in` leaves out."""
-    cases: dict[tuple[str, str], list[Any]] = {}
-    for item in items:
-        if item.get_closest_marker("one_in") and hasattr(item, "callspec"):
-            cases.setdefault((str(item.path), item.originalname), []).append(item)
-    left_out = set[int]()
-    for (_, name), of_test in cases.items():
-        (n,) = of_test[0].get_closest_marker("one_in").args
-        chosen = with_values(of_test, {id(item) for item in one_in(n, of_test, name)})
-        left_out |= {id(item) for item in of_test} - chosen
-    return [item for item in items if id(item) not in left_out]
+def is_of_part(name: str, part: str) -> bool:
+    """True if the I-th of N parts of all tests, as I/N, has the one of this name."""
+    i, _, n = part.partition("/")
+    return crc32(name.encode()) % int(n) == int(i) - 1
 
 
-def with_values(of_test: Sequence[Any], chosen: set[int]) -> set[int]:
-    """These cases, and others until each value of an argument is in one, if an argument has no more
-    values than these are cases.
+def sampled(name: str, n: int, cases: Sequence[Any]) -> list[Any]:
+    """One in n of the cases of a test of this name, and others until each value of an argument is
+    in one, if an argument has no more values than these are cases.
     """
-    values = [
-        {(name, key(value)) for name, value in case.callspec.params.items()} for case in of_test
-    ]
+    chosen = {id(case) for case in one_in(n, cases, name)}
+    values = [{(name, key(value)) for name, value in case.params.items()} for case in cases]
     counts = Counter(name for name, _ in set[Any]().union(*values))
     wanted = [{at for at in of_case if counts[at[0]] <= len(chosen)} for of_case in values]
-    cases = [*zip(of_test, wanted, strict=True)]
-    seen = {at for item, of_case in cases if id(item) in chosen for at in of_case}
-    for item, of_case in cases:
+    pairs = [*zip(cases, wanted, strict=True)]
+    seen = {at for case, of_case in pairs if id(case) in chosen for at in of_case}
+    for case, of_case in pairs:
         if not of_case <= seen:
-            chosen = chosen | {id(item)}
+            chosen.add(id(case))
             seen |= of_case
-    return chosen
+    return [case for case in cases if id(case) in chosen]
 
 
 def key(value: Any) -> Any:

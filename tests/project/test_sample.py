@@ -1,17 +1,63 @@
-"""Samples of large tables have each value of an argument that has few."""
+"""Which cases run: samples of large tables, the quick tests and the rest, parts of all."""
+
+from itertools import product
+from types import SimpleNamespace
 
 import pytest
+from helpers.mpijob import ROOT
+from helpers.sample import EVERY_CASE, is_of_part, sampled
+from helpers.selection import ALONE, QUICK_CASES, Selection, quick_cases
+
+TEXT = """\
+# a remark
+tests/a.py::test_long
+tests/a.py::test_of_cases
+    + one
+    + x[2] y
+tests/b.py::test_alone
+    + -
+tests/b.py::test_many
+    - slow
+"""
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("few", "xy")
-@pytest.mark.parametrize("many", range(9))
-def test_a_case_of_a_sample(many: int, few: str, request: pytest.FixtureRequest) -> None:
+def test_a_sample_has_each_value_of_an_argument_that_has_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Every second case alone would have one of the two letters."""
-    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    cases = [
-        item.callspec.params for item in items if item.originalname == request.node.originalname
-    ]
-    if len(cases) > 1:  # more than -k or a node id has chosen
-        assert {case["few"] for case in cases} == {"x", "y"}
-        assert len(cases) in (9 + 1, 18)
+    cases = [SimpleNamespace(params={"many": m, "few": f}) for m, f in product(range(9), "xy")]
+    monkeypatch.delenv(EVERY_CASE, raising=False)
+    chosen = sampled("test_a", 2, cases)
+    assert {case.params["few"] for case in chosen} == {"x", "y"}
+    assert len(chosen) == 9 + 1
+    monkeypatch.setenv(EVERY_CASE, "1")
+    assert sampled("test_a", 2, cases) == cases
+
+
+def test_costly_tests_are_left_to_the_rest_but_for_cases_that_are_named() -> None:
+    cases = {
+        ("tests/a.py::test_long", ALONE): False,
+        ("tests/a.py::test_of_cases", "one"): True,
+        ("tests/a.py::test_of_cases", "x[2] y"): True,
+        ("tests/a.py::test_of_cases", "other"): False,
+        ("tests/b.py::test_alone", ALONE): True,
+        ("tests/b.py::test_many", "slow"): False,
+        ("tests/b.py::test_many", "any"): True,
+        ("tests/b.py::test_cheap", ALONE): True,
+    }
+    costly = quick_cases(TEXT)
+    assert {case: Selection(costly, rest=False).has(*case) for case in cases} == cases
+    assert all(Selection(costly, quick=False).has(*case) != cases[case] for case in cases)
+    assert all(Selection(costly).has(*case) for case in cases)
+
+
+def test_a_case_is_in_one_of_the_parts_of_all() -> None:
+    for name in ("tests/a.py::test_a", "tests/a.py::test_b[1]"):
+        assert sum(is_of_part(name, f"{i}/3") for i in (1, 2, 3)) == 1
+
+
+def test_the_tests_that_the_table_of_quick_cases_names_are_there() -> None:
+    """A test that was renamed would be a quick test again, however long it takes."""
+    for test in quick_cases(QUICK_CASES.read_text(encoding="utf-8")):
+        path, _, name = test.partition("::")
+        assert f"\ndef {name}(" in (ROOT / path).read_text(encoding="utf-8"), test

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnmpi.comm import Comm, world
+from nnmpi.comm import Comm, launched, world
 
 
 def the_world_is_made_once(comm: Comm) -> None:
-    assert world() is comm
+    assert comm.size < launched() or world() is comm
 
 
 def the_memory_of_a_node_is_one(comm: Comm) -> None:

@@ -1,0 +1,107 @@
+"""Writes tests/quick_cases.txt from a folder of records: scripts/choose_tests runs this.
+
+Cheap cases are quick tests as they are. Of the others those become quick tests that reach lines of
+nnmpi which no chosen test reaches, the most lines for its processor time first; and of each test
+whose cases all take long, the cheapest, unless that takes more than a test may. The rest is left to
+scripts/test --rest.
+"""
+
+import json
+import sqlite3
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from helpers.cost import TEST  # noqa: E402
+from helpers.selection import ALONE, QUICK_CASES  # noqa: E402
+
+CHEAP = 0.15
+"""Seconds of processor time up to which a case is a quick test whatever it reaches."""
+
+ALWAYS = {"tests/project/test_mpi_jobs.py::test_laws_hold_over_mpi[mpi, 4 ranks]"}
+"""Quick tests whatever they take: the laws over MPI."""
+
+MOST_LINES = 4096
+"""More than any file of nnmpi has lines."""
+
+HEAD = """\
+# Tests that take long: those of their cases with a + are quick tests, which scripts/test runs, or
+# else all but those with a -. The others run with scripts/test --rest.
+# Made by scripts/choose_tests; tests/helpers/selection.py reads it.
+"""
+
+REACHED = """select context.context, file.path, line_bits.numbits from line_bits
+join context on context.id = line_bits.context_id join file on file.id = line_bits.file_id"""
+"""Reads what coverage has noted: of a test and a file, a bit for each line that is reached."""
+
+
+def costs_of(folder: Path) -> dict[str, float]:
+    """The processor time of each test, in seconds."""
+    lines = (line for file in folder.glob("costs-*") for line in file.open(encoding="utf-8"))
+    return dict(map(json.loads, lines))
+
+
+def lines_of(folder: Path) -> dict[str, int]:
+    """For each test a bit for each line of nnmpi that it or a process that it starts reaches; under
+    "" for the lines that no test alone reaches, those of imports."""
+    found, files = defaultdict[str, int](int), dict[str, int]()
+    for database in folder.glob("lines*"):
+        for context, path, bits in sqlite3.connect(database).execute(REACHED):
+            first = MOST_LINES * files.setdefault(path, len(files))
+            found[context.removesuffix(" (call)")] |= int.from_bytes(bits, "little") << first
+    return found
+
+
+def chosen(costs: dict[str, float], lines: dict[str, int]) -> set[str]:
+    """The quick tests."""
+    quick = {test for test, seconds in costs.items() if seconds <= CHEAP} | ALWAYS
+    reached = lines.get("", 0)
+    for test in quick:
+        reached |= lines.get(test, 0)
+    left = {test: lines.get(test, 0) for test in costs.keys() - quick}
+    while left := {test: new for test, of in left.items() if (new := of & ~reached)}:
+        best = max(left, key=lambda test: (left[test].bit_count() / costs[test], test))
+        quick.add(best)
+        reached |= left.pop(best)
+    cases = defaultdict[str, list[str]](list)
+    for test in costs:
+        cases[test.partition("[")[0]].append(test)
+    for of_test in cases.values():
+        cheapest = min(of_test, key=lambda case: (costs[case], case))
+        if quick.isdisjoint(of_test) and costs[cheapest] <= TEST:
+            quick.add(cheapest)
+    return quick
+
+
+def table(costs: dict[str, float], quick: set[str]) -> str:
+    """The text of quick_cases.txt: of a test that has cases of both kinds it lists the fewer."""
+    cases = defaultdict[str, dict[bool, list[str]]](lambda: {True: [], False: []})
+    for case in sorted(costs):
+        test, _, name = case.partition("[")
+        cases[test][case in quick].append(name[:-1] or ALONE)
+    lines = list[str]()
+    for test, of in cases.items():
+        if of[False]:
+            sign, listed = ("+", of[True]) if len(of[True]) < len(of[False]) else ("-", of[False])
+            lines += [test, *(f"    {sign} {case}" for case in listed)]
+    return HEAD + "".join(f"{line}\n" for line in lines)
+
+
+def main() -> None:
+    """Chooses, writes the table, and prints what the two parts cost."""
+    folder = Path(sys.argv[1])
+    costs = costs_of(folder)
+    lines = lines_of(folder)
+    quick = chosen(costs, lines)
+    note = "" if lines else "# Chosen by processor time alone: the run has noted no lines.\n"
+    QUICK_CASES.write_text(table(costs, quick).replace(HEAD, HEAD + note), encoding="utf-8")
+    for name, tests in ("quick", quick), ("rest", costs.keys() - quick):
+        seconds = sum(costs[test] for test in tests)
+        print(f"{name}: {len(tests):,} tests, {seconds:,.0f} s of processor time")
+
+
+if __name__ == "__main__":
+    main()
