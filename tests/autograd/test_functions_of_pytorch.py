@@ -232,8 +232,8 @@ def test_limits_print_as_in_pytorch() -> None:
     ("given", "words"),
     [
         ((2, 3), r"may be t.size\(\) or elements: write nnmpi.zeros\(\(2, 3\)\)"),
-        (3.5, r"not 3.5: write nnmpi.tensor\(number\)"),
-        (None, "has a list or sizes, not None"),
+        (3.5, r"not 3.5: write nnmpi.tensor\(3.5\)"),
+        (None, "takes a list or sizes, not None"),
     ],
 )
 def test_what_a_tensor_is_not_made_of(given: Any, words: str) -> None:

@@ -36,7 +36,8 @@ class TypedConstructor:
         """Returns (array, requires_grad) for the constructor of tensors, which takes a list and
         whether the tensor requires a gradient, or sizes."""
         if data is None or isinstance(data, float):
-            raise TypeError(f"Tensor takes a list or sizes, not {data}: write nnmpi.tensor({data})")
+            remedy = f"nnmpi.tensor({'number' if data is None else data})"
+            raise TypeError(f"Tensor takes a list or sizes, not {data}: write {remedy}")
         if isinstance(data, tuple) and {*map(builtins.type, data)} == {int}:
             raise TypeError(
                 f"{data!r:.40} may be t.size() or elements: write nnmpi.zeros({data!r:.40}) for a "
