@@ -49,7 +49,7 @@ NONE_RUNS = pytest.StashKey[set[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rest", action="store_true", help="what runs without it and takes long")
+    parser.addoption("--rest", action="store_true", help="the tests that take long, alone")
     parser.addoption("--all", action="store_true", help="no samples: every case of every test")
     parser.addoption("--part", metavar="I/N", default="1/1", help="every N-th test, from the I-th")
 
