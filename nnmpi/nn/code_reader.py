@@ -21,20 +21,20 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any
 
 from nnmpi.autograd import no_grad
-from nnmpi.nn.bytecode import Operation, codes_in, operations_of
+from nnmpi.nn.bytecode import codes_in, operations_of
 from nnmpi.nn.known_values import (
-    OF_MODULES,
-    PUBLIC,
-    UNSEEN,
     fixed_attribute,
     is_fixed,
     is_known,
     is_namespace,
+    is_of_modules,
     kind_of,
 )
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.registries import OF_ALL, read_attributes
+from nnmpi.nn.read_names import ReadNames
+from nnmpi.nn.refused_operations import check_operation
+from nnmpi.nn.registries import read_attributes
 from nnmpi.nn.users_code import (
     MISSING,
     ReadValues,
@@ -46,29 +46,7 @@ from nnmpi.nn.users_code import (
     is_plain,
 )
 
-SETTABLE = {"data", "grad"}
-"""Attributes of parameters that code may set."""
-
-REFUSED = {
-    "DELETE_ATTR", "DELETE_GLOBAL", "DELETE_NAME", "IMPORT_NAME", "LOAD_BUILD_CLASS", "LOAD_NAME",
-    "MATCH_CLASS", "MATCH_KEYS", "STORE_GLOBAL", "STORE_NAME",
-}  # fmt: skip
-"""Bytecode operations that are refused, since a replay does not repeat them."""
-
-VERBS = {
-    "LOAD_BUILD_CLASS": "defines a class",
-    "IMPORT_NAME": "imports",
-    "MATCH_CLASS": "matches attributes",
-    "MATCH_KEYS": "matches keys",
-}
-
 PLAIN_DESCRIPTORS = (FunctionType, property, classmethod, staticmethod)
-
-UNREAD = {"__init__", "__new__", "__repr__", "__eq__", "__hash__"}
-"""Special methods of modules that a pass does not call."""
-
-OF_MODULE_ITSELF = OF_ALL | {name for name in UNSEEN if hasattr(Module, name)}
-"""Attributes of modules by which code could read or change state without notice."""
 
 FREE = object()
 """Stands for a value of which the code may read any attribute in PUBLIC."""
@@ -104,9 +82,7 @@ class CodeReader:
         self._is_closed = given is not None
         self.parameters = list[Parameter]()
         self._seen = set[Any]()  # functions, and attributes of modules, that were looked at
-        self._names = dict[str, str]()  # read of values that are not known, and by which code
-        self._of_modules = {"forward"}  # names that methods of modules read of them
-        self._reads_any = False
+        self._names = ReadNames()
 
     def read(self, function: Callable[..., Any], name: str) -> None:
         """Reads a function of the user, whose name is `name`, and the functions that it uses."""
@@ -115,10 +91,10 @@ class CodeReader:
     def finish(self) -> None:
         """Reads the modules that the code uses. All functions have been read."""
         known: Any = None
-        while known != (known := (len(self._names), len(self._of_modules), len(self._seen))):
+        while known != (known := (len(self._names), len(self._seen))):
             for module in self.all_modules:  # what is looked at uses more names
                 self._look_at_module(module)
-        self._check_names()
+        self._names.check(self.all_modules, self.objects, self._methods)
 
     @property
     def all_modules(self) -> list[Module]:
@@ -196,7 +172,7 @@ class CodeReader:
         function, owner = method.__func__, method.__self__
         taken = self._take(owner, name)
         if isinstance(owner, (Module, *self._kinds)):
-            self._note_name(function.__name__, name)
+            self._names.note(function.__name__, name)
         elif isinstance(function, FunctionType):
             self._follow(function, name, taken)
         else:
@@ -221,9 +197,11 @@ class CodeReader:
         name of the function that reads it."""
         where = f"{name}.{attribute} in {code}"
         if owner is FREE:
-            return self._note_name(attribute, code)
+            self._names.note(attribute, code)
+            return FREE
         if owner is MODULE:
-            return self._note_name_of_module(attribute, code)
+            self._names.note_of_module(attribute, code)
+            return FREE
         if isinstance(owner, FunctionType):
             raise UnfitError(f"{where} is an attribute of a function, which may change unnoticed")
         if is_fixed(owner):
@@ -275,38 +253,6 @@ class CodeReader:
             raise UnfitError(f"{name} is {kind_of(function)}, which may read any attribute")
         self._follow(function, name, owner)
 
-    # ---- names that are read of any value
-
-    def _note_name(self, attribute: str, name: str) -> Any:
-        if attribute[:2] == "__" or attribute in UNSEEN | OF_ALL:
-            raise UnfitError(f"{name} uses {attribute}, by which it may read what changes")
-        self._names.setdefault(attribute, name)
-        return FREE
-
-    def _note_name_of_module(self, attribute: str, name: str) -> Any:
-        if attribute in OF_MODULE_ITSELF or (attribute[:2] == "__" and attribute != "__class__"):
-            raise UnfitError(f"{name} uses {attribute}, by which it may read what changes")
-        self._of_modules.add(attribute)
-        return FREE
-
-    def _check_names(self) -> None:
-        """Raises UnfitError if the code reads an attribute whose change could go unnoticed, since
-        it belongs to no object that is compared before a replay."""
-        for attribute, name in self._names.items():
-            if attribute in PUBLIC or attribute in self._methods:
-                continue
-            if any(hasattr(item, attribute) for item in self.objects):
-                methods = " and ".join(self._methods)
-                raise UnfitError(
-                    f"{name} uses {attribute}: of an optimizer, a step may use {methods}",
-                    "; set its options outside of the step, each call of which reads them",
-                )
-            owners = [m for m in self.all_modules if hasattr(m, attribute)]
-            if not owners or (attribute[0] == "_" and any(map(is_own, owners))):
-                raise UnfitError(
-                    f"{name} reads .{attribute} of a value whose attributes are not compared"
-                )
-
     # ---- modules (layers)
 
     def _look_at_module(self, module: Module) -> None:
@@ -315,8 +261,8 @@ class CodeReader:
             self._values.add_module(module)
         for attribute, value in read_attributes(module).items():
             is_called = is_code(value) and not (is_own(value) or is_built_in(value))
-            is_read = attribute in self._names or is_called
-            is_read = is_read if of_library else self._is_read(attribute, value)
+            is_read = attribute in self._names.of_values or is_called
+            is_read = is_read if of_library else self._names.has(attribute, value)
             if is_read and self._is_new(module, attribute):
                 self._take_all([value], f"{name}.{attribute}")
         for cls in type(module).__mro__:
@@ -330,7 +276,7 @@ class CodeReader:
             return
         self._values.add_class(cls)
         for attribute, value in vars(cls).items():
-            if not (self._is_read(attribute, value) and self._is_new(cls, attribute)):
+            if not (self._names.has(attribute, value) and self._is_new(cls, attribute)):
                 continue
             where = f"{cls.__name__}.{attribute}"
             plain = value.fget if isinstance(value, property) else value
@@ -342,11 +288,6 @@ class CodeReader:
                 self._follow(plain, where, MODULE)
             else:
                 self._take_all([plain], where)
-
-    def _is_read(self, name: str, value: Any) -> bool:
-        """True if the code may read the attribute `name`, which has this value, of a module."""
-        is_special = name[:2] == "__" and name not in UNREAD and is_code(value)
-        return is_special or name in self._of_modules or name in self._names or self._reads_any
 
     def _is_new(self, *key: Any) -> bool:
         """True if this method was not called with these objects before, so that each is looked at
@@ -396,14 +337,12 @@ class CodeReader:
         of_module = any(value is MODULE for value in known.values())
         operations = [*operations_of(code)]
         for k, operation in enumerate(operations):
-            self._check_operation(
-                operation, known, {*function.__code__.co_freevars}, name, of_module
-            )
+            check_operation(operation, known, {*function.__code__.co_freevars}, name, of_module)
             value, of = FREE, operation.variables[-1]
             if operation.name == "LOAD_GLOBAL":
                 value = self._global(function, of, name)
                 if of_module and is_of_modules(value):
-                    self._note_use(value, operations[k + 1 : k + 3], name)
+                    self._names.note_use(value, operations[k + 1 : k + 3], name)
                     value = FREE
             elif "LOAD_FAST" in operation.name or operation.name == "LOAD_DEREF":
                 *others, value = [known.get(variable, FREE) for variable in operation.variables]
@@ -416,28 +355,6 @@ class CodeReader:
             of_part = {n: known[n] for n in part.co_freevars if n in known}
             self._look_at(part, of_part, function, name)
 
-    def _check_operation(
-        self, operation: Operation, known: Any, outer: set[str], name: str, of_module: bool
-    ) -> None:
-        """Raises UnfitError for a bytecode operation that a replay would not repeat, such as
-        setting a variable that exists outside of the function `name`.
-
-        known       the variables whose values are known
-        outer       the variables of closures
-        of_module   True for methods of modules: recording notices which attributes they set
-        """
-        kind, variables = operation.name, operation.variables
-        sets = kind.startswith(("STORE_", "DELETE_"))
-        outside = sets and kind.endswith("DEREF") and not outer.isdisjoint(variables)
-        kept = kind == "STORE_ATTR" and not of_module and not SETTABLE.issuperset(variables)
-        stored = variables[:1] if "LOAD" in kind else variables
-        moved = sets and "FAST" in kind and not known.keys().isdisjoint(stored)
-        if outside or kept or moved or kind in REFUSED:
-            raise UnfitError(
-                f"{name} {VERBS.get(kind, 'sets')} {variables[0] or ''}".rstrip()
-                + ", which replays would not do: do it outside of the step"
-            )
-
     def _global(self, function: FunctionType, variable: str, name: str) -> Any:
         self._values.add_name(function.__globals__, variable)
         value = function.__globals__.get(variable, MISSING)
@@ -445,21 +362,6 @@ class CodeReader:
             self._values.add_name(vars(builtins), variable)
             value = vars(builtins).get(variable, MISSING)
         return value if is_of_modules(value) else self._take(value, f"{variable} in {name}")
-
-    def _note_use(self, function: Any, given: Sequence[Operation], name: str) -> None:
-        """Notes which attribute a method of a module, whose name is `name`, reads by `getattr` or
-        `hasattr`; `given` are the operations that load the arguments of that."""
-        if function in (getattr, hasattr):
-            word = given[1].argument if given[1].name == "LOAD_CONST" else None
-            if isinstance(word, str):
-                self._note_name_of_module(word, name)
-            else:
-                self._reads_any = True
-
-
-def is_of_modules(value: Any) -> bool:
-    """True for a function or class that methods of modules may use, besides those of any code."""
-    return isinstance(value, BuiltinFunctionType | type) and value in OF_MODULES
 
 
 def _advice(value: Any) -> str:

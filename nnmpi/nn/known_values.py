@@ -96,6 +96,11 @@ def is_known(value: Any) -> bool:
     return isinstance(value, np.ufunc) or (isinstance(value, FunctionType) and value in FUNCTIONS)
 
 
+def is_of_modules(value: Any) -> bool:
+    """True for a function or class that methods of modules may use, besides those of any code."""
+    return isinstance(value, BuiltinFunctionType | type) and value in OF_MODULES
+
+
 def _is_of_step(cls: type) -> bool:
     return issubclass(cls, Module) or cls.__module__.startswith("nnmpi.autograd")
 
