@@ -245,7 +245,7 @@ class TorchNames(TensorBase):
     isnan, isinf = method_of(logic.isnan), method_of(logic.isinf)
     isfinite = method_of(logic.isfinite)
     argmin = reduction(logic.argmin)
-    amax, amin = reduction(reduce.max), reduction(reduce.min)
+    amax, amin = reduction(reduce.amax), reduction(reduce.amin)
 
     if TYPE_CHECKING:  # the names in METHODS_ON_USE
         from nnmpi.autograd.declared import (  # isort: skip

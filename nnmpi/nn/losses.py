@@ -19,6 +19,7 @@ from nnmpi.autograd import Tensor, apply, array_of, array_on, as_tensor, on_host
 from nnmpi.autograd.functional import wide
 from nnmpi.autograd.ops import losses as ops
 from nnmpi.autograd.ops import softmax
+from nnmpi.autograd.recording import op_types
 from nnmpi.nn import hooks
 from nnmpi.nn.module import Module
 from nnmpi.nn.passes import current_pass
@@ -307,6 +308,9 @@ class ElementLoss(Loss):
     """The base of losses that compare each element of the prediction with the same element of the
     target."""
 
+    promotes = True
+    """False if prediction and target, as floats, must have one type, as in PyTorch."""
+
     def forward(self, prediction: Any, target: Any) -> Tensor:
         prediction = wide(prediction)
         if not isinstance(target, Tensor):
@@ -314,6 +318,7 @@ class ElementLoss(Loss):
             dtype = prediction.dtype if is_float(prediction.dtype) else None
             target = Tensor(array_on(backend.of(prediction.array), target, dtype))
         if target.dtype != prediction.dtype:
+            self.check_types(prediction, target)
             dtype = common_type(prediction.dtype, target.dtype)
             prediction, target = prediction.astype(dtype), target.astype(dtype)
         if target.shape != prediction.shape:
@@ -322,6 +327,15 @@ class ElementLoss(Loss):
                 f"target of {target.shape}: give both the same shape; y[:, None] adds an axis"
             )
         return self.reduced(self.losses(prediction, target))
+
+    def check_types(self, prediction: Tensor, target: Tensor) -> None:
+        """Raises TypeError for two float types that PyTorch refuses; autocast converts them."""
+        if self.promotes or not is_float(target.dtype) or op_types.get() is not None:
+            return
+        raise TypeError(
+            f"{type(self).__name__}: prediction of {prediction.dtype}, target of {target.dtype}: "
+            "give both one type, as in target.to(prediction.dtype)"
+        )
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Returns the loss of each element."""

@@ -33,6 +33,8 @@ class HuberLoss(SmoothL1Loss):
     """The loss d**2 / 2 where |d| < delta, and delta (|d| - delta / 2) elsewhere, of d = prediction
     - target."""
 
+    promotes = False
+
     def __init__(self, *, reduction: str = "mean", delta: float = 1.0) -> None:
         if not 0 < delta < math.inf:
             raise ValueError(f"HuberLoss: delta={delta!r} must be a number above 0")
@@ -58,6 +60,8 @@ class WeightedLoss(ElementLoss):
 class BCELoss(WeightedLoss):
     """The binary cross-entropy -(y log(p) + (1 - y) log(1 - p)) of probabilities p, with logs of at
     least -100."""
+
+    promotes = False
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         p = prediction.array  # checked on the host only: a device would have to be waited for

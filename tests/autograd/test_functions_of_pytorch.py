@@ -231,7 +231,6 @@ def test_limits_print_as_in_pytorch() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ((2, 3), r"may be t.size\(\) or elements: write nnmpi.zeros\(\(2, 3\)\)"),
         (3.5, r"not 3.5: write nnmpi.tensor\(3.5\)"),
         (None, "takes a list or sizes, not None"),
     ],
@@ -240,7 +239,18 @@ def test_what_a_tensor_is_not_made_of(given: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words):
         nnmpi.Tensor(given)
     assert nnmpi.Tensor([1.0], requires_grad=True).requires_grad
-    assert nnmpi.LongTensor((2, 3)).tolist() == nnmpi.FloatTensor((2, 3)).tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("name", ["Tensor", "FloatTensor", "LongTensor"])
+def test_a_tuple_of_integers_may_be_a_size(name: str) -> None:
+    made = getattr(nnmpi, name)
+    for size in ((2, 3), nnmpi.zeros(2, 3).size()):
+        with pytest.raises(
+            TypeError, match=r"t.size\(\) or elements: write nnmpi.zeros\(\(2, 3\)\)"
+        ):
+            made(size)
+    assert made([2, 3]).tolist() == [2, 3]
+    assert made((2,) * 9).tolist() == [2] * 9  # a batch, as of zip(*samples)
 
 
 def test_a_variable_is_a_tensor_without_history() -> None:

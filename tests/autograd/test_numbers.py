@@ -1,4 +1,4 @@
-"""A Python number beside a tensor takes the tensor's type, of 16 bits too."""
+"""A Python number beside a tensor takes the tensor's type, of 16 bits too, or is refused."""
 
 import operator
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.kernels.halves import UNIT
+from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi.arrays.dtypes import HALVES
@@ -57,3 +58,39 @@ def test_in_place_too(op: Callable[[Any, Any], Any], dtype: str) -> None:
     y = op(x, 0.1)
     assert y is x
     assert y.dtype == np.dtype(dtype)
+
+
+WITH_INTEGERS = (
+    *(operator.add, operator.sub, operator.mul, operator.floordiv),
+    *(operator.mod, operator.pow, operator.and_, operator.or_, operator.xor),
+    *(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge),
+)
+DO_NOT_FIT = r"does not fit into \w+, .*: convert the tensor first|is no integer: write t.float\(\)"
+
+
+@needs_torch
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16"])
+@pytest.mark.parametrize("op", WITH_INTEGERS, ids=lambda op: op.__name__)
+def test_a_number_that_an_integer_type_does_not_hold(op: Any, dtype: str) -> None:
+    """The result is PyTorch's, or the number is refused."""
+    torch, a = pytorch(), np.array([1, 3, 100]).astype(dtype)
+    for number in (-1, -128, -129, -300, 127, 128, 255, 256, 257, 300, 40_000):
+        for given in (lambda t, n: (t, n)), (lambda t, n: (n, t)):
+            operands = given(nnmpi.tensor(a), number)
+            holds = -np.iinfo(dtype).max - 1 <= number <= np.iinfo(dtype).max
+            if not holds or (number < 0 and op is operator.pow and operands[1] is number):
+                with pytest.raises(ValueError, match=DO_NOT_FIT):
+                    op(*operands)
+                continue
+            ours, theirs = op(*operands), op(*given(torch.tensor(a), number)).numpy()
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("op", [operator.pow, operator.mod, operator.floordiv])
+def test_two_booleans_are_no_numbers(op: Any) -> None:
+    b = nnmpi.tensor([True, False])
+    for operands in ((b, True), (True, b), (b, b)):
+        with pytest.raises(TypeError, match=r"takes no two booleans: .* t.long\(\)"):
+            op(*operands)
+    assert op(b, 2).dtype == "int64"

@@ -1,6 +1,7 @@
 """The types of results: PyTorch's where integers meet floats, and for 0-d tensors."""
 
 import operator
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ from nnmpi.arrays.dtypes import has_bfloat16
 from nnmpi.nn import functional as F
 
 DTYPES = ("bool", "uint8", "int16", "int32", "int64", "float16", "float32", "float64")
+
+NAN = float("nan")
 
 TWO: dict[str, Callable[[Any, Any, Any], Any]] = {
     "+": lambda n, a, b: a + b,
@@ -77,6 +80,57 @@ def test_a_tensor_and_a_number(name: str, dtype: str) -> None:
     same(ONE[name](nnmpi, nnmpi.tensor(a)), theirs)
 
 
+@needs_torch
+@pytest.mark.parametrize("name", ["max", "min", "amax", "amin", "norm"])
+@pytest.mark.parametrize(
+    "values", [[1, NAN, 3], [NAN, NAN, 1], [[1, NAN], [2, 2]], [2, 2, 0], NAN], ids=str
+)
+def test_gradients_of_extremes_of_nans(name: str, values: Any) -> None:
+    """Those of all elements, and along an axis; norm is that of order 0."""
+    calls = {"norm": [lambda t: t.norm(0), lambda t: t.norm(0, -1)]}
+    if name.startswith("a"):
+        calls[name] = [lambda t: getattr(t, name)(-1)]
+    for call in (*calls.get(name, ()), *([lambda t: getattr(t, name)()] * (name != "norm"))):
+        ours, theirs = (n.tensor(values, dtype=n.float32, requires_grad=True)
+                        for n in (nnmpi, pytorch()))  # fmt: skip
+        y, expected = call(ours), call(theirs)
+        np.testing.assert_array_equal(y.tolist(), expected.tolist())
+        y.sum().backward()
+        expected.sum().backward()
+        gradient = np.zeros(np.shape(values)) if theirs.grad is None else theirs.grad.numpy()
+        np.testing.assert_array_equal(ours.grad, gradient)
+
+
+@needs_torch
+@pytest.mark.parametrize("name", ["smooth_l1_loss", "huber_loss", "binary_cross_entropy"])
+@pytest.mark.parametrize("types", [("float32", "float64"), ("float64", "float16")], ids=str)
+def test_a_loss_of_two_float_types(name: str, types: tuple[str, str]) -> None:
+    """The value and the gradients are PyTorch's, or both refuse it."""
+    found = []
+    for n in (pytorch(), nnmpi):
+        prediction, target = (
+            n.tensor(values, dtype=getattr(n, dtype), requires_grad=True)
+            for values, dtype in zip(([0.25, 0.75], [0.5, 1.0]), types, strict=True)
+        )
+        try:
+            loss = getattr(n.nn.functional, name)(prediction, target)
+            loss.backward()
+        except (RuntimeError, TypeError) as error:
+            found.append([str(error)])
+        else:
+            found.append([t.detach().numpy() for t in (loss, prediction.grad, target.grad)])
+    theirs, ours = found
+    if len(ours) == 1:
+        assert "Found dtype" in theirs[0]
+        assert re.search(r"prediction of \w+, target of .* target.to\(prediction.dtype\)", ours[0])
+        with nnmpi.autocast("cpu", dtype=nnmpi.bfloat16):
+            getattr(F, name)(of(types[0], 0.25, 0.75), of(types[1], 0.5, 1.0))
+    else:
+        for y, expected in zip(ours, theirs, strict=True):
+            assert y.dtype == expected.dtype
+            np.testing.assert_array_equal(y, expected)
+
+
 @pytest.mark.parametrize("op", [operator.add, operator.mul, operator.truediv])
 def test_integers_and_float32_are_float32_and_their_gradients_too(op: Any) -> None:
     labels, x = nnmpi.tensor([1, 2, 3]), nnmpi.tensor([1.0, 2.0, 4.0], requires_grad=True)
@@ -93,7 +147,6 @@ def of(dtype: str, *values: Any) -> Any:
     return nnmpi.tensor(values[0] if len(values) == 1 else [*values]).to(dtype)
 
 
-NAN = float("nan")
 SMALL = of("int8", [100, 100], [100, 3])
 VALUES: dict[str, tuple[Callable[[], Any], str, Any]] = {
     "einsum of a whole sum": (lambda: nnmpi.einsum("ij->", SMALL), "int64", 303),

@@ -22,6 +22,7 @@ from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import (
     category,
     common_type,
+    fitting,
     in_16_bits,
     is_float,
     is_half,
@@ -192,12 +193,17 @@ def promoted(a: Any, b: Any) -> tuple[Any, Any]:
     result type.
 
     Of two floats, or two integers, a 0-d array does not promote another array. A number promotes
-    only to another category: a float makes float32 of integers. Two arrays of one type are returned
-    unchanged: the op itself converts those of 16 bits.
+    only to another category: a float makes float32 of integers, and an integer has to fit among
+    them (`fitting`). Two arrays of one type are returned unchanged: the op itself converts those of
+    16 bits.
     """
     x, y = getattr(a, "dtype", None), getattr(b, "dtype", None)
     if x is None or y is None:
-        return (floating(a), floating(b)) if float in (type(a), type(b)) else (a, b)
+        if float in (type(a), type(b)):
+            return floating(a), floating(b)
+        if x is not None:
+            return a, fitting(b, x)
+        return (a if y is None else fitting(a, y)), b
     if x == y:
         return a, b
     if category(x) == category(y) and (a.ndim == 0) != (b.ndim == 0):

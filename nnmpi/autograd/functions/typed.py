@@ -29,8 +29,18 @@ class TypedConstructor:
         """A tensor with the elements of a list, an array or a tensor, or a tensor of the given
         sizes."""
         if len(args) == 1 and not isinstance(args[0], int):
+            self._check(args[0])
             return tensor(args[0], self.dtype, device=device)
         return empty(*(args or (0,)), dtype=self.dtype, device=device)
+
+    def _check(self, data: Any) -> None:
+        """Raises TypeError for a tuple of at most eight integers: in PyTorch it is a size, if it is
+        t.size(), and elements otherwise."""
+        if isinstance(data, tuple) and len(data) <= 8 and {*map(builtins.type, data)} == {int}:
+            raise TypeError(
+                f"{data} may be t.size() or elements: write nnmpi.zeros({data}) for a tensor of "
+                f"this size, nnmpi.{self.name}({[*data]}) for one with these elements"
+            )
 
     def array(self, data: Any, *others: Any) -> tuple[Array, bool]:
         """Returns (array, requires_grad) for the constructor of tensors, which takes a list and
@@ -38,11 +48,6 @@ class TypedConstructor:
         if data is None or isinstance(data, float):
             remedy = f"nnmpi.tensor({'number' if data is None else data})"
             raise TypeError(f"Tensor takes a list or sizes, not {data}: write {remedy}")
-        if isinstance(data, tuple) and {*map(builtins.type, data)} == {int}:
-            raise TypeError(
-                f"{data!r:.40} may be t.size() or elements: write nnmpi.zeros({data!r:.40}) for a "
-                f"tensor of this size, nnmpi.tensor({data!r:.40}) for one with these elements"
-            )
         if others[0] is True or others[0] is False:
             sizes, needs = () if data == () else (data,), others[0]
         else:

@@ -135,9 +135,23 @@ def divide(a: Array, b: Array) -> Result:
     return Result(y, _vjps(a, b, da, lambda g: da(_negated(multiplied(g, y)))))
 
 
+_BOOLEAN = np.dtype(bool)
+
+
+def _is_boolean(value: Any) -> bool:
+    return isinstance(value, bool) or getattr(value, "dtype", None) is _BOOLEAN
+
+
+def _check_no_booleans(symbol: str, a: Array, b: Array) -> None:
+    """Raises TypeError if both operands are booleans."""
+    if _is_boolean(a) and _is_boolean(b):
+        raise TypeError(f"{symbol} takes no two booleans: convert one first, as in t.long()")
+
+
 @widened_beside_numbers
 def remainder(a: Array, b: Array) -> Result:
     """a - b floor(a / b), with the sign of b; the gradient of b is -floor(a / b)."""
+    _check_no_booleans("%", a, b)
 
     def db(g: Array) -> Array:
         return elementwise(lambda g, a, b: -g * (a // b), g, a, b)
@@ -148,6 +162,7 @@ def remainder(a: Array, b: Array) -> Result:
 @widened_beside_numbers
 def floor_divide(a: Array, b: Array) -> Result:
     """floor(a / b); as in PyTorch a backward pass through it raises RuntimeError."""
+    _check_no_booleans("//", a, b)
     return Result(_numbers("floor_divide", a, b), (no_gradient("floor_divide"),) * 2)
 
 
@@ -155,6 +170,9 @@ def floor_divide(a: Array, b: Array) -> Result:
 @widened_beside_numbers
 def power(a: Array, b: Array) -> Result:
     """a ** b; the gradient of a is 0 where b is 0, that of b is 0 where a is 0 and b >= 0."""
+    _check_no_booleans("**", a, b)
+    if type(b) is int and b < 0 and not is_float(a.dtype):
+        raise ValueError(f"{a.dtype} ** {b} is no integer: write t.float() ** {b}")
     y = _numbers("power", a, b)
 
     def db(g: Array) -> Array:

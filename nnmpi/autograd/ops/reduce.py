@@ -5,6 +5,8 @@ from functools import partial
 from math import prod as product
 from typing import Any
 
+import numpy as np
+
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result
@@ -142,17 +144,24 @@ def cumsum(a: Array, *, axis: int) -> Result:
     return Result(xp.cumsum(a, axis=axis), (vjp,))
 
 
-def _min_or_max(name: str, a: Array, axis: Dims, keepdims: bool) -> Result:
-    """The largest or smallest element over `axis`; equal ones share the gradient, as in PyTorch's
-    amax."""
+def _min_or_max(
+    name: str, a: Array, axis: Dims, keepdims: bool, nan_has_gradient: bool = False
+) -> Result:
+    """The largest or smallest element over `axis`; equal ones share the gradient, as in PyTorch.
+    Where that is NaN, NaNs share it with `nan_has_gradient`, and otherwise all gradients are
+    NaN."""
     xp, axis = xp_of(a), existing(axis, a)
     check_not_empty(name[1:], a, axis)
     kept = kept_shape(a, axis)
     y = by_float32(partial(getattr(xp, name), axis=axis, keepdims=keepdims), a)
 
     def share(g: Array, a: Array, y: Array) -> Array:
-        hit = (a == y.reshape(kept)).astype(a.dtype)
-        return hit * (g.reshape(kept) / summed(hit, axis, keepdims=True))
+        y = y.reshape(kept)
+        hit = (a == y).astype(a.dtype)
+        if nan_has_gradient:
+            hit += (a != a) & (y != y)
+        with np.errstate(divide="ignore", invalid="ignore"):  # no element is equal to NaN
+            return hit * (g.reshape(kept) / summed(hit, axis, keepdims=True))
 
     return Result(y, (lambda g, out: by_float32(share, g, a, y),))
 
@@ -165,10 +174,20 @@ def check_not_empty(name: str, a: Array, axis: Dims) -> None:
 
 
 def max(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
-    """The largest element over `axis`."""
-    return _min_or_max("amax", a, axis, keepdims)
+    """The largest element over `axis`; NaNs share its gradient."""
+    return _min_or_max("amax", a, axis, keepdims, nan_has_gradient=True)
 
 
 def min(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
-    """The smallest element over `axis`."""
+    """The smallest element over `axis`; NaNs share its gradient."""
+    return _min_or_max("amin", a, axis, keepdims, nan_has_gradient=True)
+
+
+def amax(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
+    """The largest element over `axis`; if that is NaN, all gradients are NaN."""
+    return _min_or_max("amax", a, axis, keepdims)
+
+
+def amin(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
+    """The smallest element over `axis`; if that is NaN, all gradients are NaN."""
     return _min_or_max("amin", a, axis, keepdims)
