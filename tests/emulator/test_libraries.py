@@ -339,28 +339,40 @@ import sys
 sys.path.insert(0, sys.argv[3])
 from emulator import machine
 from emulator.machine import Options
-from emulator.direct import DeviceArray
+from emulator.direct import DeviceArray, call
 from emulator.test_libraries import FLOAT32, Id, Rank
 import numpy as np
 rank, folder = int(sys.argv[1]), sys.argv[2]
 machine.library(); machine.set_options(Options(devices=2))
 me, x = Rank(rank, 2, Id(folder.encode())), DeviceArray(np.arange(4, dtype="f") + rank)
 me.all_reduce(x)
-print(me.result(x).tolist(), machine.problems())
+print(me.result(x).tolist(), machine.problems(), flush=True)
+input()
+call("ncclCommDestroy", me.comm)
 """
 
 
-def test_ranks_may_be_processes() -> None:
-    folder = unique_id().folder.decode()
+def test_ranks_may_be_processes_which_leave_at_one_time() -> None:
+    folder = Path(unique_id().folder.decode())
     jobs = [
         subprocess.Popen(
-            (sys.executable, "-c", PROCESS, str(r), folder, TESTS),
+            (sys.executable, "-c", PROCESS, str(r), str(folder), TESTS),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         for r in range(2)
     ]
-    assert [job.communicate(timeout=120)[0] for job in jobs] == ["[1.0, 3.0, 5.0, 7.0] []\n"] * 2
+    with jobs[0], jobs[1]:
+        told = [job.stdout.readline() for job in jobs if job.stdout]
+        assert told == ["[1.0, 3.0, 5.0, 7.0] []\n"] * 2
+        # each finds that the other has left, and enough files that both remove some
+        for name in ("left-0", "left-1", *map(str, range(2000))):
+            (folder / name).touch()
+        for job in jobs:
+            print(file=job.stdin, flush=True)
+    assert [job.returncode for job in jobs] == [0, 0]
+    assert not folder.exists()
 
 
 # ---- CUB and Thrust

@@ -206,7 +206,11 @@ API int ncclCommDestroy(Comm* c) {
     std::ofstream(c->folder / ("left-" + std::to_string(c->rank)));
     for (int r = 0; r < c->size; r++)
         if (!fs::exists(c->folder / ("left-" + std::to_string(r)))) return OK;
-    fs::remove_all(c->folder);
+    // several ranks may come here at one time: the one that renames the folder removes it
+    fs::path left = c->folder;
+    std::error_code error;
+    fs::rename(c->folder, left += ".left", error);
+    if (!error) fs::remove_all(left);
     return OK;
 }
 API const char* ncclGetErrorString(int e) {
