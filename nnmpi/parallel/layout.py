@@ -22,6 +22,7 @@ from typing import NamedTuple, Self
 from nnmpi import addons
 from nnmpi.arrays.dtypes import HALVES
 from nnmpi.comm import Comm, comm_self
+from nnmpi.options.amounts import plural
 from nnmpi.options.config import Config
 from nnmpi.parallel.mesh import AXES, BATCH, MODEL, REPLICAS, Mesh
 
@@ -126,10 +127,16 @@ class Layout(NamedTuple):
 
 def mesh_of(config: Config, ranks: int) -> Mesh:
     """Returns the mesh of the ranks that compute, out of `ranks` ranks; parameter servers are left
-    out."""
-    workers = ranks - server_count(config)
+    out. Raises ValueError if no rank is left, or if the axes do not fit those that are."""
+    servers = server_count(config)
+    if ranks <= servers:
+        raise ValueError(
+            f"sync {config.sync} with {plural(servers, 'server')} needs at least {servers + 1} "
+            f"ranks, got {ranks}: start it with mpirun -n {servers + 1} or more (in a simulation "
+            f"--ranks {servers + 1}), or leave them out by --sync bsp --servers 0"
+        )
     sizes = {axis.name: getattr(config, axis.name) for axis in AXES}
-    return Mesh.filled(workers, sizes, config.order)
+    return Mesh.filled(ranks - servers, sizes, config.order)
 
 
 def duplicate(comm: Comm) -> Comm:

@@ -39,6 +39,11 @@ def test_another_number_along_dp_is_refused() -> None:
         threads.run(3, groups, Config(dp=2))
 
 
+def test_servers_that_leave_no_rank_to_compute_are_refused() -> None:
+    with refused("bsp with 3 servers needs at least 4 ranks, got 3", "mpirun -n 4", "--servers 0"):
+        threads.run(3, groups, Config(servers=3))
+
+
 def test_a_mesh_of_two_axes_has_a_group_along_each() -> None:
     """dp 2 x pp 3: rank = 3 dp + pp."""
 

@@ -69,15 +69,9 @@ def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raises ValueError if there are too few ranks for the servers, or if dp does not equal the
-    number of workers."""
+    """Raises ValueError if dp does not equal the number of workers."""
     servers = server_count(config)
-    if ranks <= servers:
-        raise ValueError(
-            f"sync {config.sync} with {servers} server{'s' * (servers != 1)} needs at least "
-            f"{servers + 1} ranks, got {ranks}: start it with mpirun -n {servers + 1} or more"
-        )
-    if servers and config.dp not in (None, ranks - servers):
+    if 0 < servers < ranks and config.dp not in (None, ranks - servers):
         raise ValueError(
             f"dp {config.dp} does not fit {ranks} ranks, {servers} of them servers: "
             f"start it with mpirun -n {config.dp + servers}, or leave dp out"

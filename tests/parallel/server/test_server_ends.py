@@ -121,6 +121,7 @@ def test_after_a_run_an_optimizer_updates_the_whole_model_on_every_rank() -> Non
          "start it with mpirun -n 2 or more"),
         (3, {"servers": 3}, "sync bsp with 3 servers needs at least 4 ranks, got 3: "
          "start it with mpirun -n 4 or more"),
+        (1, {"servers": 2, "dp": 2}, "sync bsp with 2 servers needs at least 3 ranks, got 1: "),
         (4, {"sync": "asp", "dp": 4}, "dp 4 does not fit 4 ranks, 1 of them servers: "
          "start it with mpirun -n 5"),
         (4, {"servers": 1, "slow_rank": "3:2"}, "slow_rank '3:2': the ranks that compute are 0 "),
