@@ -105,11 +105,6 @@ OF_RECOMPUTATION = {
     **each(laws_recompute.what_runs_again_changes_no_bits, laws_recompute.UNTIED),
     **of(laws_recompute),
 }
-OF_RECOMPUTED_DECODER = {
-    **each(laws_recompute.what_runs_again_changes_no_bits, ("decoder",)),
-    **of(laws_recompute),
-}
-"""Other models run again in layouts of the table of conformance."""
 OF_MASTERS = {
     **each(laws_masters.values_are_the_rounding_of_masters, laws_masters.LAYOUTS),
     **each(laws_masters.what_is_written_wins, laws_masters.LAYOUTS),
@@ -120,9 +115,14 @@ COMPUTED = (
     "who_pushes_changes_no_bits",
     "recompute_changes_no_bits",
     "initial_values_are_those_of_one_rank",
+    "one_step_and_the_plain_mean_equal_one_rank",
+    "steps_alone_equal_a_simulation_in_one_process",
+    "gossip_equals_a_simulation_in_one_process",
+    "what_a_user_sets_between_rounds_is_kept",
+    "a_snapshot_goes_on_with_another_number_of_replicas",
+    "a_run_sends_what_is_said",
 )
 """Laws of what ranks compute, which is the same on threads and in processes."""
-OF_PROCESSES = {name: law for name, law in of(laws_training).items() if name not in COMPUTED}
 OF_REPLICA_STATE = {
     **each(laws_replica_state.other_replicas_take_what_the_table_says, laws_replica_state.MODES),
     **each(laws_replica_state.other_modes_take_what_the_table_says, laws_replica_state.MODES),
@@ -137,6 +137,13 @@ OF_CHECKPOINTS = {name: law for name, law in of(laws_checkpoints).items() if nam
 FAMILIES = conformance.FAMILIES
 OF_BACKUPS = of_add_ons({"recovery"}, "training.laws_backup")
 OF_WORKS = of(laws_works, laws_memory, laws_processes)
+OF_TRAINING = of(laws_training)
+OF_AVERAGING = of_add_ons({"planning"}, "training.laws_averaging")
+
+
+def of_processes(laws: dict[str, Law]) -> dict[str, Law]:
+    """Those of laws that may fail in processes while they hold on threads."""
+    return {name: law for name, law in laws.items() if name not in COMPUTED}
 
 
 def late(ranks: int, n: int = 1) -> dict[str, Law]:
@@ -177,16 +184,11 @@ TABLE = {
         mpi=(2,),
         mpi_all=(1, 3, 4, 8),
     ),
-    "training": Row(of(laws_training), (4,), threads_all=(1, 3), mpi_all=(2,)),
-    "training of processes": Row(OF_PROCESSES, mpi=(2,)),
+    "training": Row(OF_TRAINING, (4,), threads_all=(1, 3), mpi_all=(2,)),
+    "training of processes": Row(of_processes(OF_TRAINING), mpi=(2,)),
     "layers": Row(of(laws_layers), (3,), threads_all=(2,)),
-    "averaging": Row(
-        of_add_ons({"planning"}, "training.laws_averaging"),
-        (4,),
-        threads_all=(1, 2, 3, 8),
-        mpi=(2,),
-        mpi_all=(3, 4, 8),
-    ),
+    "averaging": Row(OF_AVERAGING, (4,), threads_all=(1, 2, 3, 8), mpi_all=(2, 3, 4, 8)),
+    "averaging of processes": Row(of_processes(OF_AVERAGING), mpi=(2,)),
     "compression": Row(
         of_add_ons({"compression", "planning"}, "training.laws_compression"),
         (4,),
@@ -197,13 +199,12 @@ TABLE = {
     "state of replicas": Row(OF_REPLICA_STATE, (4,), threads_all=(2, 3, 8), mpi_all=(3,)),
     "recurrent layers": Row(of(laws_recurrent), (3,), threads_all=(2,), mpi_all=(2,)),
     "recomputation": Row(OF_RECOMPUTATION, (1,), threads_all=(2, 3, 4, 8), mpi_all=(1, 2, 3, 4, 8)),
-    "recomputation of one model": Row(OF_RECOMPUTED_DECODER, mpi=(2,)),
     "zero": Row(of(laws_zero), (3,), threads_all=(1, 4), mpi=(2,)),
     "autocast": Row(
         of_add_ons({"torch-settings", "transformer", "experts"}, "training.laws_autocast"),
         (2,),
         threads_all=(3, 4),
-        mpi=(2,),
+        mpi_all=(2,),
     ),
     "resume": Row(of(laws_resume), (4,), threads_all=(1, 3), mpi_all=(2,)),
     "gpt2": Row(
@@ -214,7 +215,7 @@ TABLE = {
     ),
     "pipelines": Row(OF_PIPELINES, (4,), threads_all=(1, 2), mpi_all=(3,)),
     "pipelines of processes": Row({SENT: OF_PIPELINES[SENT]}, mpi=(2,)),
-    "pipelines in a v": Row({IN_V: OF_PIPELINES[IN_V]}, (2, 3, 6), mpi=(4,)),
+    "pipelines in a v": Row({IN_V: OF_PIPELINES[IN_V]}, (2, 3, 6), mpi_all=(4,)),
     "goals": Row(each(laws_goals.gives_the_same_bits, laws_goals.GOALS), (3,), threads_all=(2,)),
     "loops and hooks": Row(of(laws_goals, laws_ported), (2,)),
     "masters": Row(OF_MASTERS, (2,)),
