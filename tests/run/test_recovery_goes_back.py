@@ -19,6 +19,8 @@ from nnmpi.comm.transport.hub import Hub
 from nnmpi.io.checkpoints.manifest import read_outcome
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.output import Event, Report
+from nnmpi.run import trainer
+from nnmpi.run.recovery.recovery import Recovery
 
 PIPELINE = {**COMMON, "pp": 3, "micro_batches": 3, "backup": 3}
 
@@ -58,11 +60,10 @@ def test_values_are_of_the_step_that_is_said_where_a_rank_is_lost_in_restore(
 
 
 class StopsAfterGoingBack:
-    """A callback: after step 5 the run goes back to step 2, once, and a rank is killed then; at
-    step 3 of then the run is asked to stop."""
+    """A callback: after step 5 the run goes back to step 2, once; at step 3 of then it is asked to
+    stop."""
 
-    def __init__(self, later: int) -> None:
-        self._later = later
+    def __init__(self) -> None:
         self._snapshots: dict[int, Snapshot | None] = {}  # of each rank, which are threads
 
     def on_step(self, trainer: Trainer, event: Event) -> None:
@@ -71,18 +72,38 @@ class StopsAfterGoingBack:
             self._snapshots.setdefault(rank, trainer.snapshot())
         if event["step"] == 5 and (snapshot := self._snapshots[rank]) is not None:
             self._snapshots[rank] = None
-            kill_soon(trainer.comm, 2, self._later)
             trainer.restore(snapshot)
-        if event["step"] == 3 and rank in self._snapshots and self._snapshots[rank] is None:
+        if event["step"] == 3 and self.goes_back(rank):
             trainer.stop()
 
+    def goes_back(self, rank: int) -> bool:
+        """Whether a rank has called `restore`."""
+        return self._snapshots.get(rank, True) is None
 
-@pytest.mark.parametrize("later", [34, 50])
-def test_steps_that_a_restore_has_undone_do_not_delay_a_stop(later: int) -> None:
-    options = {**COMMON, **RING, "epochs": 4, "callbacks": [StopsAfterGoingBack(later)]}
-    for one in filter(None, recovered.run_of(3, options, {})):
-        assert [event["step"] for event in one.recovered] in ([2], [3])
-        assert [event["steps_again"] for event in one.recovered] in ([0], [1])
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(trainer, "replace_session"), (Recovery, "opened")],
+    ids=["before the new session", "after it"],
+)
+def test_steps_that_a_restore_has_undone_do_not_delay_a_stop(
+    owner: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank is lost in the restore, when each rank has ended its old session."""
+    plain, heard = getattr(owner, name), StopsAfterGoingBack()
+
+    def dies(*arguments: Any) -> None:
+        comm: Comm = arguments[-1].comm  # of a Trainer, or of a Session
+        rank = comm.members[comm.rank]
+        if rank == 2 and heard.goes_back(rank):
+            threads.kill(comm)
+        plain(*arguments)
+
+    monkeypatch.setattr(owner, name, dies)
+    left = recovered.run_of(3, {**COMMON, **RING, "epochs": 4, "callbacks": [heard]}, {})
+    assert left[2] is None
+    for one in filter(None, left):
+        assert [(e["step"], e["steps_again"]) for e in one.recovered] == [(2, 0)]
         assert (one.last["event"], one.last["steps"]) == ("stopped", 3)
 
 
