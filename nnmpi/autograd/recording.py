@@ -222,7 +222,8 @@ class Storage:
     def to_numpy(self, array: Any) -> np.ndarray:
         """Returns an array of this memory as a NumPy array, which on the CPU shares the memory."""
         self.lend()
-        return to_host(array)
+        host = to_host(array)
+        return host if type(host) is np.ndarray else host.view()  # not a scalar, without data too
 
 
 class GradientStorage(Storage):

@@ -18,7 +18,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import fitting, is_float
 from nnmpi.arrays.kernels import Result, Vjp, precision
-from nnmpi.arrays.meta import copy_of, is_meta, owner
+from nnmpi.arrays.meta import as_constant, copy_of, is_meta, owner
 from nnmpi.arrays.meta.shapes import refuse
 from nnmpi.autograd import replacements, tape
 from nnmpi.autograd.arguments import axis_of
@@ -525,7 +525,9 @@ def constant(value: Any, others: Sequence[Any]) -> Any:
     for t in others:
         if isinstance(t, Tensor):
             like = t.operand
-            return value if type(value) is type(like) else array_on(backend.of(like), value)
+            if type(value) is not type(like):
+                return array_on(backend.of(like), value)
+            return value if value.ndim or not is_meta(value) else as_constant(value, like)
     raise TypeError(
         f"an op needs at least one tensor, got only constants such as this "
         f"{type(value).__name__}: make one with nnmpi.tensor(x)"

@@ -23,7 +23,8 @@ class Operation(NamedTuple):
     @property
     def variables(self) -> tuple[Any, ...]:
         """The variables that the operation uses; two if it stands for two operations."""
-        return self.argument if isinstance(self.argument, tuple) else (self.argument,)
+        are_two = isinstance(self.argument, tuple) and "FAST" in self.name  # else a constant
+        return self.argument if are_two else (self.argument,)
 
 
 def operations_of(code: CodeType) -> Iterator[Operation]:

@@ -12,6 +12,7 @@ Operations that need values raise NumbersReadError: a branch, `item`, a function
 """
 
 from nnmpi.arrays.meta.array import MetaArray as MetaArray
+from nnmpi.arrays.meta.functions import as_constant as as_constant
 from nnmpi.arrays.meta.functions import copy_of as copy_of
 from nnmpi.arrays.meta.functions import is_meta as is_meta
 from nnmpi.arrays.meta.functions import like as like

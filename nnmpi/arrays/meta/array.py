@@ -38,7 +38,12 @@ OF_METHODS = frozenset(
 
 class MetaArray(np.ndarray):
     """An array without data: NumPy's shape, dtype, strides and views, at addresses that are never
-    read."""
+    read.
+
+    is_scalar   True if it has no axes and stands for what NumPy returns as a scalar
+    """
+
+    is_scalar = False
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any
@@ -63,11 +68,7 @@ class MetaArray(np.ndarray):
                 refuse("writing to an array with data")
             log_call(function, *inputs, **options, out=out)
             return out[0]  # nothing is written
-        result = function(*map(small, inputs), **options)
-        if isinstance(result, tuple):
-            new: Any = tuple(new_like(shape, item) for item in result)
-        else:
-            new = new_like(shape, result)
+        new = result_like(shape, function(*map(small, inputs), **options))
         log_call(function, *inputs, **options, out=new)
         return new
 
@@ -113,6 +114,7 @@ class MetaArray(np.ndarray):
         if not copy and self.dtype == dtype:
             return self
         new = new_like(self.shape, small(self).astype(dtype, order))
+        new.is_scalar = self.is_scalar
         log_call(assign, new, self)
         return new
 
@@ -121,7 +123,7 @@ class MetaArray(np.ndarray):
         places = shapes.shape_of(np.asanyarray(indices))
         small_indices = np.zeros([min(n, 2) for n in places], int)
         shape = (*array.shape[:k], *places, *array.shape[k + 1 :])
-        new = new_like(shape, np.take(small(array), small_indices, axis=k))
+        new = result_like(shape, np.take(small(array), small_indices, axis=k))
         return logged(new, np.take, array, indices, k, **options)
 
     def repeat(self, repeats: Any, axis: int | None = None) -> Any:  # type: ignore[override]
@@ -157,7 +159,7 @@ class MetaArray(np.ndarray):
     def _place(self, function: Any, axis: Any, out: Any, keepdims: bool) -> Any:
         _refuse_out(function, out)
         places = function(small(self), axis, keepdims=keepdims)
-        new = new_like(shapes.reduced(self.shape, axis, keepdims), places)
+        new = result_like(shapes.reduced(self.shape, axis, keepdims), places)
         return logged(new, function, self, axis, keepdims=keepdims)
 
     def cumsum(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
@@ -181,7 +183,7 @@ class MetaArray(np.ndarray):
         item = self._view(entries)
         if item.ndim or ... in entries:
             return item
-        scalar = new_array((), self.dtype)  # NumPy's are copies
+        scalar = result_like((), new_array((), self.dtype))  # NumPy's are copies
         log_call(assign, scalar, item)
         return scalar
 
@@ -257,6 +259,16 @@ def new_like(shape: Sequence[int], example: Any) -> MetaArray:
     example."""
     example = np.asarray(example)
     return new_array(shape, example.dtype, axis_order(example))
+
+
+def result_like(shape: Sequence[int], example: Any) -> Any:
+    """Does the same for the result of a function that returns a scalar if there are no axes; for
+    several results, each like one of the examples."""
+    if isinstance(example, tuple):
+        return tuple(result_like(shape, item) for item in example)
+    new = new_like(shape, example)
+    new.is_scalar = not shape
+    return new
 
 
 def logged(new: MetaArray, function: Any, *args: Any, **options: Any) -> MetaArray:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib import stride_tricks
 
 from nnmpi.arrays.meta import shapes
-from nnmpi.arrays.meta.array import RULES, MetaArray, logged, new_array, new_like
+from nnmpi.arrays.meta.array import RULES, MetaArray, logged, new_array, new_like, result_like
 from nnmpi.arrays.meta.log import assign, log_call
 from nnmpi.arrays.meta.shapes import axis_order, owner, refuse, small
 
@@ -38,6 +38,19 @@ def is_meta(*values: Any) -> bool:
     return False
 
 
+def as_constant(value: MetaArray, beside: Any) -> Any:
+    """Returns an array without data as the constant of an op on the array `beside`. If it stands
+    for a scalar, which becomes a Python number, it is converted as NumPy converts that."""
+    dtype = beside.dtype
+    if not value.is_scalar or value.dtype == dtype:
+        return value
+    if dtype.itemsize == 2 and dtype.kind not in "iu":  # float16 and bfloat16
+        refuse(f"an op of a scalar of NumPy and a tensor of type {dtype}")
+    if dtype.kind == "f" or value.dtype.kind == "f":
+        value = value.astype(np.float64, copy=False)  # also of large integers
+    return value.astype(dtype if dtype.kind == "f" or value.dtype.kind != "f" else np.float32)
+
+
 # ---- rules
 
 
@@ -55,7 +68,7 @@ def _register(*functions: Any) -> Callable[[F], F]:
 @_register(np.dot)
 def _dot(a: Any, b: Any, out: Any = None) -> Any:
     if out is None:
-        out = new_like(shapes.dot(a, b), np.dot(small(a), small(b)))
+        out = result_like(shapes.dot(a, b), np.dot(small(a), small(b)))
     log_call(np.dot, a, b, out)
     return out
 
@@ -122,7 +135,7 @@ def _einsum(equation: str, *operands: Any, optimize: Any = False, **options: Any
         lengths |= {
             c: n for c, n in zip(letters, size.shape, strict=True) if lengths.get(c, 1) == 1
         }
-    new = new_like([lengths[c] for c in output], result)
+    new = result_like([lengths[c] for c in output], result)
     return logged(new, np.einsum, equation, *operands, optimize=path, **options)
 
 

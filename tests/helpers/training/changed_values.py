@@ -244,6 +244,7 @@ HARMLESS = _ways(
     "| nnmpi.ones(1) + F.relu(nnmpi.ones(1))",
     "| F.softmax(x, 1).mean() + x.max(1)[0].mean()",
     "| nnmpi.cat((x, x)).std()",
+    "| nnmpi.ones(()) + np.full((), 2.0)",
     "| 2.0 if isinstance(x, Tensor) else 1.0",
     "| [1.0, 2.0][1] + {'k': 1.0}['k']",
     "S = 2.0 | S",
