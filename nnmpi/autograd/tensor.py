@@ -335,7 +335,7 @@ class Tensor(TorchNames):
         self.write(written.reshape(()) if is_one else written, index, first)
 
     def write(self, new: Any, index: Any = ..., first: Any = None) -> None:
-        """Writes an array or a number to t[index], or to t[first][index], and records the write.
+        """Writes an array or a number to t[index], or to `t[first][index]`, and records the write.
         `to_write` must have checked it, or what it is computed from."""
         self.drop_data_for(new)
         target = self.operand if first is None else self.operand[first]

@@ -1,5 +1,7 @@
-"""The notebooks in examples/notebooks run and draw, and those kept with their output show it."""
+"""The notebooks in examples/notebooks run and draw, and the site and those kept with their output
+show it."""
 
+import runpy
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,19 +16,17 @@ from nnmpi.collectives import ALGORITHMS
 from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.drawing import rounds
 
-FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
+FOLDER = mpijob.ROOT / "examples" / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 SHOWN = ("rank", "size", "irecv", "ledger")
 """What the code of a lesson reads of a Comm."""
-RUNS_BY_DEFAULT = ("2-data-parallelism",)
-KEPT = ("1-all-reduce",)
-"""Notebooks that are kept with their output."""
 
 if not find_spec("nbclient") or not find_spec("ipykernel"):
     pytest.skip("nbclient and ipykernel are not installed", allow_module_level=True)
 
-import nbclient  # noqa: E402
 import nbformat  # noqa: E402
+
+LESSONS = runpy.run_path(str(mpijob.ROOT / "scripts" / "lessons.py"))
 
 
 def read(name: str) -> Any:
@@ -44,7 +44,7 @@ def pictures(notebook: Any) -> list[str]:
 
 
 def test_lesson_1_shows_a_ring_and_a_tree_before_it_runs_and_others_have_no_output() -> None:
-    assert tuple(name for name in NOTEBOOKS if shown(read(name))) == KEPT
+    assert tuple(name for name in NOTEBOOKS if shown(read(name))) == LESSONS["KEPT"]
     cells, claim = read("1-all-reduce").cells, OPERATIONS["all-reduce"].collective.claim
     for name in ("ring", "tree"):
         (cell,) = [cell for cell in cells if cell.source == f'ALGORITHMS["{name}"]']
@@ -74,13 +74,7 @@ def test_the_ring_that_a_lesson_writes_is_the_one_that_it_draws() -> None:
         assert sent == [(step.to, step.send[0]) for step in ALGORITHMS["ring"].steps(r, 4)]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in RUNS_BY_DEFAULT else pytest.mark.long)
-        for name in NOTEBOOKS
-    ],
-)
+@pytest.mark.parametrize("name", NOTEBOOKS)
 @pytest.mark.filterwarnings("ignore")  # of the client's libraries
 def test_a_notebook_runs_and_draws(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -89,8 +83,7 @@ def test_a_notebook_runs_and_draws(
         monkeypatch.setenv(key, value)
     notebook = read(name)
     kept = shown(notebook)
-    where = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3", resources=where).execute()
+    LESSONS["run"](notebook)
     assert len(pictures(notebook)) >= 1
     assert all(picture.startswith("<svg") for picture in pictures(notebook))
     found = shown(notebook)
@@ -99,3 +92,6 @@ def test_a_notebook_runs_and_draws(
     assert all(cell.outputs for cell in code if "solution" in cell.metadata.get("tags", ()))
     if kept:
         assert found == kept, "store what it shows now: python scripts/lessons.py --keep"
+    page, files = LESSONS["page"](notebook, name)
+    assert [*files.values()] == pictures(notebook)
+    assert all(f"]({file})" in page for file in files)
