@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import platform
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,24 @@ def test_any_layout_tells_the_norm_of_one_rank(case: Any) -> None:
     wanted = [e["mean_gradient_norm"] for e in epochs_of(comm_self())]
     for found in threads.run(ranks, lambda comm: epochs_of(comm, **options)):
         assert [e["mean_gradient_norm"] for e in found] == pytest.approx(wanted, rel=1e-10)
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_the_norm_counts_no_padding_of_gradients(zero: int) -> None:
+    """Buckets of different lengths use one memory in turn: padding has been gradients."""
+
+    def build() -> nn.Module:
+        pairs = pairwise((6, 7, 5, 11, 3))
+        return nn.Sequential(*(nn.Sequential(nn.Linear(n, m), nn.Tanh()) for n, m in pairs))
+
+    def norms(comm: Comm, **options: Any) -> list[float]:
+        heard = Heard()
+        Trainer(Config(**OPTIONS, **options), build, rows(), comm).fit(heard)
+        return [e["mean_gradient_norm"] for e in heard.events if e["event"] == "epoch"]
+
+    wanted = norms(comm_self())
+    for found in threads.run(2, lambda comm: norms(comm, zero=zero, bucket_mb=1e-5)):
+        assert found == pytest.approx(wanted, rel=1e-10)
 
 
 @pytest.mark.parametrize(
