@@ -113,9 +113,9 @@ def test_backups_that_nobody_could_use_are_refused() -> None:
 # ---- how often
 
 
-def clocked(comm: Comm, mtbf: str) -> list[int]:
+def clocked(comm: Comm, mtbf: str, renews: bool = False) -> list[int]:
     """The versions of which there were backups, where a step takes a second and a look at the clock
-    0.01 seconds."""
+    0.01 seconds; if `renews`, the state is asked to be backed up again after each step."""
     now, made = [0.0], list[int]()
 
     def clock() -> float:
@@ -129,6 +129,8 @@ def clocked(comm: Comm, mtbf: str) -> list[int]:
     for version in range(30):
         backups.after_step(version, None, state)
         made += [one.version for one in backups.held()[:1] if one.version == version]
+        if renews:
+            backups.renew(version, None, state)
         now[0] += 1.0
     backups.close()
     kept.close()
@@ -141,3 +143,11 @@ def test_without_a_number_the_cost_of_one_says_when_the_next_is_due(mtbf: str, s
     for made in threads.run(2, clocked, mtbf):
         assert made[:2] == [0, 1]
         assert {*np.diff(made[1:])} == {steps}
+
+
+@pytest.mark.parametrize("mtbf", ["1s", "1000s"])
+def test_a_backup_that_is_repeated_does_not_delay_the_next(mtbf: str) -> None:
+    """Also if it is still under way then, as at the end of an epoch: no step has followed it, of
+    which the length could be known."""
+    wanted = threads.run(2, clocked, mtbf)
+    assert threads.run(2, clocked, mtbf, True) == wanted

@@ -180,6 +180,7 @@ class Backups:
         self._latest, self._renewal, self._due = -1, 0, 0
         self._cost, self._returned = 0.0, clock()
         self._steps, self._seconds = 0, 0.0  # since the last backup began, without its cost
+        self._step = 0.0  # the mean seconds of these steps, or of those before, if there are none
 
     def after_step(self, version: int, about: Any, state: Iterable[StateArray]) -> None:
         """Makes a backup if one is due, and completes the backup that was begun a step before.
@@ -190,6 +191,7 @@ class Backups:
         """
         began = self._clock()
         self._steps, self._seconds = self._steps + 1, self._seconds + began - self._returned
+        self._step = self._seconds / self._steps
         if self._is_under_way:
             self._finish(began)
         if version >= self._due:
@@ -274,7 +276,7 @@ class Backups:
         for work in self._works:
             work.wait()
         cost = self._cost + self._clock() - began
-        row = np.array([cost, self._seconds / max(self._steps, 1)])
+        row = np.array([cost, self._step])
         self._comm.all_reduce(row, "doubling")
         self._is_under_way, (cost, step) = False, (row / self._comm.size).tolist()
         self._due = self._latest + (self.every or steps_between(cost, step, self._mtbf))
