@@ -50,6 +50,37 @@ def test_stop_ends_the_run_after_the_current_step(after: int, tmp_path: Path) ->
         np.testing.assert_array_equal(saved[name], array, err_msg=name)
 
 
+class GoesBack:
+    """A callback: after step 4, the last of an epoch, the run stops, and then goes back to step
+    2."""
+
+    snapshot: Any = None
+    is_back = False
+
+    def on_step(self, trainer: Trainer, event: dict[str, Any]) -> None:
+        if event["step"] == 2 and self.snapshot is None:
+            self.snapshot = trainer.snapshot()
+        if event["step"] == 4:
+            trainer.stop()
+
+    def on_epoch(self, trainer: Trainer, event: dict[str, Any]) -> None:
+        if trainer.stopping and not self.is_back:
+            self.is_back = True
+            trainer.restore(self.snapshot)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_that_was_stopped_ends_where_a_restore_takes_it(ranks: int) -> None:
+    """It makes none of the later steps again."""
+
+    def ends(comm: Comm) -> tuple[str, int]:
+        config = Config(batch_size=14, epochs=3)
+        result = fit(Trainer(config, small, rows(), comm, callbacks=[GoesBack()]))
+        return result["event"], result["steps"]
+
+    assert threads.run(ranks, ends) == [("stopped", 2)] * ranks
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_full_disk_at_the_end_leaves_whole_checkpoints_only(
     ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
