@@ -22,7 +22,7 @@ from nnmpi.autograd.ops import activations, conv, lookup, norm
 from nnmpi.autograd.ops import linear as linear_op
 from nnmpi.autograd.recording import recording
 from nnmpi.nn import in_place
-from nnmpi.nn.layer_functions import function_of, temporary
+from nnmpi.nn.layer_functions import function_of, of_one_call
 from nnmpi.nn.layers.activations import GELU, Sigmoid, Softplus, Tanh
 from nnmpi.nn.layers.basic import check_probability, padding_row, row_numbers
 from nnmpi.nn.layers.pooling import (
@@ -200,9 +200,10 @@ def group_norm(
 # ---- pooling, sizes
 
 
-def _max_pool(layer: Callable[..., Module]) -> Callable[..., Any]:
+def _max_pool(layer: type[Module]) -> Callable[..., Any]:
     """Returns the function of a max-pool layer; its last two options have the order of PyTorch's
     function, which differs from that of the layer."""
+    temporary = of_one_call(layer)
 
     def function(
         input: Any,
@@ -214,7 +215,7 @@ def _max_pool(layer: Callable[..., Module]) -> Callable[..., Any]:
         return_indices: bool = False,
     ) -> Any:
         sizes = (kernel_size, stride, padding, dilation)
-        return temporary(layer, *sizes, return_indices, ceil_mode).forward(input)
+        return temporary(*sizes, return_indices, ceil_mode).forward(input)
 
     return function
 

@@ -7,33 +7,46 @@ from typing import Any, TypeVar
 
 from nnmpi.autograd import Tensor
 from nnmpi.nn.module import Module
-from nnmpi.nn.registries import constructor_options
-from nnmpi.nn.seeding import seed_state
+from nnmpi.nn.registries import REPLACED, constructor_options, refuse_replaced
 
 M = TypeVar("M", bound=Module)
 
 
-def temporary(layer: Callable[..., M], *args: Any, **options: Any) -> M:
-    """Returns a layer for one call. It is not counted as a constructed module, so later layers get
-    the same weights as without the call."""
-    saved = seed_state.get()
-    try:
-        return layer(*args, **options)
-    finally:
-        seed_state.set(saved)
+def of_one_call(layer: type[M]) -> Callable[..., M]:
+    """Returns a class of layers for one call: `layer`, which has no parameters, without what makes
+    it a part of a model.
+
+    Attributes are not registered, which takes longer than small computations. It is not counted as
+    a constructed module, so later layers get the same weights as without the call.
+    """
+
+    class Temporary(layer):  # type: ignore[misc, valid-type]
+        __setattr__ = object.__setattr__
+
+        def __new__(cls, *args: Any, **options: Any) -> Any:
+            if not REPLACED.keys().isdisjoint(options):
+                refuse_replaced(layer, options)
+            return object.__new__(cls)
+
+    Temporary.__name__ = layer.__name__  # for messages
+    return Temporary
 
 
 def function_of(layer: type[Module], *inputs: str) -> Callable[..., Tensor]:
     """Returns a function, such as `functional.relu6`, that calls a layer without parameters. Its
     arguments are first the layer's inputs, with the names `inputs` (by default one, "input"), then
     the layer's options in their order."""
-    named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in inputs or ("input",)]
+    names = inputs or ("input",)
+    named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     shown = Signature([*named, *constructor_options(layer)])
+    n, temporary = len(names), of_one_call(layer)
 
     def function(*args: Any, **options: Any) -> Tensor:
-        given = shown.bind(*args, **options).arguments
-        values = [given.pop(p.name) for p in named]
-        y: Tensor = temporary(layer, **given).forward(*values)
+        values = args[:n]
+        if len(values) < n:
+            shown.bind(*args, **options)  # raises TypeError if an input is missing
+            values += tuple([options.pop(name) for name in names[len(values) :]])
+        y: Tensor = temporary(*args[n:], **options).forward(*values)
         return y
 
     described: Any = function

@@ -101,7 +101,7 @@ def test_every_function_is_compared() -> None:
     public = {name for name, f in vars(F).items() if inspect.isfunction(f) and name[0] != "_"}
     public |= {*F._ON_USE}
     helpers = {"apply", "as_tensor", "as_tensors", "check_probability", "drawn_mask"}
-    helpers |= {"function_of", "padding_row", "row_numbers", "temporary"}
+    helpers |= {"function_of", "padding_row", "row_numbers", "of_one_call"}
     activations = {name for name, where in F._ON_USE.items() if "activations" in where}
     called = {name.split(",")[0] for name in CASES} | {"one_hot", "scaled_dot_product_attention"}
     assert public - helpers <= called | activations  # which test_more_layers compares
@@ -168,3 +168,24 @@ def test_manual_seed_is_seeded_from_there_on() -> None:
         expected = [nn.Linear(2, 3).weight.numpy(), nn.Linear(2, 3).weight.numpy()]
     np.testing.assert_array_equal(found, expected)
     assert not np.array_equal(*found)
+
+
+def test_a_call_changes_no_later_weights() -> None:
+    weights = []
+    for call in (lambda x: x, F.gelu, lambda x: F.mse_loss(x, x), lambda x: F.max_pool1d(x, 2)):
+        with nnmpi.seeded(0):
+            call(nnmpi.ones(1, 1, 4))
+            weights.append(nn.Linear(2, 2).weight.tolist())
+    assert weights == weights[:1] * 4
+
+
+def test_arguments_that_do_not_fit_raise_type_errors() -> None:
+    x = nnmpi.ones(2, 3)
+    for call, said in (
+        (lambda: F.mse_loss(x), "'target'"),
+        (lambda: F.mse_loss(x, x, input=x), "'input'"),
+        (lambda: F.mse_loss(x, x, reductoin="sum"), "'reductoin'"),
+        (lambda: F.mse_loss(x, x, size_average=False), "write reduction="),
+    ):
+        with pytest.raises(TypeError, match=said):
+            call()
