@@ -13,10 +13,12 @@ enters the second `mix`.
 """
 
 from hashlib import blake2b
+from struct import unpack
 from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi.arrays import meta
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.native.table import Out, kernel
 
@@ -32,9 +34,9 @@ class Key(NamedTuple):
 
 def key(*parts: int | str) -> Key:
     """Hashes these parts to a key, as in `key(seed, "dropout", step, path)`."""
-    text = repr(tuple(p if isinstance(p, str) else int(p) for p in parts))
+    text = repr(tuple([p if isinstance(p, str) else int(p) for p in parts]))
     digest = blake2b(text.encode(), digest_size=16).digest()
-    return Key(*(int.from_bytes(digest[i : i + 4], "little") for i in (0, 4, 8, 12)))
+    return Key._make(unpack("<4I", digest))
 
 
 def bits(k: Key, index: Array, row: Array) -> Array:
@@ -47,6 +49,11 @@ def uniform(k: Key, index: Array, row: Array) -> Array:
     """Draws float64 in (0, 1) for each index and row: 32 bits plus half a step, so log() is
     finite."""
     return (bits(k, index, row).astype("float64") + 0.5) * 2.0**-32
+
+
+def flat_uniform(k: Key, n: int) -> Array:
+    """Returns `uniform` for n elements of row 0, from the compiled hash."""
+    return (flat_bits(k, n).astype("float64") + 0.5) * 2.0**-32
 
 
 def normal(k: Key, index: Array, row: Array) -> Array:
@@ -66,7 +73,7 @@ def permutation(k: Key, n: int) -> np.ndarray:
 
 def flat_bits(k: Key, n: int) -> np.ndarray:
     """Returns 32 random bits (uint32) for each of n elements."""
-    drawn = np.empty(n, np.uint32)
+    drawn = meta.xp.empty(n, np.uint32) if meta.is_meta(*k) else np.empty(n, np.uint32)
     random_bits_loop(np.arange(n, dtype=np.uint32), np.zeros(1, np.int64), *k, drawn[None])
     return drawn
 

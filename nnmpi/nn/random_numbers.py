@@ -116,24 +116,21 @@ def _key(name: str, generator: Generator | None) -> keyed.Key:
             f"{name} in `forward` of a Trainer would depend on how ranks share the samples: write "
             "nnmpi.random(self, shape, like=x), whose rows belong to samples; normal=True is randn"
         )
-    with drawing_from(generator):
-        return (current or Pass(0)).tensor_key(next_draw())
+    if generator is not None:
+        with drawing_from(generator):
+            return _key(name, None)
+    return (current or _OUTSIDE).tensor_key(next_draw())
 
 
-def _draw(
-    name: str, *sizes: Any, generator: Generator | None = None
-) -> tuple[keyed.Key, Array, Array]:
-    """Counts one more random tensor, and returns its (key, columns, rows): the arguments with which
-    functions of `arrays.keyed` draw a flat array with as many elements as `sizes` give. `name` is
-    that of the caller, for messages."""
-    return _key(name, generator), np.arange(int(np.prod(flat(sizes)))), np.zeros(1, np.int64)
+_OUTSIDE = Pass(0)
+"""The pass of random tensors that are drawn outside of any model."""
 
 
 @creator
 def _uniform(*sizes: Any, size: Any = None, generator: Generator | None = None) -> Array:
     """Returns uniform values between 0 and 1; rounding to the type may make some of them 1."""
     shape = sizes_of(sizes, size)
-    return keyed.uniform(*_draw("rand", shape, generator=generator)).reshape(shape)
+    return keyed.flat_uniform(_key("rand", generator), math.prod(shape)).reshape(shape)
 
 
 def rand(*sizes: Any, **options: Any) -> Tensor:
@@ -147,7 +144,8 @@ def rand(*sizes: Any, **options: Any) -> Tensor:
 def randn(*sizes: Any, size: Any = None, generator: Generator | None = None) -> Array:
     """Returns standard normal values: randn(2, 3) or randn((2, 3))."""
     shape = sizes_of(sizes, size)
-    return keyed.normal(*_draw("randn", shape, generator=generator)).reshape(shape)
+    index, row = np.arange(math.prod(shape)), np.zeros(1, np.int64)
+    return keyed.normal(_key("randn", generator), index, row).reshape(shape)
 
 
 rand_like = like(rand)
@@ -168,7 +166,8 @@ def randint(
             f"randint from {low} to below {high}: give a low below high, at most 2**32 apart"
         )
     bits = keyed.flat_bits(_key("randint", generator), math.prod(flat((size,))))
-    return low + (bits.astype("uint64") * (high - low) >> 32).astype("int64").reshape(size)
+    numbers = (bits.astype(np.uint64) * int(high - low) >> 32).view(np.int64).reshape(size)
+    return numbers + low if low else numbers
 
 
 @creator
@@ -191,30 +190,28 @@ def multinomial(
     call waits for the device.
     """
     weights = np.atleast_2d(on_host(input).astype("float64"))
-    rows, n = len(weights), weights.shape[-1]
-    possible = (weights > 0).sum(-1)
-    limit = num_samples if replacement else possible.min(initial=n)
-    if weights.ndim > 2 or not (possible.all() and ((weights >= 0) & (weights < np.inf)).all()):
+    rows, n = weights.shape[-2:]
+    if weights.ndim > 2 or not (
+        weights.any(1).all() and ((weights >= 0) & (weights < np.inf)).all()
+    ):
         raise ValueError(
             "multinomial: weights must be a row or a matrix of finite numbers, with none below 0 "
             "and at least one above 0 in each row"
         )
-    if num_samples > limit:
-        raise ValueError(
-            f"multinomial: {num_samples} different indices of {limit} with a weight above 0: draw "
-            "fewer, or with replacement=True"
-        )
     if replacement:
-        u = keyed.uniform(*_draw("multinomial", rows, num_samples, generator=generator)).reshape(
-            rows, num_samples
-        )
+        u = keyed.flat_uniform(_key("multinomial", generator), rows * num_samples)
+        u = u.reshape(rows, num_samples)
         sums = weights.cumsum(1)
         drawn = [np.searchsorted(s, v * s[-1], "right") for s, v in zip(sums, u, strict=True)]
         index = np.reshape(drawn, u.shape)
     else:
-        u = keyed.uniform(*_draw("multinomial", rows, n, generator=generator)).reshape(
-            weights.shape
-        )
+        limit = (weights > 0).sum(1).min(initial=n)
+        if num_samples > limit:
+            raise ValueError(
+                f"multinomial: {num_samples} different indices of {limit} with a weight above 0: "
+                "draw fewer, or with replacement=True"
+            )
+        u = keyed.flat_uniform(_key("multinomial", generator), rows * n).reshape(weights.shape)
         with np.errstate(divide="ignore"):
             waits = -np.log(u) / weights  # the first arrivals are a draw without replacement
         index = np.argsort(waits, axis=1, kind="stable")[:, :num_samples]

@@ -100,16 +100,16 @@ def drawing_from(generator: Generator | None) -> AbstractContextManager[None]:
 def next_seed_state() -> SeedState:
     """Returns the current seed state and increments its counter of modules: for a module that is
     being constructed, or a tensor that `nn.init` fills."""
-    current = seed_state.get()
-    seed_state.set(current._replace(number=current.number + 1))
+    seed, number, draws = current = seed_state.get()
+    seed_state.set(SeedState(seed, number + 1, draws))
     return current
 
 
 def next_draw() -> SeedState:
     """Returns the current seed state and increments its counter of random tensors. Initial weights
     do not depend on this counter."""
-    current = seed_state.get()
-    seed_state.set(current._replace(draws=current.draws + 1))
+    seed, number, draws = current = seed_state.get()
+    seed_state.set(SeedState(seed, number, draws + 1))
     return current
 
 

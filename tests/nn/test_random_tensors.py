@@ -127,3 +127,13 @@ def test_numbers_within_a_step_of_a_trainer_are_refused_with_what_to_write() -> 
         nnmpi.Trainer(nnmpi.Config(data="iris", epochs=1), Noisy) as trainer,
     ):
         trainer.fit()
+
+
+def test_integers_lie_between_bounds_of_any_kind() -> None:
+    for low, high in ((0, np.int64(3)), (np.int32(-2), 1), (5, nnmpi.tensor(8)), (-(2**31), 2**31)):
+        with nnmpi.seeded(0):
+            drawn = nnmpi.randint(low, high, (200,)).numpy()
+        assert drawn.dtype == "int64"
+        assert int(low) <= drawn.min() < drawn.max() < int(high)
+        if int(high) - int(low) == 3:
+            assert len(set(drawn.tolist())) == 3

@@ -65,6 +65,23 @@ def drawing() -> Made:
     return step, [model], [optimizer]
 
 
+def noisy() -> Made:
+    """Random tensors of each kind."""
+    model = mlp()
+    optimizer = optim.SGD(model.parameters(), lr=0.01)
+
+    def step(x: Any, y: Any) -> Tensor:
+        optimizer.zero_grad()
+        noise = nnmpi.randn(len(x), 6) * nnmpi.rand(len(x), 1) + nnmpi.randint(-2, 3, (len(x), 6))
+        z = nn.functional.dropout(Tensor(x)[nnmpi.randperm(len(x))] + noise, 0.3)
+        loss = nn.functional.cross_entropy(model(z), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step, [model], [optimizer]
+
+
 def adversarial() -> Made:
     """Two models, each with an optimizer; one step after the other."""
     real, fake = mlp(), nn.Sequential(nn.Linear(6, 6), nn.Tanh())
@@ -154,7 +171,8 @@ def centred() -> Made:
 
 
 STEPS = {
-    f.__name__: f for f in (plain, clipped, drawing, adversarial, in_a_class, by_hand, centred)
+    f.__name__: f
+    for f in (plain, clipped, drawing, noisy, adversarial, in_a_class, by_hand, centred)
 }
 
 
