@@ -141,10 +141,10 @@ def xp_of(array: Array) -> Any:
 
 def of(array: Array) -> Backend:
     """Returns the backend of an array."""
-    xp = xp_of(array)
-    if xp is np:
+    if type(array) is np.ndarray:
         return CPU
-    return META if xp is meta.xp else Backend("cuda", xp)
+    xp = xp_of(array)
+    return CPU if xp is np else META if xp is meta.xp else Backend("cuda", xp)
 
 
 def address_of(array: Array) -> int:

@@ -35,8 +35,7 @@ class Key(NamedTuple):
 def key(*parts: int | str) -> Key:
     """Hashes these parts to a key, as in `key(seed, "dropout", step, path)`."""
     text = repr(tuple([p if isinstance(p, str) else int(p) for p in parts]))
-    digest = blake2b(text.encode(), digest_size=16).digest()
-    return Key._make(unpack("<4I", digest))
+    return Key._make(unpack("<4I", blake2b(text.encode(), digest_size=16).digest()))
 
 
 def bits(k: Key, index: Array, row: Array) -> Array:

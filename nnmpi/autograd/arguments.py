@@ -31,7 +31,7 @@ class ElementCount(int):
 
 def flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:
     """The sizes as a tuple, (2, 3), whether they were given as f(2, 3) or as f((2, 3))."""
-    return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
+    return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
 
 
 def sizes_of(sizes: tuple[Any, ...], size: Any) -> tuple[int, ...]:
@@ -61,7 +61,7 @@ def axis_of(axis: Any, dim: Any, default: int | None = None) -> Any:
 def reduced_axes(axis: Any, dim: Any) -> Any:
     """The axis or axes of a reduction; None stands for all axes. As in NumPy, axis=() reduces no
     axis; as in PyTorch, dim=() reduces all."""
-    return axis_of(axis, None if isinstance(dim, tuple | list) and not dim else dim)
+    return axis_of(axis, None if isinstance(dim, (tuple, list)) and not dim else dim)
 
 
 def keeps_axes(keepdims: bool | None, keepdim: bool | None) -> bool:

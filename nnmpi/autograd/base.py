@@ -14,6 +14,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import category
 from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.precision import are_plain
 from nnmpi.autograd import replacements
 from nnmpi.autograd.arguments import ElementCount, axis_of, keeps_axes, one_of, reduced_axes
 from nnmpi.autograd.ops import reduce, shape
@@ -224,18 +225,25 @@ def both_operators(op: OpFunction) -> tuple[Callable[[T, Any], T], Callable[[T, 
     return operator_of(op), lambda self, other: self.applied(op, other, self)
 
 
-def in_place(op: OpFunction) -> Callable[[T, Any], T]:
+def in_place(
+    op: OpFunction, direct: Callable[[Any, Any], Any] | None = None
+) -> Callable[[T, Any], T]:
     """Makes the in-place operator method for an op, such as __iadd__: it writes into its left
-    operand."""
+    operand. `direct` is Python's function, if it gives the same elements in float32."""
 
     def method(self: Any, other: Any) -> Any:
-        leaf = self.requires_grad and self.node is None
-        # `loss += term` has to record the sum, which this tensor becomes. Not a leaf, which an
-        # optimizer holds: the write below is refused.
-        needs_node = self.loses_gradient(other) and not leaf
-        if needs_node and becomes(self, self.applied(op, self.before_write(), other)):
+        if self.loses_gradient(other):
+            # `loss += term` has to record the sum, which this tensor becomes. Not a leaf, which an
+            # optimizer holds: the write below is refused.
+            is_leaf = self.needs_grad and self.node is None
+            if not is_leaf and becomes(self, self.applied(op, self.before_write(), other)):
+                return self
+            self.to_write(other)  # raises an error
+        old, given = self.operand, self.converted(other)
+        if direct and are_plain(old, given) and getattr(given, "shape", old.shape) == old.shape:
+            self.write_by(direct, old, given)
             return self
-        return write_result(self, op(self.operand, self.to_write(other)).value)
+        return write_result(self, op(self.operand, given).value)
 
     return method
 
@@ -262,16 +270,25 @@ def write_result(t: Any, new: Array) -> Any:
 def check_fits(t: Any, new: Any) -> None:
     """Raises TypeError or ValueError if a tensor cannot take a result in place, for its type or its
     shape: of floats in integers, or of numbers in booleans."""
-    if category(new.dtype) > category(t.dtype):
+    old = t.operand
+    if new.dtype is not old.dtype and category(new.dtype) > category(old.dtype):
         raise TypeError(
             f"a {t.dtype} tensor cannot take {new.dtype} results in place: make a new one, "
             f"as in x = x + y, or convert this one first with x.astype('{new.dtype}')"
         )
-    if tuple(new.shape) != tuple(t.shape):
+    if new.shape != old.shape:
         raise ValueError(
             f"a tensor of shape {t.shape} cannot take a result of shape {tuple(new.shape)} in "
             "place: make a new one, as in x = x + y"
         )
+
+
+def scaled(t: Any, other: Any, alpha: Any) -> Any:
+    """other * alpha, in a type that promotes that of tensor t only if that of `other` does."""
+    if alpha == 1:
+        return other
+    y = other * alpha
+    return y.to(t.operand.dtype) if getattr(other, "dtype", 0) == "bool" else y
 
 
 def reduction(op: OpFunction, axes: Callable[[Any, Any], Any] = reduced_axes) -> Method:

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from nnmpi.autograd.functional import as_tensors
-from nnmpi.autograd.tensor import Tensor
+from nnmpi.autograd.tensor import Tensor, as_tensor
 
 __all__ = [
     "abs", "absolute", "add", "all", "allclose", "amax", "amin", "any", "argmax", "argmin",
@@ -25,7 +24,7 @@ def _function(name: str) -> Callable[..., Tensor]:
 
     @wraps(method)
     def function(t: Any, *args: Any, **options: Any) -> Any:
-        return method(*as_tensors(t), *args, **options)
+        return method(as_tensor(t), *args, **options)
 
     function.__name__ = function.__qualname__ = name
     function.__module__ = __name__  # pickle looks it up there

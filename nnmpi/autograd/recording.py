@@ -202,7 +202,7 @@ class Storage:
     def mark_unnoticed(self) -> None:
         """Records a write that autograd does not notice, since which reshaped copies of the memory
         have old values."""
-        self.lend().unnoticed = tick()
+        (self.sharing or self.lend()).unnoticed = tick()
 
     def check_write(self) -> None:
         """Raises RuntimeError if a program may not write in place to the memory."""
@@ -234,8 +234,7 @@ class GradientStorage(Storage):
     keeps_memory = True
 
     def __init__(self) -> None:
-        super().__init__()
-        self.lend()
+        self.sharing, self.written = Sharing(), 0
 
 
 class UnnoticedStorage(Storage):
@@ -247,21 +246,14 @@ class UnnoticedStorage(Storage):
     __slots__ = ("noticed",)
 
     def __init__(self, noticed: Storage) -> None:
-        self.noticed, self.written = noticed, 0
-
-    @property
-    def sharing(self) -> Sharing | None:  # type: ignore[override]
-        return self.noticed.sharing
+        self.noticed, self.written, self.sharing = noticed, 0, noticed.lend()
 
     @property
     def of_all_writes(self) -> Storage:
         return self.noticed
 
-    def lend(self) -> Sharing:
-        return self.noticed.lend()
-
     def mark_written(self) -> None:
-        super().mark_written()
+        self.written = tick()
         self.noticed.mark_unnoticed()
 
 

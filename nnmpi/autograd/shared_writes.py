@@ -151,7 +151,7 @@ def note_reshaped(t: AnyTensor, y: AnyTensor) -> None:
     """Gives y, the result of a reshape of tensor t, its Storage: that of t if PyTorch has a view
     there, a new one if PyTorch has a copy, and a CopyStorage if that is not known."""
     base = _base_of(t)
-    is_shared = not y.size or xp_of(t.operand).may_share_memory(y.operand, t.operand)
+    is_shared = not y.operand.size or owner(y.operand) is owner(t.operand)
     # of a whole result, what is a view here is one in PyTorch, where elements are in C order; if
     # elements of the base are in C order too, strides are PyTorch's
     is_c_order = base.operand.flags.c_contiguous

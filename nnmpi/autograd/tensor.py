@@ -7,6 +7,7 @@ of PyTorch that is missing belongs in `replacements.txt`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import iadd, imul, isub, itruediv, setitem
 from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -68,23 +69,19 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
                 parents.append(a.node or (a if needed or a.is_refreshed else a.storage))
                 needs.append(needed)
         else:
-            arrays.append(a if a is None else constant(a, args))
+            arrays.append(a if a is None or type(a) is float else constant(a, args))
             parents.append(None)
             needs.append(False)
-    result = op(*arrays, **options)
-    value = result.value
+    result: Any = op(*arrays, **options)
     # NumPy's reductions return scalars, which are not arrays
-    y = Tensor(value if hasattr(value, "__setitem__") else np.asarray(value))
+    y = Tensor(value if hasattr(value := result.value, "__setitem__") else np.asarray(value))
     if result.is_view and isinstance(args[0], Tensor):
         args[0].lend(y)
     if record:
-        vjps: Sequence[Any] = result.vjps
-        if True in needs and vjps:
+        if True in needs and (vjps := result.vjps):
             y.needs_grad = True
             if False in needs:
-                vjps = [*vjps]
-                for k in range(len(vjps)):
-                    vjps[k] = vjps[k] if needs[k] else None
+                vjps = [vjp if need else None for vjp, need in zip(vjps, needs, strict=False)]
             y.node = TapeNode(y, parents, needs, vjps, result.prepare)
         if record is not True:
             record(op, args, options, y)
@@ -137,8 +134,6 @@ class Tensor(TorchNames):
         writes to it."""
         t = Tensor(self.array)
         t.storage = self.storage.without_history()
-        t.storage.lend()
-        self.storage.lend()
         return t
 
     @data.setter
@@ -227,13 +222,13 @@ class Tensor(TorchNames):
     def receive(self, vjp: Vjp, g: Any) -> None:
         """Adds a contribution to the gradient of this leaf, vjp(g, out), where `out` is memory of
         the gradient into which the vjp may write."""
-        new = vjp(g, None)
         if self.grad_array is not None:
-            precision.add_to(self.grad_array, new)
+            precision.add_to(self.grad_array, vjp(g, None))
             return
-        # copies: a vjp may return g itself (as that of add), which other tensors get too
-        self.grad_array = backend.xp_of(self.array).empty_like(self.array)
-        self.grad_array[...] = new
+        target = backend.xp_of(self.operand).empty_like(self.array)
+        if (new := vjp(g, target)) is not target:
+            target[...] = new  # a copy: it may be g itself (as of add), which other tensors get too
+        self.grad_array = target
 
     def lend(self, view: Tensor) -> None:
         """Makes `view`, a tensor in this tensor's memory, share its Storage, which records in-place
@@ -339,8 +334,12 @@ class Tensor(TorchNames):
         `to_write` must have checked it, or what it is computed from."""
         self.drop_data_for(new)
         target = self.operand if first is None else self.operand[first]
+        self.write_by(setitem, target, index, new)
+
+    def write_by(self, function: Callable[..., Any], *args: Any) -> None:
+        """Calls a function that writes to the tensor's array, and records the write."""
         try:
-            target[index] = new
+            function(*args)
         except ValueError:
             self.check_writable()
             raise
@@ -366,8 +365,15 @@ class Tensor(TorchNames):
                 "requires a gradient, which would become wrong; make a new tensor, or write under "
                 "nnmpi.no_grad()"
             )
+        return self.converted(value)
+
+    def converted(self, value: Any) -> Any:
+        """Returns `value` as by `to_write`, for a tensor and a value of which it is known that no
+        gradient is lost."""
         self.storage.of_all_writes.check_write()
-        written = fitting(constant(value, (self,)), self.dtype)
+        written = constant(value, (self,))
+        if type(written) is int:
+            written = fitting(written, self.dtype)
         self.drop_data_for(written)
         return written
 
@@ -378,7 +384,7 @@ class Tensor(TorchNames):
         This happens while a pass is recorded on arrays without data (shape and dtype only), to be
         run later on real arrays.
         """
-        if not is_meta(written) or is_meta(self.operand):
+        if type(written) is np.ndarray or not is_meta(written) or is_meta(self.operand):
             return
         if self.storage.sharing is not None:
             refuse("writing to memory that tensors share")
@@ -387,24 +393,24 @@ class Tensor(TorchNames):
     def loses_gradient(self, value: Any) -> bool:
         """True if ops are recorded and this tensor or the value requires a gradient."""
         self.renew()
-        needs = self.requires_grad
+        needs = self.needs_grad
         if isinstance(value, Tensor):
             value.renew()
-            needs = needs or value.requires_grad
-        return needs and bool(recording.get())
+            needs = needs or value.needs_grad
+        return needs and bool(_recorder())
 
     def mark_written(self) -> None:
         """Records an in-place write: a backward pass through ops that keep the old values
         raises."""
         storage = self.storage
         storage.mark_written()
-        sharing = storage.lend()
+        sharing = storage.sharing or storage.lend()
         sharing.block, sharing.time = ref(owner(self.operand)), storage.of_all_writes.written
 
-    __iadd__ = in_place(elementwise.add)
-    __isub__ = in_place(elementwise.subtract)
-    __imul__ = in_place(elementwise.multiply)
-    __itruediv__ = in_place(elementwise.divide)
+    __iadd__ = in_place(elementwise.add, iadd)
+    __isub__ = in_place(elementwise.subtract, isub)
+    __imul__ = in_place(elementwise.multiply, imul)
+    __itruediv__ = in_place(elementwise.divide, itruediv)
     __ifloordiv__ = in_place(elementwise.floor_divide)
     __imod__ = in_place(elementwise.remainder)
     __ipow__ = in_place(elementwise.power)
@@ -516,12 +522,12 @@ def constant(value: Any, others: Sequence[Any]) -> Any:
 
     Numbers, NumPy's included, become Python numbers, which do not promote the dtype of arrays.
     """
+    if isinstance(value, Tensor):
+        return value.array
     if isinstance(value, np.generic):  # checked before float, because np.float64 is a float
         return value.item()
     if isinstance(value, (int, float)):
         return value
-    if isinstance(value, Tensor):
-        return value.array
     for t in others:
         if isinstance(t, Tensor):
             like = t.operand
@@ -540,7 +546,7 @@ def index_of(index: Any, t: Tensor) -> Any:
 
     While a pass is recorded, 0-d arrays stay, since their numbers differ from pass to pass.
     """
-    if type(index) is int or type(index) is slice:  # most of them
+    if type(index) is int or type(index) is slice or index is Ellipsis:  # most of them
         return index
     if isinstance(index, tuple):
         return tuple([index_of(k, t) for k in index])
@@ -548,12 +554,14 @@ def index_of(index: Any, t: Tensor) -> Any:
         index = index.array
     elif not backend.is_array(index):
         return index
-    if index.dtype == np.uint8:
+    if index.dtype.char == "B":
         raise TypeError(
             f"an index of shape {index.shape} is uint8, which PyTorch takes for a mask and NumPy "
             "for positions: write x[i.bool()] or x[i.long()]"
         )
-    is_number = index.ndim == 0 and index.dtype.kind in "iu"
+    if index.ndim:
+        return index
+    is_number = index.dtype.kind in "iu"
     if is_number and isinstance(recording.get(), bool) and not is_meta(t.operand, index):
         return int(index)
     return index

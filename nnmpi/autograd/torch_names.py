@@ -16,7 +16,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.dtypes import fitting, is_float
 from nnmpi.arrays.kernels import Result
 from nnmpi.autograd.arguments import axis_of, flat, type_and_device
-from nnmpi.autograd.base import TensorBase, along, method_of, reduction
+from nnmpi.autograd.base import TensorBase, along, method_of, reduction, scaled
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape, softmax
 from nnmpi.autograd.recording import TapeNode
 
@@ -221,18 +221,11 @@ class TorchNames(TensorBase):
 
     def add(self, other: Any, *, alpha: Any = 1) -> Self:
         """t + alpha * other."""
-        return self.applied(elementwise.add, self, self._times(other, alpha))
+        return self.applied(elementwise.add, self, scaled(self, other, alpha))
 
     def sub(self, other: Any, *, alpha: Any = 1) -> Self:
         """t - alpha * other."""
-        return self.applied(elementwise.subtract, self, self._times(other, alpha))
-
-    def _times(self, other: Any, alpha: Any) -> Any:
-        """other * alpha, in a type that promotes this tensor's only if that of `other` does."""
-        if alpha == 1:
-            return other
-        scaled = other * alpha
-        return scaled.to(self.operand.dtype) if getattr(other, "dtype", 0) == "bool" else scaled
+        return self.applied(elementwise.subtract, self, scaled(self, other, alpha))
 
     mul = method_of(elementwise.multiply)
     pow, remainder = method_of(elementwise.power), method_of(elementwise.remainder)

@@ -241,12 +241,12 @@ class CrossEntropyLoss(ClassLoss):
         self.label_smoothing = label_smoothing
 
     def forward(self, scores: Any, labels: Any) -> Tensor:
-        scores = wide(scores)
-        if are_probabilities(scores, labels):
+        scores, array = wide(scores), array_of(labels)
+        if are_probabilities(scores, array):
             is_array = not isinstance(labels, Tensor)
             target = as_tensor(labels).astype(scores.dtype) if is_array else labels
             return self.loss_of_probabilities(scores, target)
-        return self.loss_of(scores, *self.checked(scores.shape, labels))
+        return self.loss_of(scores, *self.checked(scores.shape, array))
 
     def divisor(self, target: Any) -> float:
         """Returns the divisor of the mean loss for `target`: the sum of the weights of the labels

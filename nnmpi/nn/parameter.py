@@ -406,7 +406,6 @@ class DataStorage(UnnoticedStorage):
     def __init__(self, parameter: Parameter) -> None:
         super().__init__(parameter.storage)
         self.parameter = parameter
-        self.lend()
 
     def mark_written(self) -> None:
         self.noticed.mark_unnoticed()

@@ -56,13 +56,13 @@ class StateTensor(Tensor):
         """The state, as an array in the memory of the optimizer."""
         return self._read()
 
-    def to_write(self, value: Any) -> Any:
+    def converted(self, value: Any) -> Any:
         if self._is_count:
             raise RuntimeError(
                 "writing in place to a step count would not reach the optimizer: load a state dict "
                 'with another one, as after state["state"][0]["step"] = 3'
             )
-        return super().to_write(value)
+        return super().converted(value)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tensor, (self.array,)

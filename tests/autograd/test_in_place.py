@@ -415,3 +415,50 @@ def test_a_view_stays_one_when_its_data_are_written() -> None:
     assert a.grad is not None
     assert x.tolist() == [6, 9, 3]
     assert a.grad.tolist() == [3, 3, 1]
+
+
+OPERATORS = [operator.iadd, operator.isub, operator.imul, operator.itruediv]
+OPERANDS: dict[str, Callable[[Any, Any], Any]] = {
+    "a number": lambda n, t: 0.3,
+    "an integer": lambda n, t: 3,
+    "a tensor": lambda n, t: t.clone() + 2,
+    "itself": lambda n, t: t,
+    "a row": lambda n, t: t[1].clone(),
+    "one element": lambda n, t: t[1, 1].clone(),
+    "float64": lambda n, t: n.tensor(X),
+    "integers": lambda n, t: n.tensor([1, 2, 3]),
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("operand", OPERANDS.values(), ids=OPERANDS)
+@pytest.mark.parametrize("write", OPERATORS)
+def test_operators_in_place_have_the_bits_of_pytorchs(write: Any, operand: Any) -> None:
+    results = []
+    for n in (nnmpi, pytorch()):
+        t = n.tensor(X.astype("float32"))
+        views = [t.view(-1), t.T]
+        assert write(t, operand(n, t)) is t
+        results.append([y.numpy() for y in (t, *views)])
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("write", OPERATORS)
+def test_operators_in_place_refuse_what_does_not_fit(write: Any) -> None:
+    row, repeated = nnmpi.ones(3), nnmpi.ones(1).expand(3)
+    with pytest.raises(ValueError, match=r"\(3,\) cannot take a result of shape \(2, 3\)"):
+        write(row, nnmpi.ones(2, 3))
+    with pytest.raises(RuntimeError, match="lie in one place"):
+        write(repeated, 2.0)
+    w = nnmpi.ones(3, requires_grad=True)
+    y = row * w
+    write(row, 2.0)
+    with pytest.raises(RuntimeError, match="written in place"):
+        y.sum().backward()
+
+
+def test_an_operand_in_the_same_memory_is_read_first() -> None:
+    t = nnmpi.tensor(X.astype("float32"))
+    t += t[1]
+    np.testing.assert_array_equal(t.numpy(), (X + X[1]).astype("float32"))

@@ -183,3 +183,15 @@ def test_gradients_of_chosen_rows_add_up_in_order(rows: np.ndarray, width: tuple
         expected[rows[place]] += g[place]
     assert x.grad is not None
     np.testing.assert_array_equal(x.grad.numpy(), expected)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rows_are_chosen_in_any_order_of_memory(order: Any) -> None:
+    x = np.asarray(np.arange(12, dtype="float32").reshape(4, 3), order=order)
+    t = nnmpi.from_numpy(x)
+    rows = np.array([[3, -4], [0, 3]])
+    np.testing.assert_array_equal(t[rows].numpy(), x[rows])
+    np.testing.assert_array_equal(t[rows.astype("int8")].numpy(), x[rows])
+    for wrong in (4, -5):
+        with pytest.raises(IndexError, match=f"{wrong} is out of bounds"):
+            t[np.array([0, wrong])]

@@ -303,3 +303,21 @@ def test_einsum_broadcasts_an_axis_of_length_1_by_its_letter() -> None:
 def test_an_empty_batch_is_padded(mode: str) -> None:
     x = nnmpi.tensor(np.zeros((0, 3, 4, 4)))
     assert nnmpi.pad(x, (1, 1, 2, 2), mode).shape == (0, 3, 8, 6)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_gradients_of_products_have_one_value_in_any_memory(order: str) -> None:
+    """To the bit: a gradient is written to where it stays, and BLAS may add up otherwise there."""
+    rng = np.random.default_rng(0)
+    x, w, g = (rng.standard_normal(s).astype("float32") for s in ((32, 30), (30, 200), (32, 200)))
+    parameter = Tensor(np.array(w, order=order), requires_grad=True)
+    (nnmpi.tensor(x) @ parameter).backward(g)
+    assert parameter.grad_array is not None
+    assert parameter.grad_array.strides == parameter.array.strides
+    np.testing.assert_array_equal(parameter.grad_array, x.T @ g)
+
+
+def test_an_axis_that_a_number_lacks_is_out_of_bounds() -> None:
+    for method in ("sum", "mean"):
+        with pytest.raises(ValueError, match="axis 5 is out of bounds"):
+            getattr(nnmpi.tensor(3.0), method)(5)

@@ -14,7 +14,7 @@ from nnmpi.arrays.native.table import Kernel, Out, kernel
 
 def floats_like(x: Array) -> Array:
     """Makes an empty float array with the shape and memory layout of x."""
-    return xp_of(x).empty_like(x, float_type(x))
+    return xp_of(x).empty_like(x, None if x.dtype.kind == "f" else float_type(x))
 
 
 def of_value(a: Array, loop: Kernel, gradient_loop: Kernel, *options: Any) -> Result:
@@ -25,13 +25,13 @@ def of_value(a: Array, loop: Kernel, gradient_loop: Kernel, *options: Any) -> Re
     """
     y = floats_like(a)
     loop(a, y, *options)
+    return Result(y, (lambda g, out: _gradient(gradient_loop, g, y, *options),))
 
-    def vjp(g: Array, out: Array | None) -> Array:
-        dx = floats_like(y)
-        gradient_loop(g, y, dx, *options)
-        return dx
 
-    return Result(y, (vjp,))
+def _gradient(loop: Kernel, g: Array, y: Array, *options: Any) -> Array:
+    dx = floats_like(y)
+    loop(g, y, dx, *options)
+    return dx
 
 
 @kernel

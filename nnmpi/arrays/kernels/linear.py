@@ -66,7 +66,7 @@ too: for outputs, and for gradients with these numbers of rows (`benchmarks/gemm
 def outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
     """Writes a linear layer's y = x @ w.T + b, and takes ReLU of it if `relu`, by the fastest code
     for the size."""
-    linear_outputs(x, w, b, y, relu, prefers_compiled(len(x), *w.shape))
+    linear_outputs(x, w, b, y, relu, prefers_compiled(len(y), w.shape[1], len(w)))
 
 
 def gradients(

@@ -13,7 +13,6 @@ bfloat16 element (ml_dtypes), so on the host kernels do it.
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial, reduce, wraps
-from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -83,19 +82,22 @@ def cast(a: Array, dtype: Any) -> Array:
     return y
 
 
-def _is_plain(a: Any) -> bool:
-    """True for a float and for a NumPy array of float32, with which NumPy computes as they are."""
-    return type(a) is float or (type(a) is np.ndarray and a.dtype is _FLOAT32)
+_FLOAT32, _NUMBERS = np.dtype(np.float32), (float, int)
 
 
-_FLOAT32 = np.dtype(np.float32)
+def are_plain(a: Any, b: Any) -> bool:
+    """True for NumPy arrays of float32, and one beside a Python number, with which NumPy computes
+    as they are."""
+    # without calls, which take as long as an operation on a small array
+    is_plain = (type(a) is np.ndarray and a.dtype is _FLOAT32) or type(a) in _NUMBERS
+    return is_plain and ((type(b) is np.ndarray and b.dtype is _FLOAT32) or type(b) in _NUMBERS)
 
 
 def _of_two(loop: Kernel, op: Callable[[Any, Any], Array], a: Array, b: Array) -> Array:
     """Computes op(a, b): by the kernel `loop` if a and b are 16-bit NumPy arrays of one dtype and
     one shape, otherwise by `op`."""
-    if _is_plain(a) and _is_plain(b):
-        return op(a, b)  # of small arrays it takes as long as the other checks
+    if are_plain(a, b):
+        return op(a, b)
     if not on_host_in_16_bits(a) or getattr(b, "dtype", None) != a.dtype or a.shape != b.shape:
         return elementwise(op, a, b)
     y = np.empty_like(a)
@@ -119,7 +121,7 @@ def by_float32(op: Callable[..., Array], *args: Any) -> Array:
 
     Otherwise op is called with the arrays as they are.
     """
-    dtype = next((a.dtype for a in args if in_16_bits(a)), None)
+    dtype = ([a.dtype for a in args if in_16_bits(a)] or [None])[0]
     if dtype is None or any(getattr(a, "dtype", dtype) != dtype for a in args):
         return op(*args)
     if not any(map(on_host_in_16_bits, args)):
@@ -153,7 +155,7 @@ def averaged(a: Array, axis: Any = None, keepdims: bool = False) -> Array:
 
 
 def _reduced(name: str, a: Array, axis: Any, keepdims: bool) -> Array:
-    if not is_half(a.dtype):
+    if a.dtype is _FLOAT32 or not is_half(a.dtype):
         return getattr(a, name)(axis=axis, keepdims=keepdims)
     # copied first: NumPy's sums widen float16 at 1 ns an element
     terms = float32_on_host(a) if a.dtype == np.float16 else a
@@ -182,7 +184,7 @@ def as_type_of(value: Any, like: Any) -> Any:
 def in_one_type(a: Array, b: Array) -> tuple[Array, Array]:
     """Returns the two factors of a matrix product in one dtype: if theirs differ and one has 16
     bits, cast to the dtype of the 16-bit one."""
-    if a.dtype == b.dtype or not (in_16_bits(a) or in_16_bits(b)):
+    if a.dtype is b.dtype or not (in_16_bits(a) or in_16_bits(b)):
         return a, b
     dtype = a.dtype if in_16_bits(a) else b.dtype
     return cast(a, dtype), cast(b, dtype)
@@ -204,7 +206,7 @@ def promoted(a: Any, b: Any) -> tuple[Any, Any]:
         if x is not None:
             return a, fitting(b, x)
         return (a if y is None else fitting(a, y)), b
-    if x == y:
+    if x is y or x == y:
         return a, b
     if category(x) == category(y) and (a.ndim == 0) != (b.ndim == 0):
         dtype = y if a.ndim == 0 else x
@@ -225,7 +227,7 @@ def all_promoted(arrays: Sequence[Array]) -> Sequence[Array]:
 def floating(a: Any) -> Any:
     """Converts integers and booleans to float32; returns floats and Python numbers unchanged."""
     dtype = getattr(a, "dtype", None)
-    return a if dtype is None or is_float(dtype) else cast(a, np.dtype(np.float32))
+    return a if dtype is None or dtype is _FLOAT32 or is_float(dtype) else cast(a, _FLOAT32)
 
 
 def sortable(a: Array) -> Array:
@@ -241,14 +243,17 @@ Op = Callable[..., Result]
 
 
 def _widening(which: Callable[[Sequence[Any]], bool]) -> Callable[[Op], Op]:
-    """Makes a decorator of ops: the decorated op computes in float32 if `which` is true of its
-    arrays."""
+    """Makes a decorator of ops: the decorated op computes in float32 if some of its arrays have 16
+    bits, and `which` is true of them."""
 
     def decorated(op: Op) -> Op:
         @wraps(op)
         def computing(*arrays: Any, **options: Any) -> Result:
-            if which(arrays):
-                return in_float32(partial(op, **options), *arrays)
+            for a in arrays:  # float32 first: small models feel each call
+                if getattr(a, "dtype", _FLOAT32) is not _FLOAT32 and is_half(a.dtype):
+                    if which(arrays):
+                        return in_float32(partial(op, **options), *arrays)
+                    break
             return op(*arrays, **options)
 
         return computing
@@ -256,7 +261,7 @@ def _widening(which: Callable[[Sequence[Any]], bool]) -> Callable[[Op], Op]:
     return decorated
 
 
-widened = _widening(lambda arrays: any(map(in_16_bits, arrays)))
+widened = _widening(lambda arrays: True)
 """Decorates an op that squares or sums, and so would overflow in 16 bits: computed in float32 on
 any backend."""
 
@@ -274,10 +279,7 @@ that the result is rounded once."""
 
 
 widened_products = _widening(
-    lambda arrays: (
-        any(map(on_host_in_16_bits, arrays))
-        or (any(a.ndim == 1 for a in arrays) and any(map(in_16_bits, arrays)))
-    )
+    lambda arrays: any(map(on_host_in_16_bits, arrays)) or any(a.ndim == 1 for a in arrays)
 )
 """Decorates a matrix product: computed in float32 on the host; on a device only with vectors, which
 CuPy adds up in 16 bits."""
@@ -313,9 +315,8 @@ def in_layout(op: Callable[..., Array], *args: Any) -> Array:
     NumPy keeps this layout. CuPy's ufuncs return C order, so they get transposed views. Sparse
     gradients of embedding tables have no layout: they define addition themselves.
     """
-    arrays = [a for a in args if not isinstance(a, Number)]
-    on_device = [hasattr(a, "strides") and not isinstance(a, np.ndarray) for a in arrays]
-    if not arrays or not all(on_device):
+    arrays = [a for a in args if not isinstance(a, (int, float, np.generic))]
+    if not arrays or any(isinstance(a, np.ndarray) or not hasattr(a, "strides") for a in arrays):
         return op(*args)
     first = max(arrays, key=lambda a: (a.size, a.ndim))
     if first.ndim < 2 or first.flags.c_contiguous:

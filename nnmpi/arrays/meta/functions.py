@@ -33,7 +33,7 @@ def copy_of(array: np.ndarray) -> MetaArray:
 def is_meta(*values: Any) -> bool:
     """True if any of the values is an array without data, or a tuple or list that contains one."""
     for value in values:  # a loop: each write to a tensor asks
-        if isinstance(value, MetaArray) or (isinstance(value, tuple | list) and is_meta(*value)):
+        if isinstance(value, MetaArray) or (isinstance(value, (tuple, list)) and is_meta(*value)):
             return True
     return False
 

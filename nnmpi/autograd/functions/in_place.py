@@ -11,7 +11,7 @@ from operator import methodcaller
 from typing import Any
 
 from nnmpi.arrays.backend import xp_of
-from nnmpi.autograd.base import becomes, write_result
+from nnmpi.autograd.base import becomes, scaled, write_result
 from nnmpi.autograd.tensor import Tensor
 
 
@@ -39,7 +39,6 @@ def _written(t: Tensor, function: Callable[[Any], Any], *others: Any) -> Tensor:
 
 
 abs_ = _writing("abs", "its absolute values")
-add_ = _writing("add", "t + alpha * other")
 addcdiv_ = _writing("addcdiv", "t + value * tensor1 / tensor2")
 addcmul_ = _writing("addcmul", "t + value * tensor1 * tensor2")
 ceil_ = _writing("ceil", "the smallest integers that are not below its elements")
@@ -55,7 +54,6 @@ lerp_ = _writing("lerp", "t + weight * (end - t)")
 log_ = _writing("log", "the natural logarithms of its elements")
 log2_ = _writing("log2", "the logarithms of its elements to base 2")
 masked_fill_ = _writing("masked_fill", "t with a value wherever the mask is true")
-mul_ = _writing("mul", "t * other")
 nan_to_num_ = _writing("nan_to_num", "t with NaN and infinities replaced by numbers")
 neg_ = _writing("neg", "-t")
 pow_ = _writing("pow", "t ** exponent")
@@ -65,8 +63,22 @@ round_ = _writing("round", "the nearest integers, or numbers with so many decima
 sigmoid_ = _writing("sigmoid", "1 / (1 + exp(-t))")
 sin_ = _writing("sin", "the sines of its elements")
 sqrt_ = _writing("sqrt", "the roots of its elements")
-sub_ = _writing("sub", "t - alpha * other")
 tanh_ = _writing("tanh", "the hyperbolic tangents of its elements")
+
+
+def add_(t: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
+    """Replaces t by t + alpha * other."""
+    return t.__iadd__(scaled(t, other, alpha))
+
+
+def sub_(t: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
+    """Replaces t by t - alpha * other."""
+    return t.__isub__(scaled(t, other, alpha))
+
+
+def mul_(t: Tensor, other: Any) -> Tensor:
+    """Replaces t by t * other."""
+    return t.__imul__(other)
 
 
 def clamp_min_(t: Tensor, min: Any) -> Tensor:
@@ -92,7 +104,8 @@ def zero_(t: Tensor) -> Tensor:
 
 def copy_(t: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
     """Replaces the elements by those of another tensor, which is broadcast and converted."""
-    t[...] = source.to(t.device) if isinstance(source, Tensor) else source
+    is_elsewhere = isinstance(source, Tensor) and source.device is not t.device
+    t[...] = source.to(t.device) if is_elsewhere else source
     return t
 
 

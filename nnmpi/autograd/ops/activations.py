@@ -1,5 +1,7 @@
 """Activations that have an op of their own: SiLU, GELU, ELU, PReLU, leaky ReLU, softplus."""
 
+from __future__ import annotations
+
 import operator
 from collections.abc import Callable
 

@@ -1,5 +1,7 @@
 """Ops that put elements at other places: reversed, shifted, from and onto a diagonal."""
 
+from __future__ import annotations
+
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
 

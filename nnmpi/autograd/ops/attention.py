@@ -9,6 +9,8 @@ So the product of a rotated query and a rotated key depends only on the differen
 positions.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np

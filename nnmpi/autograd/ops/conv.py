@@ -1,6 +1,8 @@
 """Convolution of images (N, C, H, W), which are channels-last in memory, and of sequences (N, C,
 L)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

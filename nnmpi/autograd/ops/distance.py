@@ -1,5 +1,7 @@
 """The op for p-norms of an array over axes, with their gradient."""
 
+from __future__ import annotations
+
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.precision import widened
@@ -21,7 +23,7 @@ def p_norm(a: Array, *, p: float, axis: Dims = None, keepdims: bool = False) -> 
         y = xp.sqrt((a * a).sum(axis=axis, keepdims=keepdims))
     else:
         y = (size**p).sum(axis=axis, keepdims=keepdims) ** (1 / p)
-    kept = kept_shape(a, axis)
+    kept = kept_shape(a.shape, axis)
 
     def vjp(g: Array, out: Array | None) -> Array:
         norm = y.reshape(kept)

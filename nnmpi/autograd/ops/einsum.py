@@ -1,5 +1,7 @@
 """The op einsum: sums of products of arrays, along axes that an equation of letters names."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import partial
 from string import ascii_letters

@@ -1,6 +1,8 @@
 """Losses of each element or pair of elements, such as binary cross-entropy, before they are summed
 or averaged."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of

@@ -6,6 +6,8 @@ tape keeps every array that a vjp closes over, and no others. So a vjp that need
 close over the shape, not over the array.
 """
 
+from __future__ import annotations
+
 import operator
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +22,7 @@ from nnmpi.arrays.kernels import activations as kernels
 from nnmpi.arrays.kernels.epilogue import relu_gradient
 from nnmpi.arrays.kernels.precision import (
     added,
+    are_plain,
     as_type_of,
     by_float32,
     cast,
@@ -35,6 +38,7 @@ from nnmpi.arrays.kernels.precision import (
 )
 
 Gradient = Callable[[Array], Array]
+OfTwo = Callable[[Array, Array], Array]
 
 
 def unbroadcast(g: Array, shape: tuple[int, ...]) -> Array:
@@ -74,7 +78,8 @@ def broadcasting(name: str, a: Array, b: Array) -> Array:
     Shapes that do not broadcast raise a ValueError whose message has both shapes.
     """
     xp = xp_of(a) if hasattr(a, "shape") else xp_of(b)
-    return _checked(name, partial(in_layout, getattr(xp, name)), a, b)
+    op = getattr(xp, name)
+    return _checked(name, op, partial(in_layout, op), a, b)
 
 
 def _numbers(name: str, a: Array, b: Array) -> Array:
@@ -87,13 +92,15 @@ def _numbers(name: str, a: Array, b: Array) -> Array:
     return by_float32(partial(broadcasting, name), a, b)
 
 
-def _checked(name: str, op: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
-    """op(a, b), with a and b promoted to a common type by PyTorch's rules. Shapes that do not
-    broadcast raise a ValueError whose message has both shapes and `name`."""
-    if getattr(a, "dtype", None) is not getattr(b, "dtype", None):
-        a, b = promoted(a, b)
+def _checked(name: str, plain: OfTwo, op: OfTwo, a: Array, b: Array) -> Array:
+    """op(a, b), with a and b promoted to a common type by PyTorch's rules; plain(a, b) if they are
+    float32 on the host, or numbers. Shapes that do not broadcast raise a ValueError whose message
+    has both shapes and `name`."""
     try:
-        return op(a, b)
+        if are_plain(a, b):
+            return plain(a, b)
+        is_one_type = getattr(a, "dtype", None) is getattr(b, "dtype", None)
+        return op(a, b) if is_one_type else op(*promoted(a, b))
     except ValueError:
         _check_broadcast(name, a, b)
         raise
@@ -108,18 +115,27 @@ def _vjps(a: Array, b: Array, da: Gradient, db: Gradient) -> tuple[Vjp, Vjp]:
 
 def add(a: Array, b: Array) -> Result:
     """a + b."""
-    return Result(_checked("add", added, a, b), _vjps(a, b, lambda g: g, lambda g: g))
+    y = _checked("add", operator.add, added, a, b)
+    of_a, of_b = getattr(a, "shape", ()), getattr(b, "shape", ())
+    return Result(y, (lambda g, out: unbroadcast(g, of_a), lambda g, out: unbroadcast(g, of_b)))
 
 
 def subtract(a: Array, b: Array) -> Result:
     """a - b."""
-    return Result(_checked("subtract", subtracted, a, b), _vjps(a, b, lambda g: g, _negated))
+    y = _checked("subtract", operator.sub, subtracted, a, b)
+    return Result(y, _vjps(a, b, lambda g: g, _negated))
 
 
 def multiply(a: Array, b: Array) -> Result:
     """a * b."""
-    y = _checked("multiply", multiplied, a, b)
-    return Result(y, _vjps(a, b, lambda g: multiplied(g, b), lambda g: multiplied(g, a)))
+    y = _checked("multiply", operator.mul, multiplied, a, b)
+    return Result(y, (_times(b, a), _times(a, b)))
+
+
+def _times(factor: Array, operand: Array) -> Vjp:
+    """The vjp of one operand of a product, of which `factor` is the other."""
+    shape = getattr(operand, "shape", ())
+    return lambda g, out: unbroadcast(multiplied(g, factor), shape)
 
 
 @widened_beside_numbers

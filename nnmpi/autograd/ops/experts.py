@@ -7,6 +7,8 @@ N samples have T tokens each. Every decision is made within a sample, so it does
 which other samples a rank or a micro-batch holds.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil, prod
 from typing import Any

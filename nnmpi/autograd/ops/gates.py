@@ -1,5 +1,7 @@
 """Gated activations, such as SwiGLU: half of the channels gate the other half."""
 
+from __future__ import annotations
+
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels import activations as kernels

@@ -1,5 +1,7 @@
 """Ops that read and write elements at the places of an index; a place may occur several times."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from nnmpi.arrays.backend import Array, xp_of

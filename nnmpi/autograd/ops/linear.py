@@ -9,6 +9,8 @@ and x only for the gradient of w. `mlp` must give the bits of `linear` layer by 
 users may get either of them (hooks, recording and layers on several ranks use `linear`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -35,6 +37,14 @@ def matmul(a: Array, b: Array) -> Result:
     if a.ndim > 2 and b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
         _check_batches(a.shape, b.shape)
     xp, (a, b) = xp_of(a), in_one_type(a, b)
+    if a.ndim == b.ndim == 2:
+        return Result(
+            kernels.matmul(a, b),
+            (
+                lambda g, out: _product(g, b.swapaxes(-1, -2), a.dtype, out),
+                lambda g, out: _product(a.swapaxes(-1, -2), g, b.dtype, out),
+            ),
+        )
     # vectors become matrices, so that both gradients are products of matrices
     rows, columns = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
 
@@ -57,6 +67,13 @@ def matmul(a: Array, b: Array) -> Result:
             lambda g, out: gradient(rows.swapaxes(-1, -2), full(g), columns).reshape(b.shape),
         ),
     )
+
+
+def _product(a: Array, b: Array, dtype: Any, out: Array | None) -> Array:
+    """a @ b of two matrices in a dtype, in the memory `out` if NumPy can write it there."""
+    if type(out) is np.ndarray and a.dtype == b.dtype == out.dtype:
+        return np.matmul(a, b, out=out)
+    return cast(kernels.matmul(a, b), dtype)
 
 
 def _check_batches(a: tuple[int, ...], b: tuple[int, ...]) -> None:
@@ -92,22 +109,21 @@ def _check_linear(shape: Sequence[int], dtype: Any, w: Array) -> None:
             f"linear: input of shape {tuple(shape)} for a weight of shape {w.shape}: "
             f"the last axis must be {w.shape[1]}"
         )
-    if dtype != w.dtype:
+    if dtype is not w.dtype:
         check_dtype("linear", dtype, w)
 
 
 def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result:
     """x (..., K) @ w (O, K).T + b (O), then ReLU if `relu`, in one pass over the result."""
-    if x.dtype != w.dtype:
-        x = like_weight(x, w)
-    _check_linear(x.shape, x.dtype, w)
-    xp = xp_of(x)
-    rows = x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
-    y = xp.empty((len(rows), len(w)), x.dtype)
+    x = x if x.dtype is w.dtype else like_weight(x, w)
+    lead_shape, dtype, xp = x.shape, x.dtype, xp_of(x)
+    _check_linear(lead_shape, dtype, w)
+    rows = x if len(lead_shape) == 2 else x.reshape(prod(lead_shape[:-1]), lead_shape[-1])
+    y = xp.empty((len(rows), len(w)), dtype)
     kernels.outputs(rows, w, b, y, relu)
 
     # the tape keeps what the functions below name: shapes, and y only if ReLU needs its signs
-    lead_shape, shape, relu_value = x.shape, y.shape, y if relu else None
+    shape, relu_value = y.shape, y if relu else None
 
     def prepare(g: Array, needs: Sequence[bool]) -> Array:
         g = g.reshape(shape)
@@ -128,15 +144,14 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
         kernels.gradients(g, w, None, None, None, db)
         return db
 
-    value = y if x.ndim == 2 else y.reshape(*lead_shape[:-1], w.shape[0])
+    value = y if rows is x else y.reshape(*lead_shape[:-1], shape[1])
     return Result(value, (vjp_x, vjp_w, vjp_b), prepare)
 
 
 def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
     """A chain of linear layers on x (n, K): `parameters` are w and b of each layer, and relus[i] is
     True if layer i ends in ReLU. It gives the bits of `linear` for each layer, in fewer calls."""
-    if x.dtype != parameters[0].dtype:
-        x = like_weight(x, parameters[0])
+    x = x if x.dtype is parameters[0].dtype else like_weight(x, parameters[0])
     ws, bs, xp, dtype = parameters[::2], parameters[1::2], xp_of(x), x.dtype
     shape, ys = x.shape, list[Array]()
     for w in ws:

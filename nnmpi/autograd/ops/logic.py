@@ -1,5 +1,7 @@
 """Ops whose values are booleans or indices; they have no gradient, and therefore no vjps."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 from nnmpi.arrays.backend import Array, xp_of
@@ -84,7 +86,7 @@ def _place(name: str, extreme: str) -> Callable[..., Result]:
 
     def op(a: Array, *, axis: int | None = None, keepdims: bool = False) -> Result:
         check_not_empty(name, a, axis)
-        return Result(getattr(xp_of(a), name)(sortable(a), axis=axis, keepdims=keepdims), ())
+        return Result(getattr(sortable(a), name)(axis=axis, keepdims=keepdims), ())
 
     op.__name__ = name
     op.__doc__ = f"The index of the {extreme} element over `axis`, the first of equal ones."

@@ -1,5 +1,7 @@
 """Rows of a table looked up by integers; their gradient may be summed over equal rows."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +35,7 @@ class TableGradient:
 
     __radd__ = __add__
 
-    def astype(self, dtype: Any) -> "TableGradient":
+    def astype(self, dtype: Any) -> TableGradient:
         """Returns the gradient in another type."""
         rows = self.rows.astype(dtype)
         return TableGradient(rows, self.index, lambda: self.dense().astype(dtype))

@@ -9,6 +9,8 @@ labels, and is 0 if that sum is 0. The code works on the transpose (C, n), n = N
 `softmax.cross_entropy` does.
 """
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 from nnmpi.arrays.backend import Array, of, xp_of
@@ -30,7 +32,7 @@ class Labels(NamedTuple):
     counts: Array  # the weight of the class, 0 where the label is ignored; in the type of sums
 
     @classmethod
-    def of(cls, labels: Array, weight: Array | None, ignore_index: int, dtype: Any) -> "Labels":
+    def of(cls, labels: Array, weight: Array | None, ignore_index: int, dtype: Any) -> Labels:
         """Flattens labels and looks up their weights, 1 without `weight`; labels equal to
         `ignore_index` become class 0 with weight 0. The weights have the type in which scores of
         `dtype` are summed."""
@@ -62,7 +64,7 @@ class Smoothing(NamedTuple):
     total: Any  # the sum of share / C w[c] over all classes
 
     @classmethod
-    def of(cls, share: float, weight: Array, classes: slice = slice(None)) -> "Smoothing | None":
+    def of(cls, share: float, weight: Array, classes: slice = slice(None)) -> Smoothing | None:
         """Returns the smoothing with this share, given the weights of all classes; `classes` is the
         slice of classes that this rank holds, if classes are divided among ranks. Returns None if
         `share` is 0."""

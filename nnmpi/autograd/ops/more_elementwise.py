@@ -1,5 +1,7 @@
 """Elementwise ops that few models need, and cumulative products."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Normalisation: batch, layer, root-mean-square and group."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import reduce
 from math import prod

@@ -4,6 +4,8 @@ Indices have no gradient. NaNs are the largest elements; of equal elements, the 
 order.
 """
 
+from __future__ import annotations
+
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.precision import sortable

@@ -14,6 +14,8 @@ of x are one product each. If x has equal rows, such as the words of a text, eac
 multiplied once, and the gradients of z are first summed over equal rows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

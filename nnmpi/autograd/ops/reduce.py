@@ -1,5 +1,7 @@
 """Reductions over axes, and cumulative sums."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import partial
 from math import prod as product
@@ -21,21 +23,21 @@ from nnmpi.arrays.kernels.precision import (
 Dims = int | tuple[int, ...] | None
 
 
-def _given(axis: Dims, a: Array) -> Sequence[int]:
-    """The axes to reduce, as the caller gave them (negative ones stay negative); all axes of a if
-    `axis` is None."""
-    return range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+def _given(axis: Dims, ndim: int) -> Sequence[int]:
+    """The axes to reduce, as the caller gave them (negative ones stay negative); all of `ndim` axes
+    if `axis` is None."""
+    return range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
 
 
-def _axes(axis: Dims, a: Array) -> list[int]:
-    """The axes to reduce, counted from 0; all axes of a if `axis` is None."""
-    return [k % a.ndim for k in _given(axis, a)]
+def _axes(axis: Dims, ndim: int) -> list[int]:
+    """The axes to reduce, counted from 0; all of `ndim` axes if `axis` is None."""
+    return [k % ndim for k in _given(axis, ndim)]
 
 
-def kept_shape(a: Array, axis: Dims) -> tuple[int, ...]:
-    """The shape of `a` with length 1 at the axes to reduce."""
-    axes = _axes(axis, a)
-    return tuple(1 if k in axes else n for k, n in enumerate(a.shape))
+def kept_shape(shape: tuple[int, ...], axis: Dims) -> tuple[int, ...]:
+    """The shape with length 1 at the axes to reduce."""
+    axes = _axes(axis, len(shape))
+    return tuple(1 if k in axes else n for k, n in enumerate(shape))
 
 
 def existing(axis: Any, a: Array) -> Any:
@@ -52,18 +54,24 @@ def _signed(a: Array) -> Array:
 def sum(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The sum over `axis`."""
     xp, axis, a = xp_of(a), existing(axis, a), _signed(a)
-    kept, a_shape = kept_shape(a, axis), a.shape
-    return Result(
-        summed(a, axis, keepdims), (lambda g, out: xp.broadcast_to(g.reshape(kept), a_shape),)
-    )
+    a_shape = a.shape
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        return xp.broadcast_to(g.reshape(kept_shape(a_shape, axis)), a_shape)
+
+    return Result(summed(a, axis, keepdims), (vjp,))
 
 
 def mean(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The mean over `axis`."""
     xp, axis = xp_of(a), existing(axis, a)
     y = averaged(a, axis, keepdims)
-    share, kept, a_shape = y.size / a.size if a.size else 0.0, kept_shape(a, axis), a.shape
-    return Result(y, (lambda g, out: xp.broadcast_to(multiplied(g, share).reshape(kept), a_shape),))
+    share, a_shape = y.size / a.size if a.size else 0.0, a.shape
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        return xp.broadcast_to(multiplied(g, share).reshape(kept_shape(a_shape, axis)), a_shape)
+
+    return Result(y, (vjp,))
 
 
 def _squares(a: Array, axis: Dims, ddof: float, keepdims: bool) -> tuple[Array, Array, float]:
@@ -78,7 +86,7 @@ def _squares(a: Array, axis: Dims, ddof: float, keepdims: bool) -> tuple[Array, 
 def var(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False) -> Result:
     """The variance over `axis`; the divisor is n - ddof."""
     axis = existing(axis, a)
-    kept, (d, total, divisor) = kept_shape(a, axis), _squares(a, axis, ddof, keepdims)
+    kept, (d, total, divisor) = kept_shape(a.shape, axis), _squares(a, axis, ddof, keepdims)
     y = (total / divisor).astype(a.dtype, copy=False)
     return Result(y, (lambda g, out: d * (g.reshape(kept).astype(d.dtype) * 2 / divisor),))
 
@@ -86,7 +94,7 @@ def var(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False)
 def std(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False) -> Result:
     """The standard deviation over `axis`; its gradient is 0 where the deviation is 0."""
     xp, axis = xp_of(a), existing(axis, a)
-    kept, (d, total, divisor) = kept_shape(a, axis), _squares(a, axis, ddof, keepdims)
+    kept, (d, total, divisor) = kept_shape(a.shape, axis), _squares(a, axis, ddof, keepdims)
     y = xp.sqrt(total / divisor)
 
     def vjp(g: Array, out: Array | None) -> Array:
@@ -106,7 +114,7 @@ def prod(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     def vjp(g: Array, out: Array | None) -> Array:
         rows, back = _as_rows(a, axis)
         others = _before(rows) * xp.flip(_before(xp.flip(rows, axis=1)), axis=1)
-        return back(others) * g.reshape(kept_shape(a, axis))
+        return back(others) * g.reshape(kept_shape(a.shape, axis))
 
     return Result(y, (vjp,))
 
@@ -114,7 +122,7 @@ def prod(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
 def _as_rows(a: Array, axis: Dims) -> tuple[Array, Any]:
     """Returns (a as a matrix whose rows run over `axis`, a function that turns such a matrix back
     into the shape of a)."""
-    reduced = _axes(axis, a)
+    reduced = _axes(axis, a.ndim)
     order = [k for k in range(a.ndim) if k not in reduced] + reduced
     moved = a.transpose(order)
     length = product(a.shape[k] for k in reduced)
@@ -152,7 +160,7 @@ def _min_or_max(
     NaN."""
     xp, axis = xp_of(a), existing(axis, a)
     check_not_empty(name[1:], a, axis)
-    kept = kept_shape(a, axis)
+    kept = kept_shape(a.shape, axis)
     y = by_float32(partial(getattr(xp, name), axis=axis, keepdims=keepdims), a)
 
     def share(g: Array, a: Array, y: Array) -> Array:
@@ -169,7 +177,7 @@ def _min_or_max(
 def check_not_empty(name: str, a: Array, axis: Dims) -> None:
     """Raises ValueError if a reduced axis has no elements; a missing axis is left to NumPy's
     error."""
-    if not a.size and 0 in [a.shape[k] for k in _given(axis, a) if -a.ndim <= k < a.ndim]:
+    if not a.size and 0 in [a.shape[k] for k in _given(axis, a.ndim) if -a.ndim <= k < a.ndim]:
         raise ValueError(f"{name}: shape {a.shape} has no element over axis {axis}")
 
 

@@ -7,6 +7,8 @@ Each output along an axis is a weighted sum of a few inputs:
 Padding with a tensor's own elements has one tap and no weights; bilinear interpolation has two.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

@@ -1,5 +1,7 @@
 """Ops that round, and the sign: their values are constant between jumps, and their gradients 0."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 from nnmpi.arrays.backend import Array, xp_of

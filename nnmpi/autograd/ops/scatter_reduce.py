@@ -1,5 +1,7 @@
 """The op `scatter_reduce`: sums, means, products and extremes of the elements for each place."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Ops that rearrange elements or join tensors, and the shape arithmetic of tensor methods."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from math import prod
@@ -33,7 +35,7 @@ def reshape(a: Array, *, shape: tuple[int, ...]) -> Result:
             f"reshape: {a.size} elements of shape {a.shape} do not fit {shape}"
         ) from None
     a_shape = a.shape
-    return Result(y, (lambda g, out: g.reshape(a_shape),), is_view=True)
+    return Result(y, (lambda g, out: g.reshape(a_shape),), None, True)
 
 
 def _empty_shape(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
@@ -111,7 +113,7 @@ def transpose(a: Array, *, axes: tuple[int, ...] | None = None) -> Result:
         swap = f"; t.transpose{axes} exchanges two" if len(order) == 2 else ""
         raise ValueError(f"transpose: axes {axes} are not the {a.ndim} axes in some order{swap}")
     back = tuple(sorted(range(len(order)), key=order.__getitem__))
-    return Result(a.transpose(order), (lambda g, out: g.transpose(back),), is_view=True)
+    return Result(a.transpose(order), (lambda g, out: g.transpose(back),), None, True)
 
 
 def swapped(ndim: int, a: int, b: int) -> Shape:
@@ -140,7 +142,7 @@ def broadcast_to(a: Array, *, shape: tuple[int, ...]) -> Result:
     y, a_shape = xp_of(a).broadcast_to(a, shape), a.shape
     if y.size == a.size:  # each element once: not read-only, as NumPy's result
         y = a.reshape(shape)
-    return Result(y, (lambda g, out: unbroadcast(g, a_shape),), is_view=True)
+    return Result(y, (lambda g, out: unbroadcast(g, a_shape),), None, True)
 
 
 def getitem(a: Array, *, index: Any) -> Result:
@@ -157,7 +159,16 @@ def getitem(a: Array, *, index: Any) -> Result:
             da[saved_index] = g
         return da
 
-    return Result(a[saved_index], (vjp,), is_view=basic is not None)
+    # NumPy takes rows sooner than it indexes by them
+    takes = type(saved_index) is np.ndarray and _takes_rows(a, saved_index)
+    y = a.take(saved_index, 0) if takes else a[saved_index]
+    return Result(y, (vjp,), None, basic is not None)
+
+
+def _takes_rows(a: Array, rows: np.ndarray) -> bool:
+    """True if `rows` are integers that select rows of NumPy's array `a`, which are in C order."""
+    is_plain = type(a) is np.ndarray and a.ndim > 1 and a.flags.c_contiguous
+    return is_plain and rows.dtype.kind == "i" and rows.ndim > 0
 
 
 def set_elements(a: Array, value: Any, *, index: Any) -> Result:
@@ -186,9 +197,10 @@ def add_at(to: Array, index: Any, g: Array) -> None:
         places = xp.arange(to.size).reshape(to.shape)[index]
         add_rows(to.reshape(-1), places.reshape(-1), g.reshape(-1))
     elif (rows := _rows_of(index)) is not None and to.size and to.flags.c_contiguous:
-        g = xp.ascontiguousarray(xp.broadcast_to(g, (*rows.shape, *to.shape[1:])))
-        shape = -1, to.size // len(to)
-        embedding_gradient_loop(g.reshape(shape), rows.reshape(-1), to.reshape(shape))
+        of_rows, shape = (*rows.shape, *to.shape[1:]), (-1, to.size // len(to))
+        g = g if g.shape == of_rows else xp.broadcast_to(g, of_rows)  # which takes NumPy long
+        g = xp.ascontiguousarray(g).reshape(shape)
+        embedding_gradient_loop(g, rows.reshape(-1), to.reshape(shape))
     else:
         xp.add.at(to, index, g)  # slow
 
@@ -234,7 +246,7 @@ def _axes_of(k: Any) -> int:
 
 def _is_integer(k: Any) -> bool:
     """True for a Python or NumPy integer, and for an array of integers without axes."""
-    if isinstance(k, int | np.integer):
+    if isinstance(k, (int, np.integer)):
         return not isinstance(k, bool)
     return getattr(k, "ndim", 1) == 0 and k.dtype.kind in "iu"
 
@@ -252,17 +264,21 @@ def _basic(index: Any) -> tuple[Any, ...] | None:
     for k in parts:
         if k is Ellipsis:
             ellipsis = True
-        elif isinstance(k, bool) or not isinstance(k, int | np.integer | slice | None):
+        elif isinstance(k, bool) or not isinstance(k, _BASIC):
             return None
     return parts if ellipsis else (*parts, ...)
+
+
+_BASIC = (int, np.integer, slice, type(None))
 
 
 def selects_by_numbers(index: Any) -> bool:
     """True if the arrays in an index are integers without axes, of which there is at least one:
     NumPy makes a copy then, where PyTorch has a view."""
-    parts = index if isinstance(index, tuple) else (index,)
-    arrays = [k for k in parts if hasattr(k, "dtype")]
-    return bool(arrays) and all(map(_is_integer, arrays)) and list not in map(type, parts)
+    if not isinstance(index, tuple):
+        return hasattr(index, "dtype") and _is_integer(index)
+    arrays = [k for k in index if hasattr(k, "dtype")]
+    return bool(arrays) and all(map(_is_integer, arrays)) and list not in map(type, index)
 
 
 def copied_index(index: Any) -> Any:

@@ -6,6 +6,8 @@ labels before the backward pass. `cross_entropy` has other forms: with classes d
 CUDA. If you change what a reduction means, change all of them.
 """
 
+from __future__ import annotations
+
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, float_type
