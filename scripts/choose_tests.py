@@ -10,6 +10,7 @@ import json
 import sqlite3
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,14 +45,19 @@ def costs_of(folder: Path) -> dict[str, float]:
     return dict(map(json.loads, lines))
 
 
-def lines_of(folder: Path) -> dict[str, int]:
-    """For each test a bit for each line of nnmpi that it or a process that it starts reaches; under
-    "" for the lines that no test alone reaches, those of imports."""
-    found, files = defaultdict[str, int](int), dict[str, int]()
+def reached_in(folder: Path) -> Iterator[tuple[str, str, int]]:
+    """Of each test and each file that it or a process that it starts reaches, a bit for each line;
+    with the test "" those that no test alone reaches, which are those of imports."""
     for database in folder.glob("lines*"):
         for context, path, bits in sqlite3.connect(database).execute(REACHED):
-            first = MOST_LINES * files.setdefault(path, len(files))
-            found[context.removesuffix(" (call)")] |= int.from_bytes(bits, "little") << first
+            yield context.removesuffix(" (call)"), path, int.from_bytes(bits, "little")
+
+
+def lines_of(folder: Path) -> dict[str, int]:
+    """The lines of nnmpi that each test reaches, a bit for each of each file."""
+    found, files = defaultdict[str, int](int), dict[str, int]()
+    for test, path, bits in reached_in(folder):
+        found[test] |= bits << MOST_LINES * files.setdefault(path, len(files))
     return found
 
 
