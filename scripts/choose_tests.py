@@ -2,8 +2,8 @@
 
 Cheap cases are quick tests as they are. Of the others those become quick tests that reach lines of
 nnmpi which no chosen test reaches, the most lines for its processor time first; and of each test
-whose cases all take long, the cheapest, unless that takes more than a test may. The rest is left to
-scripts/test --rest.
+whose cases are all dearer, the cheapest. What takes more than a test may, is left to
+scripts/test --rest, with the others.
 """
 
 import json
@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from helpers.cost import TEST  # noqa: E402
 from helpers.selection import ALONE, QUICK_CASES  # noqa: E402
 
-CHEAP = 0.15
+CHEAP = 0.05
 """Seconds of processor time up to which a case is a quick test whatever it reaches."""
 
 ALWAYS = {"tests/project/test_mpi_jobs.py::test_laws_hold_over_mpi[mpi, 4 ranks]"}
@@ -67,7 +67,8 @@ def chosen(costs: dict[str, float], lines: dict[str, int]) -> set[str]:
     reached = lines.get("", 0)
     for test in quick:
         reached |= lines.get(test, 0)
-    left = {test: lines.get(test, 0) for test in costs.keys() - quick}
+    may = {test for test, seconds in costs.items() if seconds <= TEST}
+    left = {test: lines.get(test, 0) for test in may - quick}
     while left := {test: new for test, of in left.items() if (new := of & ~reached)}:
         best = max(left, key=lambda test: (left[test].bit_count() / costs[test], test))
         quick.add(best)
@@ -76,9 +77,8 @@ def chosen(costs: dict[str, float], lines: dict[str, int]) -> set[str]:
     for test in costs:
         cases[test.partition("[")[0]].append(test)
     for of_test in cases.values():
-        cheapest = min(of_test, key=lambda case: (costs[case], case))
-        if quick.isdisjoint(of_test) and costs[cheapest] <= TEST:
-            quick.add(cheapest)
+        if quick.isdisjoint(of_test):
+            quick |= {min(of_test, key=lambda case: (costs[case], case))} & may
     return quick
 
 
