@@ -12,11 +12,11 @@ hides = []
 divides = []
 
 [peak]
-float32 = {peak:.6g}
+float32 = {peak:.3g}
 
 [products]
 share = 0.5
-start = {tick:.3g}
+start = {start:.3g}
 
 [memory]
 size = {memory}
@@ -27,25 +27,27 @@ share = 1.0
 launch = 0.0
 
 [near]
-alpha = {tick:.3g}
-bandwidth = {near:.6g}
+alpha = {near_alpha:.3g}
+bandwidth = {near:.3g}
 share = 0.8
 
 [far]
-alpha = {latency:.3g}
-bandwidth = {far:.6g}
+alpha = {far_alpha:.3g}
+bandwidth = {far:.3g}
 nics = 1
 share = 0.8
 """
 
 
 class Situation(NamedTuple):
-    """A cluster and a model with one layout that is clearly the fastest.
+    """A cluster and a model with one layout that is clearly the fastest, in steps of about 10 ms.
 
     ranks, a_node    of the cluster, and of a node
     d, f, rows       of the model and its batch
     peak             operations a second
     near, far        bytes a second within a node, and of a node to others
+    start, alpha     seconds of a product besides its operations, and of a message between nodes
+                     besides its bytes
     memory           bytes of a rank
     """
 
@@ -57,24 +59,24 @@ class Situation(NamedTuple):
     peak: float
     near: float
     far: float
-    memory: float
+    start: float
+    alpha: float
+    memory: float = 1e9
 
 
 SITUATIONS = (
-    Situation(14, 7, 96, 48, 56, 3.5e12, 1.5e10, 1.8e8, 6.3e7),
-    Situation(9, 3, 288, 384, 288, 3.5e12, 7.5e10, 7.1e10, 6.6e8),
-    Situation(10, 5, 352, 1488, 10, 6.6e11, 1.2e9, 2.2e7, 3.3e8),
-    Situation(8, 2, 384, 1488, 512, 1.4e13, 7.3e10, 5.8e10, 1.6e9),
-    Situation(4, 2, 320, 48, 16, 8.9e13, 4.3e9, 3.2e9, 2.5e7),
-    Situation(6, 3, 64, 48, 384, 2.3e11, 8.2e9, 3.9e9, 1.2e8),
-    Situation(9, 3, 320, 48, 9, 5.7e12, 5e9, 2.7e9, 3e7),
-    Situation(8, 4, 192, 1344, 16, 6.3e12, 2.7e10, 3.7e8, 1.7e8),
-    Situation(10, 5, 128, 480, 320, 3.8e12, 7.3e10, 7.2e10, 3.6e8),
-    Situation(9, 3, 480, 48, 72, 1.7e11, 2.5e9, 2.8e7, 2.6e8),
-    Situation(6, 3, 512, 864, 6, 3.6e8, 6.4e9, 1.1e8, 2.7e8),
-    Situation(8, 2, 320, 48, 64, 3.4e11, 6.5e10, 4.4e10, 1.4e8),
-    Situation(10, 5, 128, 1296, 10, 3.8e11, 1.1e9, 3.5e8, 8.3e6),
-    Situation(14, 7, 512, 816, 14, 4.7e13, 9e10, 2.8e9, 3.2e8),
+    Situation(8, 4, 256, 256, 4096, 2e11, 1e9, 2e8, 1e-5, 1e-4),
+    Situation(4, 2, 1024, 4096, 64, 2e12, 5e10, 5e9, 1e-5, 1e-3),
+    Situation(8, 2, 1024, 4096, 16, 4e11, 1e10, 2e9, 1e-4, 5e-4),
+    Situation(16, 2, 512, 4096, 32, 2e12, 5e9, 1e9, 1e-5, 5e-4),
+    Situation(8, 2, 512, 4096, 4096, 1e13, 5e10, 5e9, 2e-4, 1e-5),
+    Situation(8, 4, 512, 2048, 32, 2e12, 5e9, 1e8, 2e-4, 1e-5),
+    Situation(16, 8, 512, 4096, 64, 2e11, 1e10, 1e8, 5e-5, 1e-4),
+    Situation(12, 6, 512, 768, 48, 4e10, 1e9, 5e7, 1e-4, 2e-4),
+    Situation(6, 3, 512, 768, 192, 4e12, 2e10, 1e8, 2e-5, 1e-5, 1.1e7),
+    Situation(6, 3, 1024, 3072, 24, 4e12, 1e10, 1e9, 5e-5, 1e-3),
+    Situation(6, 3, 256, 768, 192, 4e12, 1e10, 2e7, 2e-4, 1e-5, 1e7),
+    Situation(8, 2, 512, 512, 128, 2e11, 1e10, 5e7, 2e-4, 1e-4),
 )
 """The situations of students. Each has another fastest (tp, pp): no answer is right for many."""
 
@@ -104,15 +106,17 @@ class Numbers:
         rng = np.random.default_rng([seed, 1])
         self.situation = s = SITUATIONS[rng.integers(len(SITUATIONS))]
         self.model = Model(16 * round(s.d * rng.uniform(0.8, 1.25) / 16), s.f, s.rows)
-        self.ranks, speed, wider = s.ranks, rng.uniform(0.5, 2.0), self.model.d / s.d
+        self.ranks, speed, wider = s.ranks, rng.uniform(0.75, 1.5), self.model.d / s.d
         self.memory = float(f"{s.memory * wider:.4g}")  # as the file says it
+        longer = wider / speed
         self.machine = MACHINE.format(
             a_node=s.a_node,
             peak=s.peak * speed,
+            start=s.start * longer,
             memory=self.memory,
             moved=4e12 * speed,
+            near_alpha=1e-6 * longer,
             near=s.near * speed,
+            far_alpha=s.alpha * longer,
             far=s.far * speed,
-            tick=1e-6 * wider / speed,
-            latency=4e-6 * wider / speed,
         )

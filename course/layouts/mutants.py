@@ -2,8 +2,8 @@
 
 from classroom import Mutant
 
-BY_HAND = '"--tp 5 --pp 2 --micro-batches 2"'
-BY_SEARCH = '"--tp 5 --pp 2 --schedule zb-h1 --micro-batches 2"'
+BY_HAND = '"--dp 3 --pp 2 --micro-batches 4"'
+BY_SEARCH = '"--dp 3 --pp 2 --schedule zb-h1 --micro-batches 4"'
 
 MUTANTS = {
     "one way around the ring": Mutant(
@@ -47,14 +47,19 @@ MUTANTS = {
         (("blocks, rows, *mesh))", "blocks, rows, *mesh))[::-1]"),), "best mesh", "best_mesh("
     ),
     "ZeRO 2 keeps its gradients": Mutant((("zero >= 2", "zero >= 3"),), "memory", ", 2) is"),
-    "plain dp": Mutant(((BY_HAND, '"--dp 10"'),), "layout by hand", "'--dp 10' needs"),
-    "dp within nodes instead of tp": Mutant(
-        ((BY_HAND, '"--dp 5 --pp 2 --micro-batches 2"'),),
+    "plain dp": Mutant(((BY_HAND, '"--dp 6"'),), "layout by hand", "'--dp 6' needs"),
+    "tp within nodes instead of dp": Mutant(
+        ((BY_HAND, '"--tp 3 --pp 2 --micro-batches 4"'),),
         "layout by hand",
-        "'--dp 5 --pp 2 --micro-batches 2' takes",
+        "'--tp 3 --pp 2 --micro-batches 4' takes",
+    ),
+    "products start in no time": Mutant(
+        ((BY_HAND, '"--dp 3 --pp 2 --micro-batches 8"'),),
+        "layout by hand",
+        "'--dp 3 --pp 2 --micro-batches 8' takes",
     ),
     "no search": Mutant(
-        ((BY_SEARCH, '"--tp 5 --pp 2 --micro-batches 2"'),), "layout by search", "1.02 times"
+        ((BY_SEARCH, '"--dp 3 --pp 2 --micro-batches 4"'),), "layout by search", "1.02 times"
     ),
     "a layout of other ranks": Mutant(
         ((BY_HAND, '"--dp 4 --tp 4"'),), "layout by hand", "by_hand() is '--dp 4 --tp 4': "

@@ -53,8 +53,8 @@ def memory(parameters: int, p: int, zero: int) -> float:
 
 
 def by_hand() -> str:
-    return "--tp 5 --pp 2 --micro-batches 2"
+    return "--dp 3 --pp 2 --micro-batches 4"
 
 
 def by_search() -> str:
-    return "--tp 5 --pp 2 --schedule zb-h1 --micro-batches 2"
+    return "--dp 3 --pp 2 --schedule zb-h1 --micro-batches 4"
