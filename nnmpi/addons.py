@@ -940,8 +940,8 @@ ADD_ONS = {
     "torch": AddOn(modules=("nnmpi.torch",), uses=("distributed",)),
     "compile": AddOn(
         modules=(
-            *("nnmpi.optim.compiled", "nnmpi.optim.recorded_step"),
-            "nnmpi.optim.step_code",
+            *("nnmpi.optim.compiled", "nnmpi.optim.recorded_step", "nnmpi.optim.call_form"),
+            *("nnmpi.optim.step_code", "nnmpi.arrays.meta.number"),
         ),
         rows={"names": {"compile": "nnmpi.optim.compiled:compile"}},
     ),

@@ -77,7 +77,7 @@ def fitting(value: Any, dtype: Any) -> Any:
     """Returns the value that is to be written to an array of this dtype, or to meet one in an op.
     For integers there, a negative number wraps around in an unsigned dtype, as in PyTorch; one that
     does not fit raises ValueError."""
-    if type(value) is not int or dtype.kind not in "iu":
+    if value.__class__ is not int or dtype.kind not in "iu":
         return value
     info = np.iinfo(dtype)
     if -info.max <= value < info.min == 0:

@@ -285,7 +285,7 @@ def check_fits(t: Any, new: Any) -> None:
 
 def scaled(t: Any, other: Any, alpha: Any) -> Any:
     """other * alpha, in a type that promotes that of tensor t only if that of `other` does."""
-    if alpha == 1:
+    if isinstance(alpha, int) and alpha == 1:
         return other
     y = other * alpha
     return y.to(t.operand.dtype) if getattr(other, "dtype", 0) == "bool" else y

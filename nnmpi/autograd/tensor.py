@@ -372,7 +372,7 @@ class Tensor(TorchNames):
         gradient is lost."""
         self.storage.of_all_writes.check_write()
         written = constant(value, (self,))
-        if type(written) is int:
+        if written.__class__ is int:
             written = fitting(written, self.dtype)
         self.drop_data_for(written)
         return written

@@ -76,7 +76,8 @@ class ReadNames:
                 raise UnfitError(
                     f"{name} uses {attribute}: of an optimizer, a step may use "
                     + " and ".join(methods),
-                    "; set its options outside of the step, each call of which reads them",
+                    "; set its options outside of the step, each call of which reads them, or "
+                    "write step(lr_factor=x) with an argument x",
                 )
             owners = [m for m in modules if hasattr(m, attribute)]
             if not owners or (attribute[0] == "_" and any(map(is_own, owners))):

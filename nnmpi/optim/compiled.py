@@ -13,16 +13,18 @@ first call    the step is recorded on arrays without data. Then it runs as writt
 later calls   the list runs: kernels, and a call of `step` for each optimizer.step() in the code
 otherwise     if shapes of arguments, train or eval mode, attributes that the step reads, or which
               gradients exist have changed, the step is recorded again
+numbers       a number among the arguments that is another one in a later call becomes an input of
+              the list, unless the step decides by it
 """
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial, update_wrapper
 from operator import attrgetter
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,22 +35,32 @@ from nnmpi.autograd import Tensor
 from nnmpi.nn.graph import mapped
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, ParameterData
-from nnmpi.nn.pass_list import FILLS, same_calls
+from nnmpi.nn.pass_list import FILLS
 from nnmpi.nn.passes import KEY_WITH_GRADIENT, key_of_context
 from nnmpi.nn.seeding import seed_state
 from nnmpi.nn.users_code import UnfitError, compared, is_plain
+from nnmpi.optim.call_form import CallForm
 from nnmpi.optim.recorded_step import (
+    NUMBERS,
     CheckError,
     RecordedStep,
     StepReplay,
+    UnrecordedError,
     array_of_argument,
     record_step,
     set_gradients,
+    texts_of,
 )
 from nnmpi.optim.step_code import StepCode
 
 MOST_LISTS = 16
 """The largest number of lists that are kept for a step."""
+
+MANY = (
+    "each call has other shapes, texts or variables, or numbers by which it decides, and is "
+    "recorded anew: pass arrays of one shape, and numbers as arguments or as nnmpi.tensor(x)"
+)
+"""The warning about a step whose lists are dropped before they are replayed."""
 
 _TRAINING = attrgetter("training")
 
@@ -61,17 +73,14 @@ def compile(function: Callable[..., Any]) -> "CompiledStep":
     a list of kernels, with the same bits.
 
     Arguments are arrays, tensors, numbers and texts, which are read when the step begins; results
-    are new, and have no graph. The step cannot read values of tensors: return them. If a variable
-    or an attribute that it reads is set to another object, or a module changes, the step is
-    recorded again. Code that cannot be followed (lists and dicts, objects whose attributes do not
-    show all changes, options of optimizers) is refused with a ValueError, before anything has
-    changed.
+    are new, and have no graph. A number that differs from call to call, such as a learning rate,
+    takes no new recording if the step only computes with it, as in `optimizer.step(lr_factor=n)`.
+    The step cannot read values of tensors: return them. If a variable or an attribute that it reads
+    is set to another object, or a module changes, the step is recorded again. Code that cannot be
+    followed (lists and dicts, objects whose attributes do not show all changes, options of
+    optimizers) is refused with a ValueError, before anything has changed.
     """
     return CompiledStep(function)
-
-
-class UnrecordedError(Exception):
-    """Raised if a training step failed while it was being recorded."""
 
 
 class CompiledStep:
@@ -86,10 +95,10 @@ class CompiledStep:
         update_wrapper(self, function, updated=())
         self._function, self.replays, self._lock = function, 0, RLock()
         self._code: StepCode | None = None
-        self._lists = dict[Any, StepReplay | None]()  # None: the step runs as written
+        self._forms = dict[Any, CallForm]()
         self._last = list[Any]()
         self._last_code: StepCode | None = None
-        self._replay: StepReplay | None = None
+        self._form = CallForm()
         self._told = False
 
     def __get__(self, instance: Any, owner: type) -> "CompiledStep":
@@ -112,9 +121,9 @@ class CompiledStep:
             return self._step(args, named)
 
     def _step(self, args: Sequence[Any], named: dict[str, Any]) -> Any:
-        arrays, plain = list[Array](), list[Any]([bool(named)])
+        arrays, plain, numbers = list[Array](), list[Any]([bool(named)]), list[Any]()
         for value in (args, named) if named else args:
-            _sort(arrays, plain, value)
+            _sort(arrays, plain, numbers, value)
         if (code := self._code) is None or not code.is_same():
             code = self._code = self._looked_at()
         # a replay would overwrite a gradient that the program keeps
@@ -130,18 +139,25 @@ class CompiledStep:
             *map(_TRAINING, code.all_modules),
         ]
         if guards != self._last or code is not self._last_code:
-            key = *guards, *code.state
-            if key not in self._lists:
-                return self._first(key, code, arrays, args, named)
-            self._last, self._last_code, self._replay = guards, code, self._lists[key]
-        if self._replay is None:
+            kind = *guards, *code.state
+            self._form = self._forms.get(kind) or CallForm(kind)
+            self._last, self._last_code = guards, code
+        form = self._form
+        if (key := form.key(numbers)) not in form.lists:
+            replay = self._recorded(form, code, Given(args, named, arrays, numbers))
+        else:
+            replay = form.lists[key]
+        if replay is None:
             return self._function(*args, **named)
+        inputs = form.inputs(numbers)
+        if replay.lacks_comparison(inputs):
+            return self._compared(form, code, replay, Given(args, named, arrays, numbers))
         try:
-            result = self._replay(arrays)
+            result = replay(arrays, inputs)
         except CheckError:  # the step as written tells about it, and changes what it does
             return self._function(*args, **named)
         self.replays += 1
-        self._replay.is_used = True
+        replay.is_used = True
         return result
 
     def _looked_at(self) -> StepCode:
@@ -152,86 +168,96 @@ class CompiledStep:
         except UnfitError as error:
             raise ValueError(f"nnmpi.compile: {error}{error.advice}") from None
         if self._code is not None and not code.has_same_parts(self._code):
-            self._lists.clear()  # they keep models that are not used any more
-            self._last, self._last_code, self._replay = [], None, None
+            self._forms.clear()  # they keep models that are not used any more
+            self._last, self._last_code, self._form = [], None, CallForm()
         return code
 
-    def _first(
-        self,
-        key: Any,
-        code: StepCode,
-        arrays: Sequence[Array],
-        args: Sequence[Any],
-        named: dict[str, Any],
-    ) -> Any:
-        """Records the step, runs it as written and then, from the same state, as a list of kernels.
-        If results and state have the same bits, the list is stored under `key` for later calls with
-        the same kinds of arguments. Returns what the user's function returns.
-
-        code: what the step reads; arrays: the arrays among the arguments `args` and `named`
-        """
-        if len(self._lists) == MOST_LISTS:
-            oldest = self._lists.pop(next(iter(self._lists)))
-            if not (oldest is None or oldest.is_used or self._told):
-                self._told = True
-                self._warn(
-                    "each call has other shapes or numbers, and is recorded anew: pass arrays"
-                )
+    def _recorded(self, form: CallForm, code: StepCode, given: "Given") -> StepReplay | None:
+        """Records the step for calls with such arguments, and stores the list in `form`; returns
+        it, or None if the step runs as written. `code` says what the step reads."""
+        if self._drop_oldest() and not self._told:
+            self._told = True
+            self._warn(MANY)
+        replay = None
         try:
-            replay = self._recorded(code, args, named)
+            replay = StepReplay(form.recorded(given.numbers, partial(self._record, code, given)))
         except UnrecordedError as error:
-            self._lists[key] = None
             self._warn(f"{error}; it is not replayed")
-            return self._function(*args, **named)
+        form.lists[form.key(given.numbers)] = replay
+        self._forms[form.kind] = form
+        return replay
+
+    def _drop_oldest(self) -> bool:
+        """Drops the oldest list if as many are kept as may be; returns True if it was not used."""
+        if sum(len(form.lists) for form in self._forms.values()) < MOST_LISTS:
+            return False
+        form = next(form for form in self._forms.values() if form.lists)
+        oldest = form.lists.pop(next(iter(form.lists)))
+        if not form.lists:
+            del self._forms[form.kind]
+        return oldest is not None and not oldest.is_used
+
+    def _compared(self, form: CallForm, code: StepCode, replay: StepReplay, given: "Given") -> Any:
+        """Runs the step as written and then, from the same state, as a list of kernels. Unless
+        results and state have the same bits, the list is not replayed again. Returns what the
+        user's function returns."""
+        inputs = form.inputs(given.numbers)
         at_first = _State(replay, code)
-        result = self._function(*args, **named)
+        result = self._function(*given.args, **given.named)
         wanted = _State(replay, code)
         at_first.restore()
         try:
-            other = replay(arrays)
+            other = replay(given.arrays, inputs)
         except CheckError:  # the step goes on if a label is wrong
             wanted.restore()
             return result
         if _bits_of(other) == _bits_of(result) and wanted.is_same(_State(replay, code)):
-            self._lists[key] = replay
+            replay.compared.add(texts_of(inputs))
             return other
         wanted.restore()
-        self._lists[key] = None
-        self._warn("recorded, the step has other bits than as written; it is not replayed")
+        if inputs:
+            form.use_constants()
+        else:
+            form.lists[form.key(given.numbers)] = None
+            self._warn("recorded, the step has other bits than as written; it is not replayed")
         return result
 
     def _warn(self, message: str) -> None:
         name = getattr(self, "__qualname__", "a step")
         warnings.warn(f"nnmpi.compile: {name}: {message}", stacklevel=5)
 
-    def _recorded(self, code: StepCode, args: Sequence[Any], named: dict[str, Any]) -> StepReplay:
+    def _record(self, code: StepCode, given: "Given", inputs: Collection[int]) -> RecordedStep:
         try:
             steps = list[RecordedStep]()
             for byte in FILLS:
                 with addresses_filled_with(byte):
-                    steps.append(record_step(self._function, code, args, named))
+                    steps.append(record_step(self._function, code, *given[:2], inputs))
         except NumbersReadError as error:
             raise ValueError(f"nnmpi.compile: {_place_of(error)}{error}") from None
         except Exception as error:  # the step as written tells about it
             raise UnrecordedError(
                 f"{_place_of(error)}{type(error).__name__} where values are not known"
             ) from None
-        if not all(map(partial(_is_same_step, steps[0]), steps[1:])):
+        if not all(map(steps[0].is_same, steps[1:])):
             raise ValueError(
                 "nnmpi.compile: recorded again, the step is not the same: it reads values, or "
                 "draws random numbers that are not nnmpi's"
             )
-        return StepReplay(steps[0])
+        return steps[0]
+
+
+class Given(NamedTuple):
+    """The arguments of a call, and the arrays and numbers among them."""
+
+    args: Sequence[Any]
+    named: dict[str, Any]
+    arrays: Sequence[Array]
+    numbers: Sequence[Any]
 
 
 def _keeps_gradient(parameters: Sequence[Parameter]) -> bool:
     """True if the program keeps a gradient of these parameters, as a tensor or an array."""
     return any(p.given_grad is not None and p.given_grad() is not None for p in parameters)
-
-
-def _is_same_step(first: RecordedStep, second: RecordedStep) -> bool:
-    plain = [[*map(compared, recorded.plain)] for recorded in (first, second)]
-    return plain[0] == plain[1] and same_calls(first.calls, second.calls)
 
 
 class _State:
@@ -276,10 +302,10 @@ class _State:
         ) and _bits_of(self._states) == _bits_of(other._states)
 
 
-def _sort(arrays: list[Array], plain: list[Any], value: Any) -> None:
-    """Splits an argument of a compiled step: appends the arrays in it to `arrays`, and all else
-    (types, lengths, numbers, texts) to `plain`. A later call with an equal `plain` can replay the
-    recording."""
+def _sort(arrays: list[Array], plain: list[Any], numbers: list[Any], value: Any) -> None:
+    """Splits an argument of a compiled step: appends the arrays in it to `arrays`, numbers to
+    `numbers`, and all else (types, lengths, texts) to `plain`. A later call with an equal `plain`
+    can replay the recording, if those numbers are equal that are constants of it."""
     if type(value) is np.ndarray:
         if value.dtype.hasobject:
             raise ValueError("nnmpi.compile: an argument is an array of objects; pass numbers")
@@ -296,7 +322,10 @@ def _sort(arrays: list[Array], plain: list[Any], value: Any) -> None:
         keys = map(compared, value) if isinstance(value, dict) else ()
         plain.append((type(value), len(value), *keys))
         for item in value.values() if isinstance(value, dict) else value:
-            _sort(arrays, plain, item)
+            _sort(arrays, plain, numbers, item)
+    elif type(value) in NUMBERS:
+        plain.append(type(value))
+        numbers.append(value)
     elif is_plain(value):
         plain.append((type(value), repr(value)))
     else:

@@ -1,9 +1,9 @@
 """Records a step of a user's training loop (`nnmpi.compile`) as a list of kernel calls on arrays
 without data, and replays the list. `compiled.py` decides which list is replayed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from operator import setitem
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +24,7 @@ from nnmpi.arrays.meta.log import (
     refused,
 )
 from nnmpi.arrays.meta.memory_plan import Binding, arena_of, lifetimes, places_in, places_of, plan
+from nnmpi.arrays.meta.number import Number, Numbers, filled
 from nnmpi.arrays.meta.shapes import owner, refuse
 from nnmpi.arrays.native.table import Kernel
 from nnmpi.autograd import Tensor
@@ -31,10 +32,18 @@ from nnmpi.autograd.recording import recording, tick
 from nnmpi.nn.graph import leaves, mapped
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.pass_list import KeyedPass, RecordedKey, StandIns, checks_first, uses, without_data
+from nnmpi.nn.pass_list import (
+    KeyedPass,
+    RecordedKey,
+    StandIns,
+    checks_first,
+    same_calls,
+    uses,
+    without_data,
+)
 from nnmpi.nn.passes import LOCAL, current_pass
 from nnmpi.nn.seeding import SeedState, next_draw, seed_state
-from nnmpi.nn.users_code import is_plain
+from nnmpi.nn.users_code import compared, is_plain
 from nnmpi.optim.optimizer import Optimizer, instead_of_step
 from nnmpi.optim.step_code import StepCode
 
@@ -42,9 +51,17 @@ WRITING = assign, assign_result, setitem, np.copyto, np.put_along_axis
 """Functions that write into their first argument, besides kernels and functions with `out`."""
 
 
+class UnrecordedError(Exception):
+    """Raised if a training step failed while it was being recorded."""
+
+
 class CheckError(Exception):
     """Raised if the arguments of a recorded step have values that a recorded check refuses, such as
     a label out of range."""
+
+
+NUMBERS = int, float
+"""The types of numbers that may be inputs of a recorded step."""
 
 
 class RootCalls:
@@ -111,6 +128,7 @@ class RecordedStep(NamedTuple):
     made       the number of modules that the step constructs, such as losses. A replay adds it to
                the counter of constructed modules, on which initial weights of later modules depend
     written    parameters whose values the step writes itself, apart from optimizers
+    numbers    the numbers among the arguments that are inputs too, and what is computed of them
     """
 
     calls: Sequence[Call]
@@ -121,23 +139,40 @@ class RecordedStep(NamedTuple):
     outputs: Sequence[Any]
     made: int
     written: Sequence[Parameter]
+    numbers: Numbers
 
     @property
     def plain(self) -> list[Any]:
         """The numbers and texts that the step returns."""
         return [leaf for leaf in leaves(self.result) if not _is_computed(leaf)]
 
+    def is_same(self, other: "RecordedStep") -> bool:
+        """True if another recording makes the same calls, and returns the same numbers."""
+        if [*map(compared, self.plain)] != [*map(compared, other.plain)]:
+            return False
+        examples = self.numbers.examples
+        calls = ([filled(call, examples) for call in step.calls] for step in (self, other))
+        return same_calls(*calls)
+
 
 def record_step(
-    function: Callable[..., Any], code: StepCode, args: Sequence[Any], named: dict[str, Any]
+    function: Callable[..., Any],
+    code: StepCode,
+    args: Sequence[Any],
+    named: dict[str, Any],
+    free: Collection[int] = (),
 ) -> RecordedStep:
     """Runs a user's training step `function` once with arrays without data in place of its
     arguments `args` and `named`, and returns the recorded calls of kernels as a RecordedStep.
-    `code` lists the modules and parameters that the step uses."""
+    `code` lists the modules and parameters that the step uses. Those numbers among the arguments
+    whose places are in `free` are inputs of the recording, as arrays are."""
     stand_ins, inputs, roots = StandIns(), list[Any](), RootCalls(code)
     known = dict[int, tuple[Any, Any]]()  # an argument may be there twice
+    numbers, place = Numbers(), count()
 
     def stand_in(value: Any) -> Any:
+        if type(value) in NUMBERS and next(place) in free:
+            return numbers.new(value)
         if not isinstance(value, Tensor | np.ndarray):
             return value
         if id(value) not in known:
@@ -186,6 +221,9 @@ def record_step(
             not written.isdisjoint(id(owner(array)) for array in inputs)
             and "writes into an argument",
             of_arguments != _described(given) and "changes an argument",
+            # `**` of NumPy takes other functions for some exponents, such as 2.0
+            any(call.function is np.power and _has_number(call) for call in calls)
+            and "raises to a number that differs from call to call",
         )
         note_gradients()
     for leaf in leaves(result):
@@ -199,7 +237,8 @@ def record_step(
     calls = checks_first([call for call in calls if call.function is not uses], inputs)
     arrays = {id(array) for stand_in, array in stand_ins.pairs if id(stand_in) in written}
     changed = [p for p in code.parameters if id(p.operand) in arrays]
-    return RecordedStep(calls, stand_ins.pairs, inputs, roots, result, outputs, made, changed)
+    facts_of_result = result, outputs, made, changed
+    return RecordedStep(calls, stand_ins.pairs, inputs, roots, *facts_of_result, numbers)
 
 
 def _refuse_where(*reasons: str | Literal[False]) -> None:
@@ -221,6 +260,10 @@ def _written(call: Call) -> Sequence[Any]:
     if function in (np.dot, np.concatenate):
         return [*arrays_in(call.args[2])]
     return [*arrays_in(call.options.get("out", ()))]
+
+
+def _has_number(call: Sequence[Any]) -> bool:
+    return any(type(leaf) is Number for leaf in leaves(call))
 
 
 def _described(tree: Any) -> Any:
@@ -284,14 +327,29 @@ class StepReplay:
         first = max((k + 1 for k, call in enumerate(calls) if call.is_check), default=0)
         self._checks, self._calls = bound[:first], bound[first:]
         self._outputs = [*map(binding.array, recorded.outputs)]
-        self.is_used = False
+        self._with_numbers = [
+            (calls, k, call)
+            for calls in (self._checks, self._calls)
+            for k, call in enumerate(calls)
+            if _has_number(call)
+        ]
+        self.is_used, self.compared = False, set[tuple[str, ...]]()
 
-    def __call__(self, arrays: Sequence[Array]) -> Any:
+    def lacks_comparison(self, numbers: Sequence[Any]) -> bool:
+        """True if the list has yet to be compared with the step as written: once, or, if numbers
+        are inputs, for two values of them."""
+        if len(self.compared) > bool(numbers):
+            return False
+        return texts_of(numbers) not in self.compared
+
+    def __call__(self, arrays: Sequence[Array], numbers: Sequence[Any]) -> Any:
         """Replays the step with these arguments; returns what the step returns.
 
         Raises CheckError, before anything has changed, if an argument has values that the step does
         not take, or lies in the memory of a parameter, a gradient or a buffer.
         """
+        if numbers:
+            self._fill(numbers)
         if any(array.base is not None and id(owner(array)) in self._owners for array in arrays):
             raise CheckError  # the step as written sees its updates in this argument
         for memory, array in zip(self._inputs, arrays, strict=True):
@@ -329,6 +387,20 @@ class StepReplay:
             return Tensor(array) if isinstance(leaf, Tensor) else array[()]
 
         return mapped(computed, result)
+
+    def _fill(self, numbers: Sequence[Any]) -> None:
+        """Puts the values of the numbers that are inputs into the calls."""
+        try:
+            values = self._recorded.numbers.values(numbers)
+        except (ArithmeticError, UnlikeError) as error:  # the step as written raises it too
+            raise CheckError from error
+        for calls, k, call in self._with_numbers:
+            calls[k] = filled(call, values)
+
+
+def texts_of(numbers: Sequence[Any]) -> tuple[str, ...]:
+    """Returns numbers as texts, for comparison: 0.0 differs from -0.0, and NaN equals NaN."""
+    return tuple(map(repr, numbers))
 
 
 def _is_computed(leaf: Any) -> bool:

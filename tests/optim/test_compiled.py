@@ -389,7 +389,7 @@ def test_results_are_as_written() -> None:
 
 def test_the_oldest_lists_are_dropped() -> None:
     step = nnmpi.compile(lambda x: x.sum())
-    with pytest.warns(UserWarning, match="each call has other shapes or numbers"):
+    with pytest.warns(UserWarning, match="each call has other shapes, texts or variables"):
         assert [step(np.ones(n)) for n in [*range(1, 20), 1, 19]] == [*range(1, 20), 1, 19]
     assert step.replays == 1
 

@@ -201,7 +201,7 @@ def promoted(a: Any, b: Any) -> tuple[Any, Any]:
     """
     x, y = getattr(a, "dtype", None), getattr(b, "dtype", None)
     if x is None or y is None:
-        if float in (type(a), type(b)):
+        if float in (a.__class__, b.__class__):
             return floating(a), floating(b)
         if x is not None:
             return a, fitting(b, x)

@@ -203,10 +203,10 @@ def small(value: Any) -> Any:
     """Returns a small example of an array, with its dtype and memory layout and with axes of length
     2 at most.
 
-    Anything that is not an array is returned unchanged.
+    A Number gives its example. Anything else is returned unchanged.
     """
     if not isinstance(value, np.ndarray):
-        return value
+        return getattr(value, "example", value)
     gap = 1 if value.flags.forc else 2  # NumPy takes other loops for arrays with gaps
     return _small(value.dtype, value.shape, value.strides, gap)
 

@@ -187,7 +187,7 @@ def floor_divide(a: Array, b: Array) -> Result:
 def power(a: Array, b: Array) -> Result:
     """a ** b; the gradient of a is 0 where b is 0, that of b is 0 where a is 0 and b >= 0."""
     _check_no_booleans("**", a, b)
-    if type(b) is int and b < 0 and not is_float(a.dtype):
+    if b.__class__ is int and b < 0 and not is_float(a.dtype):
         raise ValueError(f"{a.dtype} ** {b} is no integer: write t.float() ** {b}")
     y = _numbers("power", a, b)
 
@@ -328,7 +328,7 @@ def _bound(bound: Any, a: Array) -> Any:
 
 def clip(a: Array, *, low: float | None, high: float | None) -> Result:
     """The elements of a limited to [low, high]; the gradient passes inside, both ends included."""
-    xp, a = xp_of(a), floating(a) if float in (type(low), type(high)) else a
+    xp, a = xp_of(a), floating(a) if float in (low.__class__, high.__class__) else a
     y = a.copy("K") if low is None else in_layout(xp.maximum, a, _bound(low, a))
     if high is not None:
         y = in_layout(xp.minimum, y, _bound(high, a))

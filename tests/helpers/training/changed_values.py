@@ -103,6 +103,15 @@ OF_PROGRAM = _ways(
     "builtins.OF_TEST = 1.0 | OF_TEST | builtins.OF_TEST = 3.0 | del builtins.OF_TEST",
     "builtins.OF_TEST = 1.0 | OF_TEST | OF_TEST = 3.0 | del builtins.OF_TEST",
     "old = builtins.abs | abs(1.0) | builtins.abs = lambda v: 3 * v | builtins.abs = old",
+    # numbers
+    "S = 1 | S | S = 3",
+    "S = 1 | S | S = 1.5",
+    "S = False | 3.0 if S else 1.0 | S = True",
+    "S = 1.0 | S if S < 2 else -S | S = 3.0",
+    "S = 2.0 | 0.5 * S + 1 / S | S = 3.0",
+    "S = 2.0 | 1.5 ** S + nnmpi.full((), 1.5) ** S | S = 3.0",
+    "S = 1 | nnmpi.ones(S).sum() | S = 3",
+    "S = np.float32(1) | S | S = np.float32(3)",
     # functions
     "S = f | S() | S.__code__ = (lambda s=1.0, *, k=1.0: 3 * s).__code__",
     "S = f | S() | S.__defaults__ = (3.0,)",
