@@ -1,6 +1,5 @@
 """Command lines of random options with good, bad and hostile values."""
 
-import os
 from contextlib import chdir
 from dataclasses import Field
 from pathlib import Path
@@ -35,8 +34,6 @@ def case(rng: np.random.Generator, folder: Path) -> Outcome:
     names = ["learning rate", *(name for a in arguments for name in _names(a))]
     with chdir(folder):
         status, outcome = command(arguments, *names)
-        for name in os.listdir(folder):  # a file of one name may be in the way of the next case
-            Path(name).unlink()
     if status in (0, 1, 2):
         return outcome
     return Outcome(outcome.fault, f"status {status}; {outcome.what}")
