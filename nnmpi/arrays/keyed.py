@@ -72,7 +72,7 @@ def permutation(k: Key, n: int) -> np.ndarray:
 
 def flat_bits(k: Key, n: int) -> np.ndarray:
     """Returns 32 random bits (uint32) for each of n elements."""
-    drawn = meta.xp.empty(n, np.uint32) if meta.is_meta(*k) else np.empty(n, np.uint32)
+    drawn = meta.xp.empty(n, np.uint32) if meta.is_meta(k.k0) else np.empty(n, np.uint32)
     random_bits_loop(np.arange(n, dtype=np.uint32), np.zeros(1, np.int64), *k, drawn[None])
     return drawn
 

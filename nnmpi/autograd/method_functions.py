@@ -24,7 +24,7 @@ def _function(name: str) -> Callable[..., Tensor]:
 
     @wraps(method)
     def function(t: Any, *args: Any, **options: Any) -> Any:
-        return method(as_tensor(t), *args, **options)
+        return method(t if isinstance(t, Tensor) else as_tensor(t), *args, **options)
 
     function.__name__ = function.__qualname__ = name
     function.__module__ = __name__  # pickle looks it up there

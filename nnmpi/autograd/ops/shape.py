@@ -259,6 +259,8 @@ def _basic(index: Any) -> tuple[Any, ...] | None:
     returns an array instead of a scalar. Booleans are masks, and 0-d integer arrays copy, so
     neither is basic.
     """
+    if type(index) is np.ndarray:
+        return None
     parts = index if isinstance(index, tuple) else (index,)
     ellipsis = False
     for k in parts:

@@ -8,6 +8,8 @@ CUDA. If you change what a reduction means, change all of them.
 
 from __future__ import annotations
 
+import numpy as np
+
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, float_type
@@ -51,7 +53,7 @@ def cross_entropy(
     scale = 1.0 / max(n, 1) if reduction == "mean" else 1.0
     if not of(z).is_host:
         return _on_device(z, labels, scale, reduction == "none", widens)
-    p, at = kernels.like_scores(z), xp.empty(n, "int64")
+    p, at = kernels.like_scores(z), xp.empty(n, np.int64)
     loss = xp.empty((n,) if reduction == "none" else (), p.dtype)
     kernels.cross_entropy_loop(z, labels, scale, loss, p, at)
 
