@@ -941,7 +941,8 @@ ADD_ONS = {
     "compile": AddOn(
         modules=(
             *("nnmpi.optim.compiled", "nnmpi.optim.recorded_step", "nnmpi.optim.call_form"),
-            *("nnmpi.optim.step_code", "nnmpi.arrays.meta.number"),
+            *("nnmpi.optim.step_code", "nnmpi.optim.step_replay", "nnmpi.optim.step_state"),
+            "nnmpi.arrays.meta.number",
         ),
         rows={"names": {"compile": "nnmpi.optim.compiled:compile"}},
     ),

@@ -32,26 +32,16 @@ from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.shapes import addresses_filled_with
 from nnmpi.autograd import Tensor
-from nnmpi.nn.graph import mapped
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, ParameterData
 from nnmpi.nn.pass_list import FILLS
 from nnmpi.nn.passes import KEY_WITH_GRADIENT, key_of_context
-from nnmpi.nn.seeding import seed_state
 from nnmpi.nn.users_code import UnfitError, compared, is_plain
 from nnmpi.optim.call_form import CallForm
-from nnmpi.optim.recorded_step import (
-    NUMBERS,
-    CheckError,
-    RecordedStep,
-    StepReplay,
-    UnrecordedError,
-    array_of_argument,
-    record_step,
-    set_gradients,
-    texts_of,
-)
+from nnmpi.optim.recorded_step import NUMBERS, RecordedStep, UnrecordedError, record_step
 from nnmpi.optim.step_code import StepCode
+from nnmpi.optim.step_replay import CheckError, StepReplay, texts_of
+from nnmpi.optim.step_state import StepState, bits_of
 
 MOST_LISTS = 16
 """The largest number of lists that are kept for a step."""
@@ -202,16 +192,16 @@ class CompiledStep:
         results and state have the same bits, the list is not replayed again. Returns what the
         user's function returns."""
         inputs = form.inputs(given.numbers)
-        at_first = _State(replay, code)
+        at_first = StepState(replay, code)
         result = self._function(*given.args, **given.named)
-        wanted = _State(replay, code)
+        wanted = StepState(replay, code)
         at_first.restore()
         try:
             other = replay(given.arrays, inputs)
         except CheckError:  # the step goes on if a label is wrong
             wanted.restore()
             return result
-        if _bits_of(other) == _bits_of(result) and wanted.is_same(_State(replay, code)):
+        if bits_of(other) == bits_of(result) and wanted.is_same(StepState(replay, code)):
             replay.compared.add(texts_of(inputs))
             return other
         wanted.restore()
@@ -260,48 +250,6 @@ def _keeps_gradient(parameters: Sequence[Parameter]) -> bool:
     return any(p.given_grad is not None and p.given_grad() is not None for p in parameters)
 
 
-class _State:
-    """A copy of everything that a training step may change: values, gradients, buffers, optimizers,
-    and counters of random numbers. By it, the step is run twice from the same state."""
-
-    def __init__(self, replay: StepReplay, code: StepCode) -> None:
-        self._memory, self._code = replay.memory, code
-        self._arrays = [array.copy() for array in replay.memory]
-        self._states = [{k: a.copy() for k, a in o.state.items()} for o in code.optimizers]
-        self._steps = [[*optimizer.steps] for optimizer in code.optimizers]
-        self._present = [p.has_grad for p in code.parameters]
-        self._passes = [m.passes for m in code.all_modules]
-        self._seed_state = seed_state.get()
-
-    def restore(self) -> None:
-        """Puts the copied state back into parameters, buffers, optimizers and counters."""
-        for array, copy in zip(self._memory, self._arrays, strict=True):
-            array[...] = copy
-        for optimizer, state, steps in zip(
-            self._code.optimizers, self._states, self._steps, strict=True
-        ):
-            for name, array in state.items():
-                optimizer.state[name][...] = array
-            optimizer.set_steps(steps)
-        set_gradients(self._code.parameters, self._present)
-        seed_state.set(self._seed_state)
-        for module, passes in zip(self._code.all_modules, self._passes, strict=True):
-            object.__setattr__(module, "passes", passes)
-
-    def is_same(self, other: "_State") -> bool:
-        """True if another copy of the state has the same bits. Where a gradient is None, the
-        contents of its memory are not compared."""
-        facts = self._present, self._passes, self._seed_state, self._steps
-        if facts != (other._present, other._passes, other._seed_state, other._steps):
-            return False
-        absent = [p.grad_memory for p in self._code.parameters if p.needs_grad and not p.has_grad]
-        skipped = {id(array) for array in absent}
-        pairs = zip(self._memory, self._arrays, other._arrays, strict=True)
-        return all(
-            a.tobytes() == b.tobytes() for array, a, b in pairs if id(array) not in skipped
-        ) and _bits_of(self._states) == _bits_of(other._states)
-
-
 def _sort(arrays: list[Array], plain: list[Any], numbers: list[Any], value: Any) -> None:
     """Splits an argument of a compiled step: appends the arrays in it to `arrays`, numbers to
     `numbers`, and all else (types, lengths, texts) to `plain`. A later call with an equal `plain`
@@ -333,19 +281,6 @@ def _sort(arrays: list[Array], plain: list[Any], numbers: list[Any], value: Any)
             f"nnmpi.compile: an argument is a {type(value).__name__}: pass arrays, tensors, "
             "numbers and texts"
         )
-
-
-def _bits_of(result: Any) -> Any:
-    """Returns the results of a step, of any nested structure, with the bits of each array in its
-    place, for comparison of two runs."""
-    return mapped(
-        lambda leaf: (
-            np.asarray(array_of_argument(leaf)).tobytes()
-            if isinstance(leaf, Tensor | np.ndarray)
-            else compared(leaf)
-        ),
-        result,
-    )
 
 
 def _place_of(error: BaseException) -> str:

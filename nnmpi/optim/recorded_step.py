@@ -1,5 +1,5 @@
 """Records a step of a user's training loop (`nnmpi.compile`) as a list of kernel calls on arrays
-without data, and replays the list. `compiled.py` decides which list is replayed."""
+without data, which `step_replay.py` replays. `compiled.py` decides which list is replayed."""
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
@@ -15,7 +15,6 @@ from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.array import new_array
 from nnmpi.arrays.meta.log import (
     Call,
-    UnlikeError,
     arrays_in,
     assign,
     assign_result,
@@ -23,12 +22,11 @@ from nnmpi.arrays.meta.log import (
     logged_calls,
     refused,
 )
-from nnmpi.arrays.meta.memory_plan import Binding, arena_of, lifetimes, places_in, places_of, plan
 from nnmpi.arrays.meta.number import Number, Numbers, filled
 from nnmpi.arrays.meta.shapes import owner, refuse
 from nnmpi.arrays.native.table import Kernel
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.recording import recording, tick
+from nnmpi.autograd.recording import recording
 from nnmpi.nn.graph import leaves, mapped
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
@@ -42,7 +40,7 @@ from nnmpi.nn.pass_list import (
     without_data,
 )
 from nnmpi.nn.passes import LOCAL, current_pass
-from nnmpi.nn.seeding import SeedState, next_draw, seed_state
+from nnmpi.nn.seeding import SeedState, seed_state
 from nnmpi.nn.users_code import compared, is_plain
 from nnmpi.optim.optimizer import Optimizer, instead_of_step
 from nnmpi.optim.step_code import StepCode
@@ -53,11 +51,6 @@ WRITING = assign, assign_result, setitem, np.copyto, np.put_along_axis
 
 class UnrecordedError(Exception):
     """Raised if a training step failed while it was being recorded."""
-
-
-class CheckError(Exception):
-    """Raised if the arguments of a recorded step have values that a recorded check refuses, such as
-    a label out of range."""
 
 
 NUMBERS = int, float
@@ -144,7 +137,7 @@ class RecordedStep(NamedTuple):
     @property
     def plain(self) -> list[Any]:
         """The numbers and texts that the step returns."""
-        return [leaf for leaf in leaves(self.result) if not _is_computed(leaf)]
+        return [leaf for leaf in leaves(self.result) if not is_computed(leaf)]
 
     def is_same(self, other: "RecordedStep") -> bool:
         """True if another recording makes the same calls, and returns the same numbers."""
@@ -222,18 +215,18 @@ def record_step(
             and "writes into an argument",
             of_arguments != _described(given) and "changes an argument",
             # `**` of NumPy takes other functions for some exponents, such as 2.0
-            any(call.function is np.power and _has_number(call) for call in calls)
+            any(call.function is np.power and has_number(call) for call in calls)
             and "raises to a number that differs from call to call",
         )
         note_gradients()
     for leaf in leaves(result):
-        is_result = is_plain(leaf) or (_is_computed(leaf) and not isinstance(leaf, Parameter))
+        is_result = is_plain(leaf) or (is_computed(leaf) and not isinstance(leaf, Parameter))
         kind = type(leaf).__name__
         _refuse_where(
             not is_result
             and f"returns a {kind}, which it does not compute from its arguments and parameters"
         )
-    outputs = [array_of_argument(leaf) for leaf in leaves(result) if _is_computed(leaf)]
+    outputs = [array_of_argument(leaf) for leaf in leaves(result) if is_computed(leaf)]
     calls = checks_first([call for call in calls if call.function is not uses], inputs)
     arrays = {id(array) for stand_in, array in stand_ins.pairs if id(stand_in) in written}
     changed = [p for p in code.parameters if id(p.operand) in arrays]
@@ -262,7 +255,8 @@ def _written(call: Call) -> Sequence[Any]:
     return [*arrays_in(call.options.get("out", ()))]
 
 
-def _has_number(call: Sequence[Any]) -> bool:
+def has_number(call: Sequence[Any]) -> bool:
+    """True if a Number is among the arguments of a call."""
     return any(type(leaf) is Number for leaf in leaves(call))
 
 
@@ -306,104 +300,8 @@ def set_gradients(parameters: Sequence[Parameter], present: Sequence[bool]) -> N
         p.has_grad = is_there
 
 
-class StepReplay:
-    """A recorded step whose arrays have been put into memory, so that it can be replayed by calling
-    it."""
-
-    def __init__(self, recorded: RecordedStep) -> None:
-        calls, roots = recorded.calls, recorded.roots
-        words = *(key.words for key, _, _ in roots.keys), *roots.draws
-        others = [(a, 0) for a in (*recorded.inputs, *words)]
-        others += [(a, len(calls)) for a in recorded.outputs]
-        given = places_of(recorded.given)
-        places = plan(a for key, a in lifetimes(calls, others).items() if key not in given)
-        binding = Binding(given, places_in(arena_of(places.size), places))
-        self._recorded, self.memory = recorded, [array for _, array in recorded.given]
-        self._owners = {id(owner(array)) for array in self.memory}
-        self._inputs = [*map(binding.array, recorded.inputs)]
-        self._keys = [(binding.array(k.words), k, m, earlier) for k, m, earlier in roots.keys]
-        self._draws = [*map(binding.array, roots.draws)]
-        bound = [binding.call(call)[:3] for call in calls]
-        first = max((k + 1 for k, call in enumerate(calls) if call.is_check), default=0)
-        self._checks, self._calls = bound[:first], bound[first:]
-        self._outputs = [*map(binding.array, recorded.outputs)]
-        self._with_numbers = [
-            (calls, k, call)
-            for calls in (self._checks, self._calls)
-            for k, call in enumerate(calls)
-            if _has_number(call)
-        ]
-        self.is_used, self.compared = False, set[tuple[str, ...]]()
-
-    def lacks_comparison(self, numbers: Sequence[Any]) -> bool:
-        """True if the list has yet to be compared with the step as written: once, or, if numbers
-        are inputs, for two values of them."""
-        if len(self.compared) > bool(numbers):
-            return False
-        return texts_of(numbers) not in self.compared
-
-    def __call__(self, arrays: Sequence[Array], numbers: Sequence[Any]) -> Any:
-        """Replays the step with these arguments; returns what the step returns.
-
-        Raises CheckError, before anything has changed, if an argument has values that the step does
-        not take, or lies in the memory of a parameter, a gradient or a buffer.
-        """
-        if numbers:
-            self._fill(numbers)
-        if any(array.base is not None and id(owner(array)) in self._owners for array in arrays):
-            raise CheckError  # the step as written sees its updates in this argument
-        for memory, array in zip(self._inputs, arrays, strict=True):
-            np.copyto(memory, array)
-        try:
-            for function, args, options in self._checks:
-                function(*args, **options)
-        except (ValueError, UnlikeError) as error:
-            raise CheckError from error
-        for words, (seed, purpose, names, _), module, earlier in self._keys:
-            words[...] = keyed.key(seed, purpose, module.passes + earlier, *names)
-        for words in self._draws:
-            drawn = next_draw()
-            words[...] = keyed.key(drawn.seed, "tensor", drawn.draws)
-        if made := self._recorded.made:
-            state = seed_state.get()
-            seed_state.set(state._replace(number=state.number + made))
-        for function, args, options in self._calls:
-            function(*args, **options)
-        if self._recorded.written:
-            time = tick()
-            for p in self._recorded.written:
-                p.storage.written = time
-        for module, counted in self._recorded.roots.calls:
-            if counted:
-                object.__setattr__(module, "passes", module.passes + 1)
-        result, outputs = self._recorded.result, iter(self._outputs)
-        if type(result) is Tensor:  # the most frequent one
-            return Tensor(next(outputs).copy(order="K"))
-
-        def computed(leaf: Any) -> Any:
-            if not _is_computed(leaf):
-                return leaf
-            array = next(outputs).copy(order="K")
-            return Tensor(array) if isinstance(leaf, Tensor) else array[()]
-
-        return mapped(computed, result)
-
-    def _fill(self, numbers: Sequence[Any]) -> None:
-        """Puts the values of the numbers that are inputs into the calls."""
-        try:
-            values = self._recorded.numbers.values(numbers)
-        except (ArithmeticError, UnlikeError) as error:  # the step as written raises it too
-            raise CheckError from error
-        for calls, k, call in self._with_numbers:
-            calls[k] = filled(call, values)
-
-
-def texts_of(numbers: Sequence[Any]) -> tuple[str, ...]:
-    """Returns numbers as texts, for comparison: 0.0 differs from -0.0, and NaN equals NaN."""
-    return tuple(map(repr, numbers))
-
-
-def _is_computed(leaf: Any) -> bool:
+def is_computed(leaf: Any) -> bool:
+    """True for a tensor or an array without data among the results of a recorded step."""
     return isinstance(leaf, Tensor | meta.MetaArray)
 
 
