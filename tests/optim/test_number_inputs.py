@@ -76,7 +76,13 @@ def replays(expression: str, values: tuple[Any, ...], text: str = STEP) -> int:
 COMPUTED = (
     *("x * n", "n * x", "x / n", "n / x", "x + n", "n - x", "x % n", "x - x * n"),
     *("x * (n * 0.5)", "x * (1 - n) + n * x", "x * -n", "x * abs(n)", "x * (n % 0.3)"),
-    *("x * sum((n, n, 1))", "x * [n, 1][0]", "x * (lambda k: k * 2)(n)", "x * (n // 0.3)"),
+    *(
+        "x * (n + n + 1)",
+        "x * math.prod((n, n, 2))",
+        "x * [n, 1][0]",
+        "x * (lambda k: k * 2)(n)",
+        "x * (n // 0.3)",
+    ),
     *("x.mul(n)", "x.add(x, alpha=n)", "x.sub(x, alpha=-n)", "x.clone().mul_(n)", "x.clamp(max=n)"),
     *("x.clone().fill_(n)", "x.masked_fill(x > 0, n)", "nnmpi.where(x > n, x, n)"),
     *("nnmpi.cat((x, x * n))", "x.to(nnmpi.float16) * n", "x.double() / n", "x[:, :3] * n"),
@@ -94,7 +100,14 @@ DECIDING = (
     *("x * (f'{n}' == '0.2')", "x * divmod(n, 0.3)[1]", "x * math.cos(n)", "x * n.real"),
     *("F.dropout(x, n)", "x ** n", "x + (np.arange(6, dtype='float32') ** n)", "x.lerp(x * 2, n)"),
     *("F.huber_loss(x, x * 0, delta=n) * x", "x * nnmpi.tensor(n)", "x * np.float32(n)"),
-    *("x * np.full((), n)", "x * np.full(6, n)", "x * [5, 6][n > 0.3]", "x[:, : (3 if n else 2)]"),
+    *(
+        "x * sum((n, n, 1))",
+        "x * sum((0.1, n, 0.3))",
+        "x * np.full((), n)",
+        "x * np.full(6, n)",
+        "x * [5, 6][n > 0.3]",
+        "x[:, : (3 if n else 2)]",
+    ),
 )
 """Expressions in which n is a constant of each recording: they read its value."""
 

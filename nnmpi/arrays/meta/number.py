@@ -10,8 +10,11 @@ Python's arithmetic with a Number gives a Number, with an array an array without
 would read its value, such as `if` or `float`, raises NumbersReadError.
 """
 
+import dis
 import operator
+import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, NoReturn
 
 from nnmpi.arrays.meta.array import MetaArray
@@ -53,8 +56,16 @@ class Numbers:
         return values
 
 
+def _operation_of(frame: FrameType) -> str:
+    """Returns the name of the bytecode operation that a frame is at."""
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]]
+
+
 def _operator(function: Callable[..., Any], is_reflected: bool = False) -> Callable[..., Any]:
     def method(self: "Number", *others: Any) -> Any:
+        caller = sys._getframe(1)
+        if function is operator.add and _operation_of(caller) != "BINARY_OP":
+            refuse("sum() of numbers")  # from Python 3.12 on it gives other bits than additions
         operands = (*others, self) if is_reflected else (self, *others)
         return self._numbers.computed(function, *operands)
 
