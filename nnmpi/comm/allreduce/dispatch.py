@@ -156,10 +156,11 @@ class AllReduceDispatch:
         sums = row if dtype is row.dtype else row.astype(dtype)
         agreed = np.array([starts, tag], np.int64)
         yield transport.start_all_reduce(agreed)
-        if agreed[1] != transport.size * tag:  # no rank sends this message: a watchdog ends the job
+        starting, tags = agreed.tolist()
+        if tags != transport.size * tag:  # no rank sends this message: a watchdog ends the job
             other = (transport.rank + 1) % transport.size
             yield [transport.irecv(np.empty(0, np.uint8), other, tag)]
-        if agreed[0]:
+        if starting:
             yield transport.start_all_reduce(sums)
         else:
             transport.all_reduce(sums)
