@@ -222,13 +222,14 @@ class CompiledStep:
             for byte in FILLS:
                 with addresses_filled_with(byte):
                     steps.append(record_step(self._function, code, *given[:2], inputs))
+            are_same = all(map(steps[0].is_same, steps[1:]))
         except NumbersReadError as error:
             raise ValueError(f"nnmpi.compile: {_place_of(error)}{error}") from None
         except Exception as error:  # the step as written tells about it
             raise UnrecordedError(
                 f"{_place_of(error)}{type(error).__name__} where values are not known"
             ) from None
-        if not all(map(steps[0].is_same, steps[1:])):
+        if not are_same:
             raise ValueError(
                 "nnmpi.compile: recorded again, the step is not the same: it reads values, or "
                 "draws random numbers that are not nnmpi's"

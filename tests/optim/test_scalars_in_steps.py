@@ -50,6 +50,12 @@ def test_scalars_of_numpy_beside_16_bits_are_refused() -> None:
         found("w * a.sum()", "float16", True)
 
 
+def test_a_scalar_of_numpy_before_a_tensor_is_refused() -> None:
+    step: Any = nnmpi.compile(lambda x, a: a[0] * x)
+    with pytest.raises(ValueError, match=r"^nnmpi\.compile: .*reading an array needs values"):
+        step(Tensor(np.ones(6, "float32")), EXACT)
+
+
 def test_a_number_that_is_nan_is_equal_in_two_recordings() -> None:
     step: Any = nnmpi.compile(lambda x, n: (x * n, x + np.full(1, n)))
     for _ in range(3):
