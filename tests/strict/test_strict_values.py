@@ -18,7 +18,7 @@ BOUND = {"float16": 4e-3, "bfloat16": 3.2e-2}
 
 SIZES = 1.0, 300.0, 6e4
 
-ADDED_UP = "conv", "matmul", "attention", "self-attention", "rnn", "gru", "lstm"
+ADDED_UP = "conv", "matmul", "attention", "self-attention", "group_norm", "rnn", "gru", "lstm"
 """Ops of which the host loses more than that where sums cancel: a device may lose so much too."""
 
 BIASED = "rnn", "gru", "lstm"
