@@ -533,7 +533,7 @@ def constant(value: Any, others: Sequence[Any]) -> Any:
             like = t.operand
             if type(value) is not type(like):
                 return array_on(backend.of(like), value)
-            return value if value.ndim or not is_meta(value) else as_constant(value, like)
+            return value if value.ndim or not is_meta(value) else as_constant(value, others)
     raise TypeError(
         f"an op needs at least one tensor, got only constants such as this "
         f"{type(value).__name__}: make one with nnmpi.tensor(x)"

@@ -19,7 +19,7 @@ def found(expression: str, dtype: str, is_compiled: bool) -> tuple[list[Any], in
     """The gradients of steps for several arrays of float64, the first of which is EXACT, and how
     many steps were replayed."""
     w = nn.Parameter(np.linspace(-1, 1, 6).astype(dtype))
-    names = {"w": w, "np": np, "Tensor": Tensor}
+    names = {"w": w, "np": np, "nnmpi": nnmpi, "Tensor": Tensor}
     text = f"def step(a):\n w.grad = None\n y = {expression}\n (y * y).sum().backward()\n"
     exec(f"{text} return y, w.grad.clone()", names)
     step: Any = nnmpi.compile(names["step"]) if is_compiled else names["step"]
@@ -35,6 +35,8 @@ def found(expression: str, dtype: str, is_compiled: bool) -> tuple[list[Any], in
         *("w * a.sum()", "w / a.max()", "w + a[0]", "w * a.dot(a)", "w * a.argmax()"),
         *("w * np.sqrt(a.max())", "w * (a.sum() + 1)", "w * np.einsum('i->', a)"),
         *("w * a.astype('int64').sum()", "w * a.sum().astype('float32')", "w * a.take(1)"),
+        *("nnmpi.where(w > 0, w, a.sum())", "nnmpi.where(w > a.min(), a.max(), w)"),
+        *("nnmpi.where(Tensor(a[:1]) > 0, w, a.sum())", "w.clamp(max=a.min())"),
         *("w * Tensor(a).sum().numpy()", "w * np.where(a.sum() > 0, a[0], a[1])"),
     ],
 )

@@ -38,17 +38,22 @@ def is_meta(*values: Any) -> bool:
     return False
 
 
-def as_constant(value: MetaArray, beside: Any) -> Any:
-    """Returns an array without data as the constant of an op on the array `beside`. If it stands
-    for a scalar, which becomes a Python number, it is converted as NumPy converts that."""
-    dtype = beside.dtype
-    if not value.is_scalar or value.dtype == dtype:
+def as_constant(value: MetaArray, operands: Sequence[Any]) -> Any:
+    """Returns an array without data as the constant of an op on these operands. If it stands for a
+    scalar, which becomes a Python number, it is converted as NumPy converts that."""
+    if not value.is_scalar:
         return value
-    if dtype.itemsize == 2 and dtype.kind not in "iu":  # float16 and bfloat16
-        refuse(f"an op of a scalar of NumPy and a tensor of type {dtype}")
-    if dtype.kind == "f" or value.dtype.kind == "f":
-        value = value.astype(np.float64, copy=False)  # also of large integers
-    return value.astype(dtype if dtype.kind == "f" or value.dtype.kind != "f" else np.float32)
+    arrays = [x for x in operands if hasattr(x, "dtype") and not getattr(x, "is_scalar", False)]
+    floats = {x.dtype for x in arrays if x.dtype.kind not in "biu"}
+    if value.dtype.kind == "f" and not floats:
+        floats = {np.dtype(np.float32)}
+    found = floats or {x.dtype for x in arrays if x.dtype.kind != "b"} or {value.dtype}
+    dtype = next(iter(found))
+    if len(found) > 1 or (floats and dtype.itemsize == 2):
+        refuse(f"an op of a scalar of NumPy and a tensor of type {' or '.join(map(str, found))}")
+    if floats and value.dtype != dtype:
+        value = value.astype(np.float64, copy=False)  # as a Python number, also a large integer
+    return value.astype(dtype, copy=False)
 
 
 # ---- rules
