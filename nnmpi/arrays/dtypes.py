@@ -74,10 +74,10 @@ def common_type(x: Any, y: Any) -> Any:
 
 
 def fitting(value: Any, dtype: Any) -> Any:
-    """Returns the value that is to be written to an array of this dtype, or to meet one in an op.
-    For integers there, a negative number wraps around in an unsigned dtype, as in PyTorch; one that
-    does not fit raises ValueError."""
-    if value.__class__ is not int or dtype.kind not in "iu":
+    """Returns the value that is to be written to an array of this dtype, or to meet one in an op;
+    None stands for no array. For integers there, a negative number wraps around in an unsigned
+    dtype, as in PyTorch; one that does not fit raises ValueError."""
+    if value.__class__ is not int or dtype is None or dtype.kind not in "iu":
         return value
     info = np.iinfo(dtype)
     if -info.max <= value < info.min == 0:

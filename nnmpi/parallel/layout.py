@@ -130,13 +130,18 @@ def mesh_of(config: Config, ranks: int) -> Mesh:
     out. Raises ValueError if no rank is left, or if the axes do not fit those that are."""
     servers = server_count(config)
     if ranks <= servers:
-        raise ValueError(
-            f"sync {config.sync} with {plural(servers, 'server')} needs at least {servers + 1} "
-            f"ranks, got {ranks}: start it with mpirun -n {servers + 1} or more (in a simulation "
-            f"--ranks {servers + 1}), or leave them out by --sync bsp --servers 0"
-        )
+        raise _without_workers(config.sync, servers, ranks)
     sizes = {axis.name: getattr(config, axis.name) for axis in AXES}
     return Mesh.filled(ranks - servers, sizes, config.order)
+
+
+def _without_workers(sync: str, servers: int, ranks: int) -> ValueError:
+    """Returns the ValueError for so many parameter servers that no rank is left to compute."""
+    return ValueError(
+        f"sync {sync} with {plural(servers, 'server')} needs at least {servers + 1} ranks, got "
+        f"{ranks}: start it with mpirun -n {servers + 1} or more (in a simulation --ranks "
+        f"{servers + 1}), or leave them out by --sync bsp --servers 0"
+    )
 
 
 def duplicate(comm: Comm) -> Comm:

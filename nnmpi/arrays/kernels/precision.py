@@ -203,9 +203,7 @@ def promoted(a: Any, b: Any) -> tuple[Any, Any]:
     if x is None or y is None:
         if float in (a.__class__, b.__class__):
             return floating(a), floating(b)
-        if x is not None:
-            return a, fitting(b, x)
-        return (a if y is None else fitting(a, y)), b
+        return fitting(a, y), fitting(b, x)
     if x is y or x == y:
         return a, b
     if category(x) == category(y) and (a.ndim == 0) != (b.ndim == 0):
