@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.ops.opcases_all import CASES, evaluated, single, weights
+from helpers.ops.opcases_all import CASES, evaluated, is_leaf, single, weights
 
 import nnmpi
 from nnmpi import nn
@@ -15,7 +15,12 @@ from nnmpi.autograd import Tensor, no_grad
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.passes import Pass, current_pass
 
-SEVERAL = [name for name in CASES if len(evaluated(name)[1]) > 1]
+SEVERAL = [
+    name
+    for name, case in CASES.items()
+    if case.has_gradient and sum(map(is_leaf, case.arrays(name))) > 1
+]
+"""Cases whose value depends on several leaves."""
 TYPES: dict[str, Callable[[np.ndarray], Any]] = {"float64": np.copy, "float32": single}
 floats = pytest.mark.parametrize("dtype", ["float32", "float64"])
 

@@ -22,7 +22,7 @@ and all on a device.
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -535,10 +535,10 @@ def _narrow_sums() -> Iterator[Row]:
 def _families_in_16_bits() -> Iterator[Row]:
     """Of each family some rows in bfloat16, and one in float16: the first one, and none with a loss
     of experts, which has no loss scale."""
-    for family, made in FAMILIES.items():
+    for family in FAMILIES:
         if family.endswith("16 bits"):
             continue
-        found = [row for row in map(_with_case, made()) if row.case]
+        found = [row for row in map(_with_case, rows(family)) if row.case]
         plain = [row for row in found if not row.name.endswith(("mixture", "everywhere", "routed"))]
         for dtype, some in (
             ("bfloat16", found[len(found) // 6 :: max(len(found) // 3, 1)]),
@@ -625,9 +625,10 @@ ON_EIGHT = ("pipelines", "three axes")
 """Families whose rows for 8 ranks run over MPI without --all."""
 
 
-def rows(family: str) -> list[Row]:
+@cache
+def rows(family: str) -> tuple[Row, ...]:
     """The rows of a family; their names differ."""
-    found = [*FAMILIES[family]()]
+    found = (*FAMILIES[family](),)
     assert len({row.name for row in found}) == len(found)
     return found
 
