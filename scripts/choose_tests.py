@@ -1,29 +1,43 @@
 """Writes tests/quick_cases.txt from a folder of records: scripts/choose_tests runs this.
 
 Cheap cases are quick tests as they are. Of the others those become quick tests that reach lines of
-nnmpi which no chosen test reaches, the most lines for its processor time first; and of each test
-whose cases are all dearer, the cheapest. What takes more than a test may, is left to
-scripts/test --rest, with the others.
+nnmpi which no chosen test reaches, the most lines for its processor time first; and for each test,
+law, and name in a table of nnmpi, of which all cases are dearer, the cheapest case. What takes more
+than a test may, is left to scripts/test --rest, with the others.
 """
 
 import json
+import re
 import sqlite3
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from heapq import heapify, heappop, heapreplace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from helpers.cost import TEST  # noqa: E402
+from helpers.laws import table as laws_of  # noqa: E402
 from helpers.selection import ALONE, QUICK_CASES  # noqa: E402
+
+from nnmpi.collectives.algorithms import ALGORITHMS  # noqa: E402
+from nnmpi.data import DATASETS  # noqa: E402
+from nnmpi.nn.models import MODELS  # noqa: E402
+from nnmpi.schedules.pipeline import SCHEDULES  # noqa: E402
 
 CHEAP = 0.05
 """Seconds of processor time up to which a case is a quick test whatever it reaches."""
 
 ALWAYS = {"tests/project/test_mpi_jobs.py::test_laws_hold_over_mpi[mpi, 4 ranks]"}
 """Quick tests whatever they take: the laws over MPI."""
+
+SHARED = {"tests/examples/test_examples.py::test_an_example_on_two_ranks"}
+"""Tests whose cases share one job, which the first case starts: any of them alone takes as long."""
+
+LAWS = "tests/laws/test_laws.py::test_law"
+NAMES = sorted({*ALGORITHMS, *SCHEDULES, *MODELS, *DATASETS})
 
 MOST_LINES = 4096
 """More than any file of nnmpi has lines."""
@@ -42,7 +56,11 @@ join context on context.id = line_bits.context_id join file on file.id = line_bi
 def costs_of(folder: Path) -> dict[str, float]:
     """The processor time of each test, in seconds."""
     lines = (line for file in folder.glob("costs-*") for line in file.open(encoding="utf-8"))
-    return dict(map(json.loads, lines))
+    costs: dict[str, float] = dict(map(json.loads, lines))
+    for shared in SHARED:
+        cases = [test for test in costs if test.partition("[")[0] == shared]
+        costs |= dict.fromkeys(cases, max(map(costs.__getitem__, cases)))
+    return costs
 
 
 def reached_in(folder: Path) -> Iterator[tuple[str, str, int]]:
@@ -61,6 +79,20 @@ def lines_of(folder: Path) -> dict[str, int]:
     return found
 
 
+def parts_of(test: str) -> set[str]:
+    """What is in some quick test: a test, a law, and for each file the names of tables."""
+    function, _, case = test.partition("[")
+    if function == LAWS:
+        return {law_of(case.rpartition(" ")[0])}
+    file = function.partition("::")[0]
+    return {function, *(f"{file} {name}" for name in NAMES if re.search(rf"\b{name}\b", case))}
+
+
+def law_of(row: str) -> str:
+    """The law that a row of the table of laws tries: the row is named "kind: law"."""
+    return f"{LAWS} {row.partition(': ')[2]}"
+
+
 def chosen(costs: dict[str, float], lines: dict[str, int]) -> set[str]:
     """The quick tests."""
     quick = {test for test, seconds in costs.items() if seconds <= CHEAP} | ALWAYS
@@ -68,17 +100,23 @@ def chosen(costs: dict[str, float], lines: dict[str, int]) -> set[str]:
     for test in quick:
         reached |= lines.get(test, 0)
     may = {test for test, seconds in costs.items() if seconds <= TEST}
-    left = {test: lines.get(test, 0) for test in may - quick}
-    while left := {test: new for test, of in left.items() if (new := of & ~reached)}:
-        best = max(left, key=lambda test: (left[test].bit_count() / costs[test], test))
-        quick.add(best)
-        reached |= left.pop(best)
-    cases = defaultdict[str, list[str]](list)
-    for test in costs:
-        cases[test.partition("[")[0]].append(test)
-    for of_test in cases.values():
-        if quick.isdisjoint(of_test):
-            quick |= {min(of_test, key=lambda case: (costs[case], case))} & may
+    heap = [(-lines[test].bit_count() / costs[test], test) for test in may - quick if test in lines]
+    heapify(heap)
+    while heap:  # what a test adds only falls: that of the first one is computed anew
+        _, test = heap[0]
+        adds = (lines[test] & ~reached).bit_count() / costs[test]
+        if not adds:
+            heappop(heap)
+        elif heap[0] == (first := (-adds, test)):
+            quick.add(test)
+            reached |= lines[test]
+        else:
+            heapreplace(heap, first)
+    seen = set().union(*map(parts_of, quick), (law_of(row) for row, _, _ in laws_of("mpi", 4)))
+    for test in sorted(may - quick, key=lambda test: (costs[test], test)):
+        if not parts_of(test) <= seen:
+            quick.add(test)
+            seen |= parts_of(test)
     return quick
 
 
