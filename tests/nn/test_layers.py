@@ -139,6 +139,46 @@ def test_a_squared_error_has_the_type_of_the_prediction() -> None:
         assert loss.dtype == layer.weight.grad.dtype == "float32"
 
 
+NORM, OF_CHANNELS = {"num_features": 0}, {"in_channels": 0, "out_channels": 0, "groups": 1}
+RECURRENT = {"input_size": 1, "hidden_size": 1}
+LEAST: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
+    "Linear": ({"in_features": 0, "out_features": 0}, {}),
+    "Embedding": ({"num_embeddings": 0, "embedding_dim": 0}, {}),
+    "EmbeddingBag": ({"num_embeddings": 0, "embedding_dim": 0}, {}),
+    "Conv1d": (OF_CHANNELS, {"kernel_size": 1}),
+    "Conv2d": (OF_CHANNELS, {"kernel_size": 1}),
+    "ConvTranspose2d": (OF_CHANNELS, {"kernel_size": 1}),
+    "BatchNorm1d": (NORM, {}),
+    "BatchNorm2d": (NORM, {}),
+    "GroupNorm": ({"num_groups": 1, "num_channels": 1}, {}),
+    "LayerNorm": ({"normalized_shape": 0}, {}),
+    "RMSNorm": ({"normalized_shape": 0}, {}),
+    "PReLU": ({"num_parameters": 1}, {}),
+    "PixelShuffle": ({"upscale_factor": 1}, {}),
+    "PixelUnshuffle": ({"downscale_factor": 1}, {}),
+    "PositionalEmbedding": ({"num_positions": 1, "embedding_dim": 0}, {}),
+    "RotaryPositionalEmbeddings": ({"dim": 1, "max_seq_len": 1}, {"dim": 2}),  # dim is even
+    "SelfAttention": ({"num_heads": 1, "num_kv_heads": 1}, {}),
+    "MultiheadAttention": ({"embed_dim": 1, "num_heads": 1, "kdim": 1, "vdim": 1}, {}),
+    "TransformerEncoderLayer": ({"dim_feedforward": 1}, {"d_model": 2, "nhead": 1}),
+    "MixtureOfExperts": ({"width": 1, "hidden": 1, "num_experts": 1, "top_k": 1}, {}),
+    **{name: (RECURRENT | {"num_layers": 1}, {}) for name in ("RNN", "LSTM", "GRU")},
+    **{name: (RECURRENT, {}) for name in ("RNNCell", "LSTMCell", "GRUCell")},
+}
+"""By layer, the least of each of its sizes, and what else it is made with."""
+
+
+@pytest.mark.parametrize("layer", [name for name in LEAST if hasattr(nn, name)])
+def test_sizes_below_the_least_are_refused(layer: str) -> None:
+    least, others = LEAST[layer]
+    make = getattr(nn, layer)
+    make(**least | others)
+    for name, size in least.items():
+        for given in (size - 1, size + 0.5):
+            with refused(f"{layer}: {name}={given} must be an integer, at least {size}"):
+                make(**least | others | {name: given})
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "width": (lambda: nn.Linear(3, 5)(some(2, 4)), ("(2, 4)", "(5, 3)", "must be 3")),
     "type": (lambda: nn.Linear(3, 5)(some(2, 3, dtype="float64")), ("float64", "float32")),
