@@ -1,5 +1,6 @@
 """Arrays without numbers, beside those of NumPy that they stand for."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -100,6 +101,31 @@ def test_shape_type_layout_and_memory_are_those_of_real_arrays(array: str) -> No
         assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype), name
         assert order_of(found) == order_of(wanted), name
         assert (owner(found) is owner(a)) == (owner(wanted) is owner(x)), name
+
+
+DO_NOT_FIT: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda x: x + x[:, 1:],
+    "product": lambda x: x @ x,
+    "product with a vector": lambda x: x @ x[0, 0, :, 0],
+    "product of a vector": lambda x: x[0, 0, 0] @ x,
+    "dot": lambda x: np.dot(x, x),
+    "dot with a vector": lambda x: np.dot(x, x[0, 0, :, 0]),
+    "einsum": lambda x: np.einsum("abcd,abed->ce", x, x[:, 1:], optimize=True),
+    "concatenate": lambda x: np.concatenate([x, x[:, 1:]], axis=2),
+    "stack": lambda x: np.stack([x, x[1:]]),
+    "where": lambda x: np.where(x > 0, x, x[:, 1:]),
+    "broadcast": lambda x: np.broadcast_to(x, (3, 4, 5, 7)),
+    "reshape": lambda x: x.reshape(7, -1),
+    "transpose": lambda x: x.transpose(0, 1, 1, 2),
+}
+
+
+@pytest.mark.parametrize("name", DO_NOT_FIT)
+def test_shapes_that_do_not_fit_are_refused_as_numpy_does(name: str) -> None:
+    with pytest.raises(ValueError) as wanted:  # noqa: PT011, its words are those of NumPy
+        DO_NOT_FIT[name](X.copy())
+    with pytest.raises(ValueError, match=re.escape(str(wanted.value))):
+        DO_NOT_FIT[name](meta.like(X))
 
 
 @pytest.mark.parametrize(
