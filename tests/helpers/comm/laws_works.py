@@ -214,6 +214,17 @@ def split_in_groups(comm: Comm) -> None:
         assert (first.rank, first.size) == (0, 1)
 
 
+def subsets_number_their_ranks(comm: Comm) -> None:
+    """One of each number of ranks, the last ones; all others get none, and pass no ranks."""
+    for n in range(comm.size + 1):
+        members = range(comm.size)[comm.size - n :]
+        found = comm.subset(members if comm.rank in members else ())
+        assert (found is None) == (comm.rank not in members)
+        if found is not None:
+            assert (found.rank, found.size) == (members.index(comm.rank), n)
+            found.free()
+
+
 def barriers_hold(comm: Comm) -> None:
     """No rank leaves before the last one has come: each sees the marks of all."""
     seen = comm.shared(comm.size, "int64")
