@@ -85,6 +85,11 @@ def test_a_bad_value_is_a_one_line_error(case: Any) -> None:
         replace(Config(), **values)
 
 
+@pytest.mark.parametrize("name", ["topk:5e-324", "topk:1", "powersgd:1"])
+def test_the_ends_of_what_a_codec_takes_are_accepted(name: str) -> None:
+    assert Config(compress=name).compress == name
+
+
 def test_least_values_are_accepted() -> None:
     c = Config(epochs=1, steps=1, batch_size=1, seed=0, momentum=0, weight_decay=0, lr=1e-300)
     assert (c.epochs, c.steps, c.batch_size, c.seed, c.momentum) == (1, 1, 1, 0, 0.0)

@@ -171,6 +171,7 @@ def normed(case: str, kind: str, **options: Any) -> tuple[Any, Any]:
         ("weight_norm", {}),
         ("weight_norm", {"dim": 1}),
         ("weight_norm", {"dim": None}),
+        ("weight_norm", {"dim": -1}),
         ("spectral_norm", {}),
         ("spectral_norm", {"n_power_iterations": 3}),
     ],

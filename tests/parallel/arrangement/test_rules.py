@@ -99,6 +99,8 @@ def test_a_thread_needs_cores_and_another_node(
 ) -> None:
     cluster = Cluster.on_paper(2, nodes)._replace(spare_cores=(spare,) * 2, any_thread=any_thread)
     assert arrange(Config(), cluster, GRAPH).progress == (progress,) * 2
+    for asked in ("poll", *["thread"] * any_thread):
+        assert arrange(Config(progress=asked), cluster, GRAPH).progress == (asked,) * 2
 
 
 def test_one_bucket_on_a_node_and_several_between_nodes() -> None:

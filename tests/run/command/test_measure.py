@@ -59,6 +59,13 @@ def test_a_plan_knows_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFi
     assert "guess" not in text
 
 
+@pytest.mark.parametrize(
+    ("ranks", "sizes"), [(1, []), (2, [2]), (3, [3]), (6, [2, 6]), (8, [2, 4, 8]), (12, [2, 4, 12])]
+)
+def test_groups_that_divide_the_ranks_are_measured(ranks: int, sizes: list[int]) -> None:
+    assert threads.run(ranks, measurements.group_sizes) == [sizes] * ranks
+
+
 def test_small_batches_and_epochs_of_one_step_are_measured() -> None:
     config = Config(model="iris-mlp", data="iris", batch_size=1, steps=1, compress="topk:0.1")
     (machine,) = threads.run(1, lambda comm: measured(config, comm))
