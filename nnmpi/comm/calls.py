@@ -73,14 +73,7 @@ class CallRunner:
         which also has the line of code that called it: that of the innermost frame outside
         `packages`."""
         self._counter.calls = number = self._counter.calls + 1
-        frame = sys._getframe(2).f_back
-        if frame is not None and frame.f_code is self._caller and packages is PACKAGES:
-            # the caller of last time, which is known to be outside: found in half the time
-            call = signature, number, frame.f_code, frame.f_lasti
-        else:
-            call = record_of(signature, number, 4, packages)
-            if packages is PACKAGES:
-                self._caller = call[2]
+        call = record_of(signature, number, 4, packages)
         self._log.records.append(call)
         return call
 
@@ -130,6 +123,7 @@ class CallRunner:
             self._log.records.append(call)
         else:
             call = self.record(known.signature)
+            self._caller = call[2]
         if not known.short.call(array):
             with self._log.during(call):
                 known.short.wait(array.reshape(-1))
