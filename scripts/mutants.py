@@ -30,7 +30,7 @@ from helpers.selection import QUICK_CASES, Selection, quick_cases  # noqa: E402
 MOST_TESTS = 400
 """How many tests run for a fault at most: arguments of one command."""
 
-OPTIONS = ("-q", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "-rfE", "--timeout", "120")
+OPTIONS = ("-n", "0", "-p", "no:cacheprovider", "--tb=no", "-rfE", "--timeout", "120")
 
 
 class Result(NamedTuple):
@@ -180,7 +180,7 @@ def _new(path: Path) -> Path:
 
 def existing_tests() -> set[str]:
     """The tests of scripts/test and scripts/test --rest."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "tests"]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-n", "0", "tests"]
     output = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True).stdout
     return {line for line in output.splitlines() if "::" in line}
 
