@@ -16,6 +16,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from difflib import SequenceMatcher
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -75,18 +76,28 @@ class Known(NamedTuple):
 
 def known(folder: Path, mutations: Sequence[Mutation], tests: set[str]) -> Known:
     """What the records in a folder tell of the lines of some faults, of tests that still exist."""
-    wanted = {each.file for each in mutations}
+    commit = (folder / "commit").read_text(encoding="utf-8").strip()
+    wanted = {file: _lines_since(commit, file) for file in {each.file for each in mutations}}
     found, lines = defaultdict[tuple[str, int], set[str]](set), Counter[str]()
     for test, path, bits in reached_in(folder):
         if test in tests:
             lines[test] += bits.bit_count()
             file = "nnmpi/" + path.rpartition("/nnmpi/")[2]
-            if file in wanted:
-                for number in range(bits.bit_length()):
-                    if bits >> number & 1:
-                        found[file, number].add(test)
+            for then, now in wanted.get(file, {}).items():
+                if bits >> then & 1:
+                    found[file, now].add(test)
     costly = quick_cases(QUICK_CASES.read_text(encoding="utf-8"))
     return Known(found, costs_of(folder), lines, Selection(costly, rest=False))
+
+
+def _lines_since(commit: str, file: str) -> dict[int, int]:
+    """The lines of a file that are as they were in a commit: their numbers then, and now."""
+    command = ["git", "show", f"{commit}:{file}"]  # fails for a new file: no test is known
+    shown = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
+    then = shown.stdout.splitlines()
+    now = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    same = SequenceMatcher(None, then, now, autojunk=False).get_matching_blocks()
+    return {block.a + i + 1: block.b + i + 1 for block in same for i in range(block.size)}
 
 
 class Tree:
