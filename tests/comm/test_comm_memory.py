@@ -1,7 +1,9 @@
 """Memory that ranks share, where there are several nodes, and what is refused."""
 
+import numpy as np
 import pytest
 from helpers.comm import laws_memory
+from helpers.comm.counted import CountedTransports
 
 from nnmpi.comm import Comm, MismatchError, NoRoomError, comm_self, thread_ranks
 from nnmpi.comm.transport.threads import ThreadTransport
@@ -34,6 +36,30 @@ def test_all_ranks_name_the_node_that_lacks_memory(monkeypatch: pytest.MonkeyPat
             comm.node_memory(10, "float64")
 
     thread_ranks.run(4, law, per_node=2)
+
+
+@pytest.mark.parametrize("per_node", [None, 2])
+def test_a_comm_gives_back_all_that_it_took(
+    per_node: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MPI has a limited number of communicators: each one that a Comm makes is freed with it."""
+    counted = CountedTransports(monkeypatch)
+
+    def law(comm: Comm) -> None:
+        part = comm.split(0)
+        assert part is not None
+        for name in ("mpi", "ring", "shared", "hierarchical"):
+            part.all_reduce(np.ones(3), name)
+        part.start(np.ones(3), "ring").wait()
+        part.agree(None)
+        for memory in (part.shared(4, "float64"), part.node_memory(4, "float64")):
+            memory.free()
+        part.free()
+        comm.free()
+
+    thread_ranks.run(4, law, per_node=per_node)
+    assert counted.kinds == {"duplicate", "split"}
+    assert not counted.left
 
 
 def test_sums_of_parts_on_several_nodes_leave_the_rest_alone() -> None:

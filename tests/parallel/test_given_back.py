@@ -21,6 +21,7 @@ SHARES: list[tuple[dict[str, Any], set[str]]] = [
     ({"reproducible": True}, {"split"}),
     ({"servers": 1}, {"split"}),
     ({"servers": 2, "sync": "asp"}, {"split"}),
+    ({"backup": 1}, {"split"}),
 ]
 
 
@@ -36,7 +37,7 @@ def test_all_memory_and_communicators_are_given_back_once(
         trainer.fit(NullReport()) if runs else trainer.close()
         trainer.close()
 
-    threads.run(4, rank)
+    threads.run(4, rank, fault_tolerant="backup" in options)
     assert counted.kinds == kinds
     assert not counted.left
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.comm.counted import Counted
 from helpers.training import laws_generation as laws
 from helpers.training.laws_gpt2 import model
 
@@ -150,6 +151,17 @@ def test_scores_that_are_not_finite_end_the_text(size: float) -> None:
     for temperature in (0, 1):
         with pytest.raises(ValueError, match="scores after token 1 of the text are NaN or"):
             nnmpi.generate(made, [1], temperature=temperature)
+
+
+@pytest.mark.parametrize("layout", [{"tp": 2}, {"pp": 2}])
+def test_a_decoder_gives_back_its_communicators(
+    layout: dict, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nnmpi.nn.gpt2.save_gpt2(model(), tmp_path)
+    counted = Counted(monkeypatch)
+    threads.run(2, lambda c: laws.ours(c, str(tmp_path), [1], Sampling(0.0), **layout))
+    assert counted.kinds == {"split"}
+    assert not counted.left
 
 
 @pytest.mark.parametrize("layout", [{"tp": 2}, {"pp": 2}])

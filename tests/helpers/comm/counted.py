@@ -1,4 +1,5 @@
-"""What the ranks of this process take and give back: communicators, and memory of a node."""
+"""What the ranks of this process take and give back: communicators, memory of a node, and the
+transports of both."""
 
 from collections import Counter
 from typing import Any
@@ -7,17 +8,22 @@ import pytest
 
 from nnmpi.comm import Comm
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
+from nnmpi.comm.transport.threads import ThreadTransport
 
 
 class Counted:
     """Every Comm that is split off, every memory that is made, and how often each is freed."""
 
+    maker: type = Comm
+    takes: tuple[str, ...] = "split", "shared", "node_memory"
+    frees: tuple[type, ...] = Comm, SharedBuffer, NodeMemory
+
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.taken: dict[str, list[object]] = {}
         self._freed: Counter[object] = Counter()
-        for name in ("split", "shared", "node_memory"):
+        for name in self.takes:
             self._note_takes(patch, name)
-        for kind in (Comm, SharedBuffer, NodeMemory):
+        for kind in self.frees:
             self._note_frees(patch, kind)
 
     @property
@@ -31,14 +37,14 @@ class Counted:
         return [x for taken in self.taken.values() for x in taken if self._freed[x] != 1]
 
     def _note_takes(self, patch: pytest.MonkeyPatch, name: str) -> None:
-        take, taken = getattr(Comm, name), self.taken.setdefault(name, [])
+        take, taken = getattr(self.maker, name), self.taken.setdefault(name, [])
 
         def noted(*arguments: Any, **named: Any) -> Any:
             made = take(*arguments, **named)
             taken.extend([] if made is None else [made])
             return made
 
-        patch.setattr(Comm, name, noted)
+        patch.setattr(self.maker, name, noted)
 
     def _note_frees(self, patch: pytest.MonkeyPatch, kind: type) -> None:
         free = kind.free  # type: ignore[attr-defined]
@@ -48,3 +54,11 @@ class Counted:
             self._freed[one] += 1
 
         patch.setattr(kind, "free", noted)
+
+
+class CountedTransports(Counted):
+    """Every transport that is made of another one, and how often each is freed."""
+
+    maker = ThreadTransport
+    takes = "duplicate", "split", "group"
+    frees = (ThreadTransport,)
