@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,26 @@ from helpers import mpijob
 from helpers.programs import printed
 
 import nnmpi
-from nnmpi import notebook
+from nnmpi import nn, notebook
+from nnmpi.nn.tracing import trace
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.run.notebook.magic import RanksError, ranks
 
 
-def words(value: Any) -> list[str]:
-    """The texts of the picture of a value, which is as wide as the page that shows it."""
+def drawn(value: Any) -> ElementTree.Element:
+    """The picture of a value, which is as wide as the page that shows it: all lies within it."""
     root = ElementTree.fromstring(value._repr_svg_())
     assert root.get("height") is None  # scaled to the width of a page
-    assert len(root.get("viewBox", "").split()) == 4
-    texts = (e.text for e in root.iter() if not e.tag.endswith("style"))
+    *_, width, height = map(float, root.get("viewBox", "").split())
+    for part in root.iter():
+        assert 0 <= float(part.get("x", 0)) <= width
+        assert 0 <= float(part.get("y", 0)) <= height
+    return root
+
+
+def words(value: Any) -> list[str]:
+    """The texts of the picture of a value."""
+    texts = (e.text for e in drawn(value).iter() if not e.tag.endswith("style"))
     return [text for text in texts if text and text.strip()]
 
 
@@ -32,8 +42,20 @@ def test_a_mesh_shows_every_rank_once() -> None:
     shown = words(Mesh({"pp": 2, "dp": 3, "cp": 1, "tp": 4}))
     assert shown[0] == "pp 2 x dp 3 x tp 4"
     assert [int(text) for text in shown if text.isdecimal()] == [*range(24)]
+    boxes = [e for e in drawn(Mesh({"pp": 2, "dp": 3, "tp": 4})).iter() if e.tag.endswith("rect")]
+    assert len({(e.get("x"), e.get("y")) for e in boxes}) == 24 + 1  # and the background
     assert words(Mesh({"dp": 1, "tp": 1}))[0] == "one rank"
     assert words(Mesh({"dp": 100, "tp": 2}))[0] == "dp 100 x tp 2, 64 of 200 ranks"
+
+
+def test_a_graph_has_a_row_for_each_node() -> None:
+    layers = nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)
+    samples = nnmpi.zeros(2, 6)
+    g = trace(nn.Sequential(*layers), lambda n: ((samples[:n],), {}), "float32")
+    assert words(g)[:3] == ["3 nodes, 83 parameters", "output", "parameters"]
+    assert [text for text in words(g) if text.isdecimal()] == ["56", "27"]
+    columns = Counter(e.get("x") for e in drawn(g).iter() if e.tag.endswith("text"))
+    assert sorted(columns.values()) == [1, 3, 4, 4]  # title, names; outputs, sizes, with headings
 
 
 @pytest.fixture
