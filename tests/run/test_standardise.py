@@ -10,7 +10,8 @@ from helpers.runs import fit, images, rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
-from nnmpi.data import Standardiser
+from nnmpi.data import Dataset, Split, Standardiser
+from nnmpi.run.setup.datasets import guessed
 
 
 def flat() -> nn.Module:
@@ -68,6 +69,10 @@ def test_indices_are_not_standardised_by_a_guess(tmp_path: Path) -> None:
 
     nnmpi.save(build().state_dict(), path)
     assert Trainer(Config(load=path), build, data).setup.guess == ""
+    numbers, indices = np.linspace(0, 1, 32).reshape(16, 2), data[0]
+    split = Split({"a": numbers, "b": indices}, data[1])
+    both = Dataset("both", split, split, 3, "")
+    assert "how its samples were standardised" in guessed(path, Config(load=path), both)
 
 
 def test_the_command_takes_it(command: Command) -> None:

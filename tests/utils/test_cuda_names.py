@@ -30,5 +30,6 @@ def test_the_devices_of_a_process() -> None:
 
 def test_packages_can_be_imported() -> None:
     amp = importlib.import_module("nnmpi.cuda.amp")
+    assert nnmpi.cuda.__getattr__("amp") is amp  # before an import has set the attribute
     with amp.autocast(enabled=False):
         assert not amp.GradScaler(enabled=False).is_enabled()

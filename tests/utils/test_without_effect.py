@@ -60,7 +60,7 @@ def test_settings_are_there() -> None:
     backends.cudnn.benchmark = True
     backends.cuda.matmul.allow_tf32 = True
     assert backends.cudnn.benchmark is backends.cuda.matmul.allow_tf32 is True
-    assert not backends.mps.is_available()
+    assert backends.mps.is_available() is backends.mps.is_built() is False
     assert isinstance(backends.cudnn.is_available(), bool)
 
 

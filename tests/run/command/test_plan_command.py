@@ -98,7 +98,10 @@ def test_a_mode_is_priced_beside_data_parallelism(
     assert ("data parallelism" in needs) == bool(mode)
     if "local" in mode:
         assert needs[dp["flags"]] < needs["data parallelism"] / 4
-        assert "Gbit/s between nodes for computing" in planned(options, capsys)
+        lines = planned(options, capsys).splitlines()
+        (head,) = (k for k, line in enumerate(lines) if line.startswith("Gbit/s between nodes for"))
+        rows = lines[head + 1 : lines.index("", head)]
+        assert [row.split("  ")[0] for row in rows] == [*needs]
 
 
 def test_ranks_that_make_steps_apart_have_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
