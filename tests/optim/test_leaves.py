@@ -103,12 +103,21 @@ def test_writes_to_a_tensor_that_has_views_are_kept(n: Any) -> None:
     assert (t.tolist(), row.tolist()) == ([5, -0.25, -0.25], [-0.25, -0.25])
 
 
-def test_a_graph_from_before_a_step_is_refused() -> None:
-    t = nnmpi.ones(2, requires_grad=True)
-    opt = optim.SGD([t], lr=0.5)
-    loss = (t * t).sum()
-    loss.backward(retain_graph=True)
-    opt.step()
+@pytest.mark.parametrize("of_layer", [False, True])
+@pytest.mark.parametrize("name", RULES)
+def test_a_graph_from_before_a_step_is_refused(name: str, of_layer: bool) -> None:
+    t = nn.Linear(2, 2).weight if of_layer else nnmpi.ones(2, requires_grad=True)
+    rule, options = RULES[name]
+    opt: Any = getattr(optim, rule)([t], **options)
+
+    def closure() -> nnmpi.Tensor:
+        opt.zero_grad()
+        value = (t * t).sum()
+        value.backward(retain_graph=True)
+        return value
+
+    loss = closure()
+    opt.step(closure)
     with pytest.raises(RuntimeError, match="written in place"):
         loss.backward()
 
