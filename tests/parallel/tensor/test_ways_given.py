@@ -165,6 +165,13 @@ def test_names_of_axes_choose_among_ways() -> None:
     assert ways_of("vocabulary:tp", 64) == "copy copy copy copy column"
 
 
+def test_ways_are_for_the_layers_that_they_name() -> None:
+    """Others are divided along the axes that the layout names, and no others."""
+    constraints = Constraints(frozenset({"vocabulary"}), {"3": "samples"}, 64)
+    found = [layer.how for layer in shard(CNN, 2, constraints=constraints).layers]
+    assert found == ["copy", "samples", "copy", "copy", "column"]
+
+
 @pytest.mark.parametrize(
     ("cuts", "words"),
     [
