@@ -18,6 +18,7 @@ from nnmpi.arrays.backend import CPU, Backend, to_host
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.io.output import Event, NullReport
 from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.compression.alone import codec_call
 from nnmpi.parallel.compression.blocks import PACKINGS, start_mean
 from nnmpi.parallel.compression.codecs import CODECS, CodecInput
 from nnmpi.parallel.compression.exchange import Exchange
@@ -55,6 +56,18 @@ def _sums(comm: Comm, on: Backend, name: str) -> list[np.ndarray]:
     work = Exchange(CODECS[name].sum(bucket, NUMBERS.get(name, 0)))
     work.wait()
     return [to_host(array).copy() for array in (work.result, row, factors)]
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_codec_is_measured_by_what_it_encodes(name: str) -> None:
+    """More is touched than its row, which is copied before."""
+    spec = f"{name}:{NUMBERS[name]}" if name in NUMBERS else name
+    parameters = [*nn.Linear(40, 30).parameters()]
+    call, touched = codec_call(spec, parameters)
+    call()
+    row = sum(p.size for p in parameters) * 4
+    assert touched >= 3 * row
+    assert codec_call(spec, [*parameters, *nn.Linear(40, 30).parameters()])[1] > 1.5 * touched
 
 
 def test_terms_of_gradients_along_tp_are_refused() -> None:

@@ -106,3 +106,5 @@ def test_memory_that_was_free_is_touched_at_no_cost_and_new_pages_take_time() ->
     assert seconds(alike(2), (S, K), 1.5, disk) == pytest.approx(1 + 0.1 + 0.5 + 1 + 2 + 0.1 + 2)
     # unit 1 works in the pages that unit 0 has left, and so does unit 0 when it runs again
     assert seconds(alike(2), (R, K), 1.25, disk) == 2 * 3 + 1
+    # unit 0 is written until 1.1, when unit 1 runs in the last free pages: kept units leave none
+    assert seconds(alike(4), (S, K, K, K), 3.0, disk) == 4 * 3 + 1
