@@ -135,13 +135,6 @@ class LocalChannels(Channels):
     def poll(self) -> None:
         """Does nothing: there are no messages."""
 
-    def forward(self, do: Do, op: Op) -> None:
-        """Runs a forward pass `op` of a stage by calling do(op), and then releases the stage's
-        input."""
-        do(op)
-        if op.stage:
-            self.inlets[op.stage].forward_done()
-
 
 def stage_boundaries(
     plan: Placements,

@@ -107,8 +107,7 @@ def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
     store.keep_state(optimizer)
     ends = update_of(store, optimizer, layout, spec).ends
     channels = LocalChannels(stage_boundaries(_plan(spec), _takes(spec)))
-    op_hooks = [(Kind.F, channels.forward)]
-    executor = executor_of(layout, spec, parts.sync, ends, parts.batch_stats, channels, op_hooks)
+    executor = executor_of(layout, spec, parts.sync, ends, parts.batch_stats, channels)
     return StepRunner(store, optimizer, executor.run)
 
 
