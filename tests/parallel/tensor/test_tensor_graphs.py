@@ -56,6 +56,30 @@ def test_how_a_graph_is_divided(name: str) -> None:
     assert plan(laws.built(name).to("float32"), *SAMPLE) == PLANS[name]
 
 
+class Times(nn.Module):
+    """A factor between two layers."""
+
+    def __init__(self, factor: Any) -> None:
+        self.a, self.b, self.factor = nn.Linear(8, 12), nn.Linear(12, 8), factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.b(self.a(x) * self.factor)
+        return y
+
+
+@pytest.mark.parametrize(
+    ("factor", "is_number"),
+    [
+        *((2.0, True), (np.float32(2), True), (np.ones(1, "f"), True), (nnmpi.ones(1), True)),
+        *((np.ones(12, "f"), False), (nnmpi.ones(12), False)),
+    ],
+)
+def test_a_number_is_for_all_channels_and_an_array_for_each(factor: Any, is_number: bool) -> None:
+    """A rank with some of the channels would need its part of the array."""
+    found = plan(nn.Sequential(nn.Linear(8, 8), Times(factor), nn.Linear(8, 8)), 8)
+    assert found == ("column,gathers column row column" if is_number else "column row column row")
+
+
 def test_the_plan_sends_the_least() -> None:
     """Of three layers, a gather of 1024 is less than a sum and the gradient of one."""
     graph = traced(mlp(64, 1024, 1024, 10), 64)
