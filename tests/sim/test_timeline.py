@@ -150,3 +150,9 @@ def test_the_axis_has_round_numbers_and_the_unit() -> None:
     assert [t for t in ticks if t not in ("0",)][-1] == "3"
     assert "time [ms]" in text
     assert "a &lt; b" in text
+
+
+def test_the_legend_names_the_shade_of_later_stages() -> None:
+    shade = "second shade: a later stage of the rank"
+    assert shade in svg([of("interleaved", 2, 4, 2)])
+    assert shade not in svg([of("1f1b", 2, 4)])

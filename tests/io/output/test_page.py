@@ -19,6 +19,7 @@ from nnmpi import Config, Trainer, train, watch
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event
 from nnmpi.io.page.page import as_values, logs_of, read, shown_steps
+from nnmpi.io.page.runs import staleness
 from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.sim.drawing.timeline import STYLES, Span
 from nnmpi.watch import PageServer
@@ -244,3 +245,13 @@ def test_only_this_host_is_answered(files: tuple[Path, Path]) -> None:
                 asked(url + path, Host=host)
             assert error.value.code == status
             error.value.close()
+
+
+def test_the_chart_of_stale_gradients_counts_all_that_are_very_stale_together() -> None:
+    assert staleness({"1": {"0": 2}})["rows"] == []
+    few = staleness({"1": {"0": 2, "1": 3}, "2": {"2": 1}})
+    assert few["names"] == ["0", "1", "2"]
+    assert [row["sizes"] for row in few["rows"]] == [[2, 3, 0], [0, 0, 1]]
+    many = staleness({"1": {"0": 2, "6": 3, "40": 4}})
+    assert many["names"] == ["0", "1", "2", "3", "4", "5", "6 or more"]
+    assert [row["sizes"] for row in many["rows"]] == [[2, 0, 0, 0, 0, 0, 7]]

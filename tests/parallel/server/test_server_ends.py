@@ -16,6 +16,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
 from nnmpi.nn.models import mlp
 from nnmpi.parallel import strategies
+from nnmpi.parallel.server.text import staleness
 from nnmpi.run.end import DivergedError
 
 
@@ -137,3 +138,9 @@ def test_numbers_of_ranks_that_do_not_fit_are_refused(
 @pytest.mark.parametrize("options", [{"dp": 3}, {"sync": "ssp", "staleness": 4}, {"jitter": "1:2"}])
 def test_numbers_of_ranks_that_fit_are_not(options: dict[str, Any]) -> None:
     strategies.check(Config(servers=1, **options), 4)
+
+
+def test_the_line_on_stale_gradients_counts_those_of_all_workers() -> None:
+    event = {"staleness": {"1": {"0": 1, "2": 2}, "2": {"3": 1}}}
+    assert staleness(event) == "mean staleness 1.8, maximum 3"
+    assert staleness({"staleness": {"1": {}}}) == ""
