@@ -39,6 +39,19 @@ SHARED = {"tests/examples/test_examples.py::test_an_example_on_two_ranks"}
 LAWS = "tests/laws/test_laws.py::test_law"
 NAMES = sorted({*ALGORITHMS, *SCHEDULES, *MODELS, *DATASETS})
 
+FINDERS = {
+    "tests/io/files/test_tokens.py::test_the_file_is_the_same_for_any_number_of_ranks[tokens]",
+    "tests/io/torch_files/test_torch_files.py::test_mutations_raise_or_give_values[its pickle-new]",
+    "tests/laws/test_laws.py::test_law[comm: all_reduce_has_the_bits_of_its_algorithm 5]",
+    "tests/parallel/test_backup.py::"
+    "test_without_a_number_the_cost_of_one_says_when_the_next_is_due[1000s-6]",
+    "tests/planning/test_repeated.py::test_equal_parts_are_what_each_is_alone[tied, pp]",
+    "tests/strict/test_strict_budgets.py::test_a_step_takes_no_more_than_its_budget[LSTM-float16]",
+    "tests/utils/test_without_effect.py::"
+    "test_it_is_said_once[settings of nnmpi.backends change nothing]",
+}
+"""Tests of at most a second that have found faults of scripts/mutants which no quick test found."""
+
 MOST_LINES = 4096
 """More than any file of nnmpi has lines."""
 
@@ -95,7 +108,8 @@ def law_of(row: str) -> str:
 
 def chosen(costs: dict[str, float], lines: dict[str, int]) -> set[str]:
     """The quick tests."""
-    quick = {test for test, seconds in costs.items() if seconds <= CHEAP} | ALWAYS
+    quick = {test for test, seconds in costs.items() if seconds <= CHEAP}
+    quick |= ALWAYS | FINDERS
     reached = lines.get("", 0)
     for test in quick:
         reached |= lines.get(test, 0)
