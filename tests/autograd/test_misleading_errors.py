@@ -50,6 +50,16 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ValueError,
         ("q would get no gradient", "q.detach()"),
     ),
+    "a linear layer of another width": (
+        lambda: nn.Linear(4, 2)(nnmpi.ones(5, 3)),
+        ValueError,
+        ("input of shape (5, 3)", "the last axis must be 4"),
+    ),
+    "another rounding of quotients": (
+        lambda: t().div(2, rounding_mode="up"),
+        ValueError,
+        ("rounding_mode='up' must be 'floor', 'trunc' or None",),
+    ),
     "item of two": (lambda: nnmpi.ones(2, 1).item(), ValueError, ("shape (2, 1) has 2 elements",)),
     "float64 images": (lambda: nn.Conv2d(1, 1, 2)(images()), ValueError, ("float32'",)),
     "save a module": (
