@@ -3,6 +3,7 @@
 For each fault the quick tests that reach its line run, those that reach the fewest lines first;
 if none fails, those of scripts/test --rest. Of each kind it takes what fits into some seconds of
 processor time. A test that fails without a fault too finds nothing: they are tried at the end.
+Faults in lines that have changed since the record are not tried: no test of them is known.
 """
 
 import argparse
@@ -74,10 +75,12 @@ class Known(NamedTuple):
         return found
 
 
-def known(folder: Path, mutations: Sequence[Mutation], tests: set[str]) -> Known:
-    """What the records in a folder tell of the lines of some faults, of tests that still exist."""
-    commit = (folder / "commit").read_text(encoding="utf-8").strip()
-    wanted = {file: _lines_since(commit, file) for file in {each.file for each in mutations}}
+Lines = dict[str, dict[int, int]]
+"""Of a file the lines that are as they were in a commit: their numbers then, and now."""
+
+
+def known(folder: Path, wanted: Lines, tests: set[str]) -> Known:
+    """What the records in a folder tell of these lines, of tests that still exist."""
     found, lines = defaultdict[tuple[str, int], set[str]](set), Counter[str]()
     for test, path, bits in reached_in(folder):
         if test in tests:
@@ -90,8 +93,12 @@ def known(folder: Path, mutations: Sequence[Mutation], tests: set[str]) -> Known
     return Known(found, costs_of(folder), lines, Selection(costly, rest=False))
 
 
+def lines_since(commit: str, files: Iterable[str]) -> Lines:
+    """The lines of these files that are as they were in a commit."""
+    return {file: _lines_since(commit, file) for file in set(files)}
+
+
 def _lines_since(commit: str, file: str) -> dict[int, int]:
-    """The lines of a file that are as they were in a commit: their numbers then, and now."""
     command = ["git", "show", f"{commit}:{file}"]  # fails for a new file: no test is known
     shown = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
     then = shown.stdout.splitlines()
@@ -217,8 +224,12 @@ def main() -> None:
     p.add_argument("--seconds", type=float, default=40, help="processor time of tests for a fault")
     p.add_argument("--out", type=Path, help="a file for results, a JSON object a line")
     options = p.parse_args()
-    mutations = sample(options.count, ROOT)[options.first :]
-    tests = known(options.folder, mutations, existing_tests())
+    drawn = sample(options.count, ROOT)[options.first :]
+    commit = (options.folder / "commit").read_text(encoding="utf-8").strip()
+    lines = lines_since(commit, (each.file for each in drawn))
+    mutations = [each for each in drawn if each.line in lines[each.file].values()]
+    print(f"{len(drawn) - len(mutations)} faults are in lines that have changed since the record")
+    tests = known(options.folder, lines, existing_tests())
     found = [*results(mutations, tests, options.seconds, options.jobs)]
     if options.out:
         rows = (result._asdict() | {"mutation": result.mutation.name} for result in found)
