@@ -16,6 +16,8 @@ import numpy as np
 
 from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.keyed import Key
+from nnmpi.arrays.meta.log import call_log
+from nnmpi.arrays.meta.shapes import refuse
 from nnmpi.autograd import Tensor, no_grad, replacements
 from nnmpi.nn.initial import ROW
 from nnmpi.nn.initial import constant as constant  # pickles of modules have these names here
@@ -190,6 +192,8 @@ def _fill(name: str, tensor: T, init: Init) -> T:
             f"{name}: takes a Parameter or a Tensor, not a {type(tensor).__name__}: give "
             "layer.weight, or nnmpi.tensor(array)"
         )
+    if call_log.get() is not None:  # replays would write the same numbers each time
+        refuse(f"{name} (nnmpi.randn and nnmpi.rand can be recorded)")
     drawn = next_seed_state()
     values = init(keyed.key(drawn.seed, "init", "", drawn.number), np.arange(tensor.size))
     with no_grad():

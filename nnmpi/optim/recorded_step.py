@@ -77,7 +77,8 @@ class RootCalls:
         if module not in self._known and any(True for _ in module.parameters()):
             refuse(f"a {type(module).__name__} that the step makes")
         earlier = sum(counted for other, counted in self.calls if other is module)
-        current = _StepPass(0, None, LOCAL, module.training)
+        kind = _StepPass if module in self._known else _OutsidePass
+        current = kind(0, None, LOCAL, module.training)
         current.keys, current.draws = list[RecordedKey](), self.draws
         token = current_pass.set(current)
         try:
@@ -105,10 +106,11 @@ class _StepPass(KeyedPass):
 
 class _OutsidePass(_StepPass):
     """The Pass (state on which random numbers depend) of a recorded training step outside of the
-    calls of its modules. Random numbers of a module, such as those of dropout, are refused here."""
+    calls of its modules, or of a call of a module that the step makes. Random numbers of a module,
+    such as those of dropout, are refused here: a module counts its calls for them."""
 
     def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
-        refuse("random numbers of a module that is not called")
+        refuse("random numbers of a module that is not called, or that the step makes")
 
 
 class RecordedStep(NamedTuple):

@@ -1,7 +1,7 @@
 """StepReplay: a recorded step of a user's training loop (`nnmpi.compile`), whose arrays have
 memory, so that it is replayed by calling it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,11 @@ from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta.log import UnlikeError
 from nnmpi.arrays.meta.memory_plan import Binding, arena_of, lifetimes, places_in, places_of, plan
-from nnmpi.arrays.meta.number import filled
+from nnmpi.arrays.meta.number import Number, filled
 from nnmpi.arrays.meta.shapes import owner
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import tick
-from nnmpi.nn.graph import mapped
+from nnmpi.nn.graph import leaves, mapped
 from nnmpi.nn.seeding import next_draw, seed_state
 from nnmpi.optim.recorded_step import RecordedStep, has_number, is_computed
 
@@ -51,6 +51,7 @@ class StepReplay:
             for k, call in enumerate(calls)
             if has_number(call)
         ]
+        self._limits = {limit for *_, call in self._with_numbers for limit in _limits(call)}
         self.is_used, self.compared = False, set[tuple[str, ...]]()
 
     def lacks_comparison(self, numbers: Sequence[Any]) -> bool:
@@ -112,8 +113,21 @@ class StepReplay:
             values = self._recorded.numbers.values(numbers)
         except (ArithmeticError, UnlikeError) as error:  # the step as written raises it too
             raise CheckError from error
+        if any(not low <= values[k] <= high for k, low, high in self._limits):
+            raise CheckError  # NumPy would raise OverflowError in the middle of the step
         for calls, k, call in self._with_numbers:
             calls[k] = filled(call, values)
+
+
+def _limits(call: Any) -> Iterator[tuple[int, int, int]]:
+    """Yields the places of the integer Numbers of a call, each with the smallest and the largest
+    integer that an array of integers beside it holds."""
+    found = leaves(call)
+    arrays = [leaf for leaf in found if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iu"]
+    for leaf in found:
+        if type(leaf) is Number and isinstance(leaf, int):
+            for info in {np.iinfo(array.dtype) for array in arrays}:
+                yield leaf.index, int(info.min), int(info.max)
 
 
 def texts_of(numbers: Sequence[Any]) -> tuple[str, ...]:

@@ -207,6 +207,23 @@ def test_a_list_is_compared_for_two_values(monkeypatch: pytest.MonkeyPatch) -> N
         assert step(np.ones(size), n).tolist() == [n] * size
 
 
+def test_an_integer_that_an_array_does_not_hold_leaves_the_state_of_the_step_as_written() -> None:
+    def found(compiled: Callable[[Any], Any]) -> list[Any]:
+        drop, steps = nn.Dropout(0.5), list[Any]()
+        step = compiled(lambda x, small, n: (drop(x), small * n, nnmpi.rand(2)))
+        for n in 1, 2, 3, 300, 4:
+            try:
+                steps.append(results(step(np.ones(8, "float32"), np.ones(2, "int8"), n)))
+            except OverflowError as error:
+                steps.append(str(error))
+        return steps
+
+    with nnmpi.seeded(1):
+        written = found(lambda step: step)
+    with nnmpi.seeded(1):
+        assert found(nnmpi.compile) == written
+
+
 def test_a_step_is_not_recorded_again_with_an_input_that_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
