@@ -2,13 +2,14 @@
 memory, so that it is replayed by calling it."""
 
 from collections.abc import Iterator, Sequence
+from operator import setitem
 from typing import Any
 
 import numpy as np
 
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.meta.log import UnlikeError
+from nnmpi.arrays.meta.log import UnlikeError, assign
 from nnmpi.arrays.meta.memory_plan import Binding, arena_of, lifetimes, places_in, places_of, plan
 from nnmpi.arrays.meta.number import Number, filled
 from nnmpi.arrays.meta.shapes import owner
@@ -114,18 +115,18 @@ class StepReplay:
         except (ArithmeticError, UnlikeError) as error:  # the step as written raises it too
             raise CheckError from error
         if any(not low <= values[k] <= high for k, low, high in self._limits):
-            raise CheckError  # NumPy would raise OverflowError in the middle of the step
+            raise CheckError  # NumPy raises OverflowError in the middle of the step
         for calls, k, call in self._with_numbers:
             calls[k] = filled(call, values)
 
 
 def _limits(call: Any) -> Iterator[tuple[int, int, int]]:
-    """Yields the places of the integer Numbers of a call, each with the smallest and the largest
-    integer that an array of integers beside it holds."""
+    """Yields the places of those Numbers of a call that have to fit into an array of integers beside
+    them, with the smallest and the largest integer of that array."""
     found = leaves(call)
     arrays = [leaf for leaf in found if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iu"]
     for leaf in found:
-        if type(leaf) is Number and isinstance(leaf, int):
+        if type(leaf) is Number and (isinstance(leaf, int) or call[0] in (assign, setitem)):
             for info in {np.iinfo(array.dtype) for array in arrays}:
                 yield leaf.index, int(info.min), int(info.max)
 

@@ -207,14 +207,37 @@ def test_a_list_is_compared_for_two_values(monkeypatch: pytest.MonkeyPatch) -> N
         assert step(np.ones(size), n).tolist() == [n] * size
 
 
-def test_an_integer_that_an_array_does_not_hold_leaves_the_state_of_the_step_as_written() -> None:
+def first(small: Any, n: Any) -> Any:
+    small = small * 1
+    small[0] = n
+    return small
+
+
+def listed(small: Any, n: Any) -> Any:
+    small = small * 1
+    small[[0]] = n
+    return small
+
+
+@pytest.mark.parametrize(
+    ("function", "numbers"),
+    [
+        (lambda small, n: small * n, (1, 2, 3, 300, 4)),
+        (first, (1, 2, 3, 300, 4)),
+        (first, (1.0, 2.5, -3.5, INF, NAN, 1e10, 4.0)),
+        (listed, (1.0, 2.5, -3.5, INF, NAN, 4.0)),
+    ],
+)
+def test_numbers_that_integers_do_not_hold_leave_the_state_of_the_step_as_written(
+    function: Callable[..., Any], numbers: tuple[Any, ...]
+) -> None:
     def found(compiled: Callable[[Any], Any]) -> list[Any]:
         drop, steps = nn.Dropout(0.5), list[Any]()
-        step = compiled(lambda x, small, n: (drop(x), small * n, nnmpi.rand(2)))
-        for n in 1, 2, 3, 300, 4:
+        step = compiled(lambda x, small, n: (drop(x), function(small, n), nnmpi.rand(2)))
+        for n in numbers:
             try:
                 steps.append(results(step(np.ones(8, "float32"), np.ones(2, "int8"), n)))
-            except OverflowError as error:
+            except (OverflowError, ValueError) as error:
                 steps.append(str(error))
         return steps
 
