@@ -121,8 +121,8 @@ class StepReplay:
 
 
 def _limits(call: Any) -> Iterator[tuple[int, int, int]]:
-    """Yields the places of those Numbers of a call that have to fit into an array of integers beside
-    them, with the smallest and the largest integer of that array."""
+    """Yields the places of those Numbers of a call that have to fit into an array of integers
+    beside them, with the smallest and the largest integer of that array."""
     found = leaves(call)
     arrays = [leaf for leaf in found if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iu"]
     for leaf in found:
