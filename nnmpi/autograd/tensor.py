@@ -226,7 +226,8 @@ class Tensor(TorchNames):
             precision.add_to(self.grad_array, vjp(g, None))
             return
         target = backend.xp_of(self.operand).empty_like(self.array)
-        if (new := vjp(g, target)) is not target:
+        out = target if target.flags.c_contiguous else None  # vjps write in C order
+        if (new := vjp(g, out)) is not target:
             target[...] = new  # a copy: it may be g itself (as of add), which other tensors get too
         self.grad_array = target
 

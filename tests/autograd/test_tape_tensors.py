@@ -321,3 +321,11 @@ def test_an_axis_that_a_number_lacks_is_out_of_bounds() -> None:
     for method in ("sum", "mean"):
         with pytest.raises(ValueError, match="axis 5 is out of bounds"):
             getattr(nnmpi.tensor(3.0), method)(5)
+
+
+def test_a_leaf_in_fortran_order_gets_its_gradient() -> None:
+    x = np.arange(8, dtype="float32").reshape(2, 4)
+    w = nnmpi.from_numpy(np.ones((3, 4), "float32", order="F")).requires_grad_()
+    apply(linear.linear, Tensor(x), w, None).sum().backward()
+    assert w.grad is not None
+    assert w.grad.tolist() == [x.sum(0).tolist()] * 3
