@@ -123,12 +123,12 @@ class StepReplay:
 def _limits(call: Any) -> Iterator[tuple[int, int, int]]:
     """Yields the places of those Numbers of a call that have to fit into an array of integers
     beside them, with the smallest and the largest integer of that array."""
-    found = leaves(call)
-    arrays = [leaf for leaf in found if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iu"]
-    for leaf in found:
-        if type(leaf) is Number and (isinstance(leaf, int) or call[0] in (assign, setitem)):
+    parts = leaves(call)
+    arrays = [part for part in parts if isinstance(part, np.ndarray) and part.dtype.kind in "iu"]
+    for part in parts:
+        if type(part) is Number and (isinstance(part, int) or call[0] in (assign, setitem)):
             for info in {np.iinfo(array.dtype) for array in arrays}:
-                yield leaf.index, int(info.min), int(info.max)
+                yield part.index, int(info.min), int(info.max)
 
 
 def texts_of(numbers: Sequence[Any]) -> tuple[str, ...]:
