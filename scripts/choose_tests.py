@@ -108,8 +108,7 @@ def law_of(row: str) -> str:
 
 def chosen(costs: dict[str, float], lines: dict[str, int]) -> set[str]:
     """The quick tests."""
-    quick = {test for test, seconds in costs.items() if seconds <= CHEAP}
-    quick |= ALWAYS | FINDERS
+    quick = {test for test, seconds in costs.items() if seconds <= CHEAP} | ALWAYS | FINDERS
     reached = lines.get("", 0)
     for test in quick:
         reached |= lines.get(test, 0)

@@ -219,12 +219,11 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("folder", type=Path, help="what scripts/choose_tests has recorded")
     p.add_argument("--count", type=int, default=300, help="how many faults")
-    p.add_argument("--first", type=int, default=0, help="the first of them, as a number from 0")
     p.add_argument("--jobs", type=int, default=2, help="how many at a time")
     p.add_argument("--seconds", type=float, default=40, help="processor time of tests for a fault")
     p.add_argument("--out", type=Path, help="a file for results, a JSON object a line")
     options = p.parse_args()
-    drawn = sample(options.count, ROOT)[options.first :]
+    drawn = sample(options.count, ROOT)
     commit = (options.folder / "commit").read_text(encoding="utf-8").strip()
     lines = lines_since(commit, (each.file for each in drawn))
     mutations = [each for each in drawn if each.line in lines[each.file].values()]

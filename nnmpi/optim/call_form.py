@@ -48,10 +48,12 @@ class CallForm:
         changed = {k for k, last in enumerate(self._last) if texts[k] != last}
         self._last = texts
         for k in sorted(changed.difference(self._inputs, self._constants)):
-            if (tried := _tried(record, more := sorted((*self._inputs, k)))) is None:
+            inputs = sorted((*self._inputs, k))
+            tried = _tried(record, inputs)
+            if tried is None:
                 self._constants.add(k)
             else:
-                self._inputs, step = more, tried
+                self._inputs, step = inputs, tried
                 self.lists.clear()  # there this number is a constant
         if step is None and self._inputs:
             step = _tried(record, self._inputs)

@@ -161,22 +161,7 @@ def record_step(
     arguments `args` and `named`, and returns the recorded calls of kernels as a RecordedStep.
     `code` lists the modules and parameters that the step uses. Those numbers among the arguments
     whose places are in `free` are inputs of the recording, as arrays are."""
-    stand_ins, inputs, roots = StandIns(), list[Any](), RootCalls(code)
-    known = dict[int, tuple[Any, Any]]()  # an argument may be there twice
-    numbers, place = Numbers(), count()
-
-    def stand_in(value: Any) -> Any:
-        if type(value) in NUMBERS and next(place) in free:
-            return numbers.new(value)
-        if not isinstance(value, Tensor | np.ndarray):
-            return value
-        if id(value) not in known:
-            array = meta.like(array_of_argument(value))
-            known[id(value)] = array, Tensor(array) if isinstance(value, Tensor) else array
-        array, stand = known[id(value)]
-        inputs.append(array)
-        return stand
-
+    stand_ins, arguments, roots = StandIns(), _Arguments(free), RootCalls(code)
     present = [p.has_grad for p in code.parameters]
 
     def note_gradients() -> None:
@@ -190,7 +175,7 @@ def record_step(
         note_gradients()
         log_call(optimizer.step, lr_factor=lr_factor)
 
-    given = mapped(stand_in, (tuple(args), named))
+    given = mapped(arguments.stand_in, (tuple(args), named))
     of_arguments = _described(given)
     outside = _OutsidePass(0, None, LOCAL, True, None, roots.around)
     outside.keys, outside.draws = [], roots.draws
@@ -213,7 +198,7 @@ def record_step(
             assigned() and "assigns a buffer instead of writing into it",
             any(call.function is refused for call in calls)
             and "reads values, and goes on if that is refused",
-            not written.isdisjoint(id(owner(array)) for array in inputs)
+            not written.isdisjoint(id(owner(array)) for array in arguments.arrays)
             and "writes into an argument",
             of_arguments != _described(given) and "changes an argument",
             # `**` of NumPy takes other functions for some exponents, such as 2.0
@@ -221,6 +206,54 @@ def record_step(
             and "raises to a number that differs from call to call",
         )
         note_gradients()
+    _check_result(result)
+    outputs = [array_of_argument(leaf) for leaf in leaves(result) if is_computed(leaf)]
+    calls = checks_first([call for call in calls if call.function is not uses], arguments.arrays)
+    arrays = {id(array) for stand_in, array in stand_ins.pairs if id(stand_in) in written}
+    changed = [p for p in code.parameters if id(p.operand) in arrays]
+    return RecordedStep(
+        calls,
+        stand_ins.pairs,
+        arguments.arrays,
+        roots,
+        result,
+        outputs,
+        made,
+        changed,
+        arguments.numbers,
+    )
+
+
+class _Arguments:
+    """Stand-ins for the arguments of a step: arrays without data, and Numbers for the numbers whose
+    places among all numbers are in `free`.
+
+    arrays    the arrays without data, one for each place at which an argument has an array
+    numbers   the Numbers
+    """
+
+    def __init__(self, free: Collection[int]) -> None:
+        self.arrays, self.numbers = list[Any](), Numbers()
+        self._free, self._place = free, count()
+        self._known = dict[int, tuple[Any, Any]]()  # an argument may be there twice
+
+    def stand_in(self, value: Any) -> Any:
+        """Returns what the recorded step gets in place of a part of an argument."""
+        if type(value) in NUMBERS and next(self._place) in self._free:
+            return self.numbers.new(value)
+        if not isinstance(value, Tensor | np.ndarray):
+            return value
+        if id(value) not in self._known:
+            array = meta.like(array_of_argument(value))
+            stand = Tensor(array) if isinstance(value, Tensor) else array
+            self._known[id(value)] = array, stand
+        array, stand = self._known[id(value)]
+        self.arrays.append(array)
+        return stand
+
+
+def _check_result(result: Any) -> None:
+    """Refuses to record a step that returns what is neither plain nor computed by it."""
     for leaf in leaves(result):
         is_result = is_plain(leaf) or (is_computed(leaf) and not isinstance(leaf, Parameter))
         kind = type(leaf).__name__
@@ -228,12 +261,6 @@ def record_step(
             not is_result
             and f"returns a {kind}, which it does not compute from its arguments and parameters"
         )
-    outputs = [array_of_argument(leaf) for leaf in leaves(result) if is_computed(leaf)]
-    calls = checks_first([call for call in calls if call.function is not uses], inputs)
-    arrays = {id(array) for stand_in, array in stand_ins.pairs if id(stand_in) in written}
-    changed = [p for p in code.parameters if id(p.operand) in arrays]
-    facts_of_result = result, outputs, made, changed
-    return RecordedStep(calls, stand_ins.pairs, inputs, roots, *facts_of_result, numbers)
 
 
 def _refuse_where(*reasons: str | Literal[False]) -> None:

@@ -47,10 +47,11 @@ def as_constant(value: MetaArray, operands: Sequence[Any]) -> Any:
     floats = {x.dtype for x in arrays if x.dtype.kind not in "biu"}
     if value.dtype.kind == "f" and not floats:
         floats = {np.dtype(np.float32)}
-    found = floats or {x.dtype for x in arrays if x.dtype.kind != "b"} or {value.dtype}
-    dtype = next(iter(found))
-    if len(found) > 1 or (floats and dtype.itemsize == 2):
-        refuse(f"an op of a scalar of NumPy and a tensor of type {' or '.join(map(str, found))}")
+    dtypes = floats or {x.dtype for x in arrays if x.dtype.kind != "b"} or {value.dtype}
+    dtype = next(iter(dtypes))
+    if len(dtypes) > 1 or (floats and dtype.itemsize == 2):
+        types = " or ".join(sorted(map(str, dtypes)))
+        refuse(f"an op of a scalar of NumPy and a tensor of type {types}")
     if floats and value.dtype != dtype:
         value = value.astype(np.float64, copy=False)  # as a Python number, also a large integer
     return value.astype(dtype, copy=False)

@@ -49,10 +49,10 @@ class Numbers:
         UnlikeError if one that is computed has another type than in the log."""
         values = [*given]
         for function, operands, kind in self._computed:
-            found = function(*[values[x.index] if type(x) is Number else x for x in operands])
-            if type(found) is not kind:
+            value = function(*[values[x.index] if type(x) is Number else x for x in operands])
+            if type(value) is not kind:
                 raise UnlikeError
-            values.append(found)
+            values.append(value)
         return values
 
 
@@ -89,9 +89,7 @@ class Number:
     def __class__(self) -> Any:
         return type(self.example)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        return MetaArray.__array_ufunc__(None, ufunc, method, *inputs, **options)  # type: ignore[arg-type]
-
+    __array_ufunc__ = MetaArray.__array_ufunc__  # which looks at the operands alone
     __add__, __radd__ = _operator(operator.add), _operator(operator.add, True)
     __sub__, __rsub__ = _operator(operator.sub), _operator(operator.sub, True)
     __mul__, __rmul__ = _operator(operator.mul), _operator(operator.mul, True)
