@@ -68,6 +68,12 @@ def test_the_type_of_an_index_does_not_matter(dtype, to):
         assert np.array_equal(to_host(drawn), keyed.bits(KEY, large, large))
 
 
+def test_flat_numbers_are_those_of_the_first_row():
+    """The compiled hash draws them."""
+    want = keyed.uniform(KEY, np.arange(1000), ROW)
+    np.testing.assert_array_equal(keyed.flat_uniform(KEY, 1000), want)
+
+
 def test_index_and_row_are_not_modified():
     index, row = np.arange(10, dtype="uint32"), np.arange(10, dtype="uint32")
     keyed.normal(KEY, index, row)
