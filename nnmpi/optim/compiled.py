@@ -34,8 +34,8 @@ from nnmpi.arrays.meta.shapes import addresses_filled_with
 from nnmpi.autograd import Tensor
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, ParameterData
-from nnmpi.nn.pass_list import FILLS
 from nnmpi.nn.passes import KEY_WITH_GRADIENT, key_of_context
+from nnmpi.nn.record import FILLS
 from nnmpi.nn.users_code import UnfitError, compared, is_plain
 from nnmpi.optim.call_form import CallForm
 from nnmpi.optim.recorded_step import NUMBERS, RecordedStep, UnrecordedError, record_step

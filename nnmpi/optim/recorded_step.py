@@ -30,7 +30,8 @@ from nnmpi.autograd.recording import recording
 from nnmpi.nn.graph import leaves, mapped
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.pass_list import (
+from nnmpi.nn.passes import LOCAL, current_pass
+from nnmpi.nn.record import (
     KeyedPass,
     RecordedKey,
     StandIns,
@@ -39,7 +40,6 @@ from nnmpi.nn.pass_list import (
     uses,
     without_data,
 )
-from nnmpi.nn.passes import LOCAL, current_pass
 from nnmpi.nn.seeding import SeedState, seed_state
 from nnmpi.nn.users_code import compared, is_plain
 from nnmpi.optim.optimizer import Optimizer, instead_of_step

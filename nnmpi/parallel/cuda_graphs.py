@@ -26,8 +26,8 @@ from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tensor import Tensor
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.pass_list import KeyedPass, RecordedKey, RecordedPass
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats, current_pass
+from nnmpi.nn.record import KeyedPass, RecordedKey, RecordedPass
 from nnmpi.parallel.step.ports import LossSink, Samples, Stage, pauses
 from nnmpi.parallel.step.replay import Memory
 from nnmpi.parallel.step.stage_lists import MicroBatch

@@ -21,7 +21,7 @@ from nnmpi.arrays.meta.memory_plan import (
     plan,
     plan_in_parts,
 )
-from nnmpi.nn.pass_list import Recording, record
+from nnmpi.nn.record import Recording, record
 
 rng = np.random.default_rng(0)
 

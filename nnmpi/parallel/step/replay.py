@@ -22,8 +22,8 @@ from nnmpi.arrays.meta.memory_plan import (
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.pass_list import PassList, join_moments, ready, sum_over_ranks, uses
 from nnmpi.nn.passes import BatchStats
+from nnmpi.nn.record import PassList, join_moments, ready, sum_over_ranks, uses
 from nnmpi.parallel.step.buffers import Received
 from nnmpi.parallel.step.ports import JoinedOutputs
 

@@ -23,7 +23,6 @@ from nnmpi.autograd import Tensor
 from nnmpi.data.inputs import like, parts
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.pass_list import FILLS, PassList, Recording, record, same_calls
 from nnmpi.nn.passes import (
     KEY_OF_MODULE,
     KEY_OF_PARAMETER,
@@ -33,6 +32,7 @@ from nnmpi.nn.passes import (
     ReplayStats,
     key_of_context,
 )
+from nnmpi.nn.record import FILLS, PassList, Recording, record, same_calls
 from nnmpi.nn.registries import buffers_of
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.users_code import ReadValues, UnfitError, foreign, name_of
