@@ -110,6 +110,8 @@ class Pass(NamedTuple):
     batch    the number of samples of the whole batch, on all ranks; None: the samples of the input
     around   a function that is called as around(module, forward, *args) in place of each `forward`,
              while the graph of a model is recorded
+    again    True in the second run of a function that runs again in the backward pass (activation
+             checkpointing)
     """
 
     step: int
@@ -118,6 +120,11 @@ class Pass(NamedTuple):
     counted: bool = True
     batch: int | None = None
     around: Callable[..., Any] | None = None
+    again: bool = False
+
+    def is_in_first(self, steps: int) -> bool:
+        """Returns True if this pass belongs to one of the first `steps` steps."""
+        return self.step < steps
 
     def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
         """Returns the key from which random numbers for a purpose, such as "dropout", are drawn in

@@ -84,7 +84,7 @@ class _Repeat:
         self._types = types and types.afresh()
         self._stats, self._record = ReplayStats(current.batch_stats), record
         self._pass = current._replace(batch_stats=self._stats)
-        self._is_checked = current.step < CHECKED_STEPS
+        self._is_checked = current.is_in_first(CHECKED_STEPS)
 
     def first(self, function: Callable[[], Any]) -> Any:
         """Runs the function for the first time, in the forward pass."""
@@ -127,7 +127,8 @@ class _Repeat:
         """Runs the function again in the backward pass, and returns the autograd node of its
         result. New nodes get numbers just below that of `node`, which replaced the nodes of the
         first run, so that the backward pass visits them next."""
-        tokens = current_pass.set(self._pass._replace(counted=True)), recording.set(self._record)
+        second = self._pass._replace(counted=True, again=True)
+        tokens = current_pass.set(second), recording.set(self._record)
         of_types = self._set_types()
         self._stats.replay()
         began = tick()

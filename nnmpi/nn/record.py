@@ -104,10 +104,11 @@ class RecordedPass(Protocol):
         pass."""
 
 
-def uses(p: Parameter) -> None:
+def uses(p: Parameter, again: bool) -> None:
     """A marker in a recorded list of calls; it does nothing when it is called. It says that calls
-    after it read the values of p. With ZeRO 3, which gathers values unit by unit, a replay finds by
-    these markers the call at which each unit begins."""
+    after it read the values of p; with `again`, to run a function a second time in the backward
+    pass (activation checkpointing). With ZeRO 3, which gathers values unit by unit, a replay finds
+    by these markers the call at which each unit begins."""
 
 
 def ready(p: Parameter) -> None:
@@ -136,6 +137,10 @@ class KeyedPass(Pass):
         words = new_array([4], np.uint32)
         self.keys.append(RecordedKey(seed, purpose, names, words))
         return keyed.Key(*(words[i, ...] for i in range(4)))
+
+    def is_in_first(self, steps: int) -> bool:
+        """Returns False, since the recording is for steps of any number."""
+        return False
 
     @property
     def step(self) -> NoReturn:
@@ -211,7 +216,8 @@ class _StandInStore(SingleStore):
         self._p = p
 
     def value(self, i: int) -> Array:
-        log_call(uses, self._p)
+        current = current_pass.get()
+        log_call(uses, self._p, current is not None and current.again)
         return super().value(i)
 
 

@@ -1,7 +1,7 @@
 """Records a step of a user's training loop (`nnmpi.compile`) as a list of kernel calls on arrays
 without data, which `step_replay.py` replays. `compiled.py` decides which list is replayed."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain, count, repeat
 from operator import setitem
@@ -62,14 +62,21 @@ class RootCalls:
     recorded. Each such call is a Pass by itself, with its own random numbers.
 
     calls  a list of pairs (module, whether its call counts as a pass)
-    keys   for each key of random numbers: the key, the module that used it, and how many earlier
-           calls of this module count as passes
     draws  arrays for the keys of random tensors, which a replay fills
     """
 
     def __init__(self, code: StepCode) -> None:
         self._known, self.calls = {*code.all_modules}, list[tuple[Module, bool]]()
-        self.keys, self.draws = list[tuple[RecordedKey, Module, int]](), list[Any]()
+        self._passes = list[tuple[list[RecordedKey], Module, int]]()
+        self.draws = list[Any]()
+
+    @property
+    def keys(self) -> Iterator[tuple[RecordedKey, Module, int]]:
+        """For each key of random numbers: the key, the module that used it, and how many earlier
+        calls of this module count as passes. Known when the step is recorded, since functions that
+        run again in the backward pass (activation checkpointing) use keys then."""
+        for keys, module, earlier in self._passes:
+            yield from ((key, module, earlier) for key in keys)
 
     def around(self, module: Module, forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
         """Calls the forward method of a module in a Pass of its own (with its own random numbers),
@@ -88,7 +95,7 @@ class RootCalls:
             # a loss overrides the method that counts passes
             counts = type(module).__call__ is Module.__call__
             self.calls.append((module, counts and (module.training or last.counted)))
-            self.keys += [(key, module, earlier) for key in current.keys]
+            self._passes.append((current.keys, module, earlier))
             current_pass.reset(token)
 
 

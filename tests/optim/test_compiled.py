@@ -14,6 +14,7 @@ from helpers.training.steps import Made, bits, digits, mlp, results
 import nnmpi
 from nnmpi import Tensor, nn, optim
 from nnmpi.optim.compiled import CompiledStep
+from nnmpi.utils.checkpoint import checkpoint
 
 
 def plain() -> Made:
@@ -157,7 +158,10 @@ class Centred(nn.Module):
 
 
 def centred() -> Made:
-    model = nn.Sequential(Centred(), nn.Linear(6, 3))
+    return trained(nn.Sequential(Centred(), nn.Linear(6, 3)))
+
+
+def trained(model: nn.Module) -> Made:
     optimizer = optim.SGD(model.parameters(), lr=0.1)
 
     def step(x: Any, y: Any) -> Tensor:
@@ -170,9 +174,23 @@ def centred() -> Made:
     return step, [model], [optimizer]
 
 
+class Again(nn.Module):
+    """Runs dropout and a layer again in the backward pass."""
+
+    def __init__(self) -> None:
+        self.dropped = nn.Sequential(nn.Dropout(0.4), nn.Linear(6, 6), nn.Tanh(), nn.Dropout(0.4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.dropped, x)
+
+
+def repeated() -> Made:
+    return trained(nn.Sequential(nn.Linear(6, 6), Again(), nn.Linear(6, 3)))
+
+
 STEPS = {
     f.__name__: f
-    for f in (plain, clipped, drawing, noisy, adversarial, in_a_class, by_hand, centred)
+    for f in (plain, clipped, drawing, noisy, adversarial, in_a_class, by_hand, centred, repeated)
 }
 
 

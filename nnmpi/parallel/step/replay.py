@@ -59,6 +59,8 @@ class PlannedPass:
                 pass can stop)
     absent      the parameters that may not be in memory while each unit runs, since with ZeRO 3
                 parameters take turns there (see `StageUnits`)
+    unrepeated  those of `absent` that a function which runs again in the backward pass of each unit
+                may not read either
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class PlannedPass:
         in_flight: int = 1,
         units: Sequence[Collection[Parameter]] = ((),),
         absent: Sequence[Collection[Parameter]] = ((),),
+        unrepeated: Sequence[Collection[Parameter]] = ((),),
     ) -> None:
         self.passes, calls = passes, passes.calls
         written = *passes.inputs, *(key.words for key in passes.keys)  # before the first call
@@ -80,7 +83,7 @@ class PlannedPass:
         starts = 0, passes.backward, passes.second
         self.kept, self.scratch = plan_in_parts(alive, starts, in_flight)
         self.calls = sum(call.function is not uses for call in calls)
-        self.slices = _slices(passes, units, absent)
+        self.slices = _slices(passes, units, absent, unrepeated)
 
     def replay(self, memory: "Memory") -> "Replay":
         """Returns an object that runs this pass in memory that no micro-batch uses now; the memory
@@ -285,6 +288,7 @@ def _slices(
     passes: PassList,
     of_units: Sequence[Collection[Parameter]],
     absent: Sequence[Collection[Parameter]],
+    unrepeated: Sequence[Collection[Parameter]],
 ) -> Slices:
     """Divides the calls of a recorded pass (`passes`) among the units of the stage (its parts,
     usually layers).
@@ -292,25 +296,29 @@ def _slices(
     In the forward pass, a unit ends before a parameter of a later unit is used; in the backward
     pass, where all gradients of its parameters are final: of_units[u] are the parameters of unit u.
     With ZeRO 3 parameters take turns in memory, and absent[u] are those that may not be there while
-    unit u runs: then unit u ends before the first use of one of these.
+    unit u runs: then unit u ends before the first use of one of these. For a use in a function that
+    runs again in the backward pass, unrepeated[u] takes the place of absent[u].
     """
     begin = passes.second if passes.halves else passes.backward
     forward, second = range(passes.backward), range(begin, len(passes.calls))
-    first, downwards = range(passes.backward, begin), absent[::-1]
+    first, downwards = range(passes.backward, begin), (absent[::-1], unrepeated[::-1])
     if any(absent):
-        later, ends = absent, _before(passes, second, downwards)
+        later, ends = absent, _before(passes, second, *downwards)
     else:
         later = [frozenset[Parameter]().union(*of_units[u:]) for u in range(1, len(of_units) + 1)]
         ends = _behind(passes, second, of_units)
     return Slices(
-        _cut(forward, _before(passes, forward, later)),
-        _cut(first, _before(passes, first, downwards) if first else ()),
+        _cut(forward, _before(passes, forward, later, later)),
+        _cut(first, _before(passes, first, *downwards) if first else ()),
         _cut(second, ends),
     )
 
 
 def _before(
-    passes: PassList, calls: range, others: Sequence[Collection[Parameter]]
+    passes: PassList,
+    calls: range,
+    others: Sequence[Collection[Parameter]],
+    unrepeated: Sequence[Collection[Parameter]],
 ) -> Sequence[int]:
     """Divides the calls of a forward pass, or of all or half of a backward pass, among the units of
     a stage (parts, usually layers). Returns, for each unit except the first, the index in
@@ -318,12 +326,13 @@ def _before(
 
     others[k] has parameters that unit k, counted in the order of this pass, never uses: the first
     use of one of them ends unit k and begins unit k + 1. If no call uses any of them, unit k has
-    all the remaining calls, and the later units have none.
+    all the remaining calls, and the later units have none. For a use by a function that runs again,
+    unrepeated[k] takes the place of others[k].
     """
-    begins, left = list[int](), [*others[:-1]]
+    begins, left = list[int](), [*zip(others[:-1], unrepeated[:-1], strict=True)]
     for k in calls:
         call = passes.calls[k]
-        while left and call.function is uses and call.args[0] in left[0]:
+        while left and call.function is uses and call.args[0] in left[0][call.args[1]]:
             begins.append(k)
             del left[0]
     return begins + [calls.stop] * len(left)

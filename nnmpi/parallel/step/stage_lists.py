@@ -356,7 +356,8 @@ class StageLists:
             return None
         if not all(same_calls(passes[0].calls, other.calls) for other in passes[1:]):
             self.reason = self.reason or "two recordings of a pass differ"
-        of_units = self._stage.of_units, self._stage.absent
+        stage = self._stage
+        of_units = stage.of_units, stage.absent, stage.unrepeated
         planned = PlannedPass(passes[0], kind.in_flight, *of_units)
         needed = tuple(p.needs_grad for p in self._parameters)
         if self._trained.setdefault(needed, planned.trained) != planned.trained:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.training.graph_models import GRAPH_MODELS
 from helpers.training.laws_language import VOCABULARY, windows
 from helpers.training.pipelined import Heard, Ran, contents, digits, run
 from helpers.training.transformer_models import Decoder
@@ -56,6 +57,15 @@ RUNS: dict[str, dict[str, Any]] = {
     "gpt with dropout": {**GPT, "dtype": "float32"},
     "gpt in 16 bits": {**GPT, "dtype": "float16"},
     "llama": {"model": "llama:2x2x16", **WORDS},
+    "blocks run again": {**GPT, "recompute": "block"},
+    "attention runs again": {**GPT, "recompute": "selective"},
+    "attention runs again, in 16 bits": {**DECODER, "recompute": "selective", "dtype": "float16"},
+    "blocks with statistics run again": {
+        "build": GRAPH_MODELS["residual cnn"],
+        "recompute": "block",
+        "micro_batches": 3,
+        "steps": 9,
+    },
 }
 RANKS: dict[str, tuple[int, dict[str, Any]]] = {
     "ring": (3, {"model": "mlp:64-12-10", "allreduce": "ring", "bucket_mb": 0.002}),
@@ -137,6 +147,34 @@ RANKS: dict[str, tuple[int, dict[str, Any]]] = {
     "gpt over two ranks": (2, {**GPT, "pp": 2, "cut": "4", "micro_batches": 2}),
     "tp, pipeline": (4, {**DECODER, "tp": 2, "pp": 2, "cut": "4", "micro_batches": 2}),
     "pipelines": (4, {**CNN, "dp": 2, "pp": 2, "cut": "6", "micro_batches": 2}),
+    "blocks with statistics run again": (
+        2,
+        {
+            "build": GRAPH_MODELS["residual cnn"],
+            "recompute": "block",
+            "micro_batches": 3,
+            "steps": 9,
+        },
+    ),
+    "zero 3, blocks run again": (
+        2,
+        {**GPT, "zero": 3, "bucket_mb": 0.001, "micro_batches": 2, "recompute": "block"},
+    ),
+    "zero 3 in halves, a block that is cut runs again": (
+        4,
+        {
+            **GPT,
+            "pp": 2,
+            "cut": "9",
+            "zero": 3,
+            "bucket_mb": 0.001,
+            "micro_batches": 4,
+            "schedule": "zb-h1",
+            "recompute": "block",
+        },
+    ),
+    "cp, attention runs again": (2, {**GPT, "cp": 2, "recompute": "selective"}),
+    "tp, blocks run again": (2, {**GPT, "tp": 2, "recompute": "block"}),
 }
 BY_TAPE: dict[str, tuple[int, dict[str, Any], str]] = {
     "tp, samples": (
