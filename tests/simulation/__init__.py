@@ -13,7 +13,7 @@
     exhaustive  the cases with one death at every operation, noticed in each way
     shrink      the smallest case that fails in the same way
     mutants     defects that cases have to find, and the search for such cases
-    mutant_table  all of them, each with the case that finds it
+    mutant_table  all of them, in mutant_table.toml, each with the case that finds it
 
 A failure is repeated by `scripts/explore --seed N`.
 """

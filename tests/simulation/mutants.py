@@ -99,16 +99,13 @@ def _mutated_code(function: Any, mutant: Mutant) -> CodeType:
     """The code of a function with the text of a mutant replaced, which notes that it is reached."""
     text = textwrap.dedent(inspect.getsource(function))
     text = text[text.index("def ") :]  # without decorators
-    found = text.count(mutant.old)
-    if found != 1:
-        raise ValueError(f"{mutant.name}: {mutant.old!r} is {found} times in {mutant.function[1]}")
-    before = text[: text.index(mutant.old)].rpartition("\n")[2]
-    margin = before[: len(before) - len(before.lstrip())]
-    line = 1 + text[: text.index(mutant.old)].count("\n")
-    first, *rest = mutant.new.split("\n")
-    text = text.replace(mutant.old, "\n".join([first, *(margin + more for more in rest)]))
-    tree = ast.parse(text)
-    _note_line(tree.body, line)
+    before, _, _ = text.partition(mutant.old.partition("\n")[0])
+    margin = "\n" + " " * (len(before) - len(before.rstrip(" ")))
+    old, new = (side.replace("\n", margin) for side in (mutant.old, mutant.new))
+    if text.count(old) != 1:
+        raise ValueError(f"{mutant.name}: {old!r} is not once in {mutant.function[1]}")
+    tree = ast.parse(text.replace(old, new))
+    _note_line(tree.body, 1 + before.count("\n"))
     free = function.__code__.co_freevars
     source = (
         "from __future__ import annotations\n"
