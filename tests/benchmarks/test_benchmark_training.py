@@ -2,14 +2,13 @@
 
 import importlib.util
 import json
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 from helpers.benchfiles import BENCHMARKS
-from helpers.mpijob import environment
+from helpers.programs import printed, python
 
 LOSSES = f"""
 import json, sys
@@ -28,9 +27,7 @@ PACKAGES = {"T+": "torch", "JAX": "jax"}
 @cache
 def losses(subject: str) -> dict[str, list[float]]:
     """The losses of the first three steps, from a process of its own."""
-    words = [sys.executable, "-c", LOSSES, subject]
-    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, env=environment({}))
-    found: dict[str, list[float]] = json.loads(done.stdout)
+    found: dict[str, list[float]] = json.loads(printed(LOSSES, subject))
     return found
 
 
@@ -51,15 +48,8 @@ def test_the_library_of_another_python_is_timed_and_named_by_its_version(tmp_pat
     torch = pytest.importorskip("torch")
     rows = tmp_path / "rows.json"
     flags = f"--cases W3 --subjects nnmpi,T --rounds 1 --seconds 0.001 --other {sys.executable}"
-    done = subprocess.run(
-        [sys.executable, BENCHMARKS / "training.py", *flags.split(), "--json", rows],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        env=environment({}),
-    )
-    assert done.returncode == 0, done.stderr
+    done = python(BENCHMARKS / "training.py", *flags.split(), "--json", rows, timeout=280)
+    assert done.status == 0, done.err
     measured = [row for row in json.loads(rows.read_text()) if row["benchmark"] == "training"]
     subjects = ["nnmpi", "T", f"T {torch.__version__}"]
     assert [row["subject"] for row in measured] == subjects
@@ -78,10 +68,7 @@ print(json.dumps({{case: operations(case) for case in WORKLOADS}}))
 
 def test_operations_of_a_step_are_counted() -> None:
     """Multiply-adds of forward passes, and of W2's and W7's first layers, which need no dx."""
-    done = subprocess.run(
-        [sys.executable, "-c", COUNTS], check=True, stdout=subprocess.PIPE, env=environment({})
-    )
-    found = json.loads(done.stdout)
+    found = json.loads(printed(COUNTS))
     first, others = 128 * 784 * 1024, 128 * (1024 * 1024 + 1024 * 10)
     assert found["W2"] == 2 * (2 * first + 3 * others)
     down = 64 * 14 * 14 * 32 * 9, 64 * 7 * 7 * 64 * 32 * 9

@@ -2,14 +2,14 @@
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from helpers.benchfiles import BENCHMARKS
-from helpers.mpijob import environment, launcher, run
+from helpers.mpijob import launcher, run
+from helpers.programs import python
 
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -80,17 +80,9 @@ def test_a_script_measures_all_that_it_compares(case: Case, tmp_path: Path) -> N
         flags += ["--plot", str(tmp_path / "rows.png")]
     if case.ranks:
         done = run(case.ranks, script, *flags, timeout=250)
-        assert done.status == 0, done.err
     else:
-        job = subprocess.run(
-            [sys.executable, script, *flags],
-            check=False,
-            env=environment({}),
-            capture_output=True,
-            text=True,
-            timeout=280,
-        )
-        assert job.returncode == 0, job.stderr
+        done = python(script, *flags, timeout=280)
+    assert done.status == 0, done.err
     rows: list[dict[str, Any]] = json.loads(out.read_text())
     assert case.subjects <= {row.get(case.by) for row in rows}
     assert all(row["seconds"] > 0 for row in rows if "ratio" in row and "seconds" in row)

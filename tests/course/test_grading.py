@@ -1,13 +1,11 @@
 """The command `nnmpi course`: what it writes, prints and never waits for."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from helpers.mpijob import ROOT
+from helpers.programs import python
 
 from classroom.check import COURSE
 from nnmpi import course
@@ -157,13 +155,12 @@ def test_what_cannot_be_done_is_one_line(
 
 def test_an_installed_package_has_the_assignments_but_no_solutions(tmp_path: Path) -> None:
     lib = tmp_path / "lib"
-    build = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", lib]
-    env = {**os.environ, "NNMPI_BUILD": "none", "PYTHONPATH": str(lib)}
-    subprocess.run(build, cwd=ROOT, env=env, check=True, capture_output=True, timeout=200)
+    build = ("setup.py", "-q", "build_py", "--build-lib", lib)
+    assert python(*build, folder=ROOT, NNMPI_BUILD="none").status == 0
     shipped = {path.name for path in (lib / "nnmpi" / "assignments").rglob("*") if path.is_file()}
     assert {"README.md", "adapters.py", "checks.py", "grading.py"} <= shipped
     assert not {"mutants.py", "all-reduce.py"} & shipped
     for arguments in (["new", "all-reduce", "work"], ["check", "work", "--only", "crossover"]):
-        command = [sys.executable, "-P", "-m", "nnmpi", "course", *arguments]
-        done = subprocess.run(command, check=False, cwd=tmp_path, env=env, stdout=-1, timeout=200)
-    assert b"crossover is not written yet" in done.stdout
+        command = ("-P", "-m", "nnmpi", "course", *arguments)
+        done = python(*command, folder=tmp_path, PYTHONPATH=str(lib))
+    assert "crossover is not written yet" in done.out

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -77,9 +77,16 @@ def run(
     return ended
 
 
-def outcome_of(command: list[str], env: Mapping[str, str], timeout: float) -> Ended:
+def outcome_of(
+    command: Sequence[str | os.PathLike[str]],
+    env: Mapping[str, str],
+    timeout: float = 200,
+    folder: Path | None = None,
+) -> Ended:
+    """How a command ended that was started in a folder, by default in this one."""
     with subprocess.Popen(
         command,
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

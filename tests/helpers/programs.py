@@ -1,12 +1,24 @@
 """Runs short programs in a Python of their own."""
 
-import subprocess
+import os
 import sys
+from pathlib import Path
+
+from helpers.mpijob import Ended, environment, outcome_of
 
 
-def printed(program: str) -> str:
-    """What a program prints; it fails if the program does, whose errors are shown with the test."""
-    run = subprocess.run(
-        [sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True, timeout=120
-    )
-    return run.stdout.strip()
+def printed(program: str, *arguments: str) -> str:
+    """What a program prints, which has to end well."""
+    done = python("-c", program, *arguments)
+    assert done.status == 0, done.err
+    return done.out.strip()
+
+
+def python(
+    *arguments: str | os.PathLike[str],
+    folder: Path | None = None,
+    timeout: float = 200,
+    **added: str,
+) -> Ended:
+    """How `python *arguments` ended, with variables added to the environment."""
+    return outcome_of([sys.executable, *arguments], environment(added), timeout, folder)

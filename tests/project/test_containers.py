@@ -3,12 +3,11 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from helpers.mpijob import ROOT
+from helpers.mpijob import ROOT, Ended, outcome_of
 
 HERE = ROOT / "containers"
 
@@ -17,9 +16,8 @@ def test_the_dockerfile_passes_its_linter() -> None:
     hadolint = Path(sys.executable).parent / "hadolint"
     if not hadolint.exists():
         pytest.skip("hadolint is not installed: the extra `test` has it on Linux, for x86-64")
-    command = [hadolint, "--no-color", HERE / "Dockerfile"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert (run.returncode, run.stdout) == (0, "")
+    run = outcome_of([hadolint, "--no-color", HERE / "Dockerfile"], os.environ, 240)
+    assert (run.status, run.out) == (0, "")
 
 
 @pytest.mark.long
@@ -37,19 +35,17 @@ def test_the_steps_of_an_image_install_what_trains(has_compiler: bool, tmp_path:
     own |= {name: text for name, text in os.environ.items() if name.startswith(("PIP_", "OMPI_"))}
     own |= {"NNMPI_BUILD": "native"} | ({} if has_compiler else {"CC": "/bin/false"})
 
-    def ran(*command: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command, env=own, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=400
-        )
+    def ran(*command: str | Path) -> Ended:
+        return outcome_of(command, own, 400, tmp_path)
 
     built = ran("sh", source / "containers" / "install", source, venv, "")
     if not has_compiler:
-        assert built.returncode == 1
-        assert built.stderr.splitlines()[-1].endswith("install gcc, libc6-dev and Python's headers")
+        assert built.status == 1
+        assert built.err.splitlines()[-1].endswith("install gcc, libc6-dev and Python's headers")
         return
-    assert built.returncode == 0, built.stderr
+    assert built.status == 0, built.err
     own["PATH"] = f"{venv / 'bin'}:{own['PATH']}"
-    assert "two ranks found each other" in ran("nnmpi", "doctor").stdout
+    assert "two ranks found each other" in ran("nnmpi", "doctor").out
     options = ["--model", "iris-mlp", "--data", "iris", "--epochs", "2"]
     trained = ran("mpirun", "--oversubscribe", "-n", "2", "nnmpi", "train", *options)
-    assert (trained.returncode, trained.stdout[-200:].count("done: ")) == (0, 1), trained.stderr
+    assert (trained.status, trained.out[-200:].count("done: ")) == (0, 1), trained.err

@@ -2,12 +2,11 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from helpers.mpijob import run
+from helpers.programs import printed, python
 
 PAGE = (Path(__file__).parents[2] / "docs" / "debugging.md").read_text(encoding="utf-8")
 LATE, ALONE, SOFTSIGN, MINE = re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M)
@@ -30,12 +29,12 @@ def lines(text: str) -> set[str]:
     return set(re.sub(r"for \d+\.\d s", "for T s", text).splitlines())
 
 
-def printed(command: str) -> str:
+def output_of(command: str) -> str:
     """What the job of a page prints, which fails; or a script on its own."""
     words = shlex.split(command)
     at = words.index("python") + 1
     if "mpirun" not in words:
-        return subprocess.check_output([sys.executable, *words[at:]], text=True)
+        return python(*words[at:]).out
     env = dict(word.split("=", 1) for word in words[:at] if word.startswith("NNMPI_"))
     done = run(2, *words[at:], timeout=200, env=env)
     assert done.status == 1
@@ -50,7 +49,7 @@ def test_a_mistake_shows_what_the_page_says(
     (tmp_path / "late.py").write_text(LATE)
     (tmp_path / "alone.py").write_text(ALONE)
     (tmp_path / "mine.py").write_text(MINE)
-    found = printed(command)
+    found = output_of(command)
     shown = SHOWN[command] + REPORT * ("TIMEOUT" in command)
     missing = lines(shown) - lines(found) - {"..."}
     assert {line for line in missing if not re.match(FIRST, line)} == set()
@@ -58,5 +57,4 @@ def test_a_mistake_shows_what_the_page_says(
 
 
 def test_the_gradient_of_the_page_is_wrong() -> None:
-    found = subprocess.check_output([sys.executable, "-c", SOFTSIGN], text=True)
-    assert found.strip() == SOFTSIGN.strip().rpartition("# ")[2]
+    assert printed(SOFTSIGN) == SOFTSIGN.strip().rpartition("# ")[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.mpijob import ROOT, environment
+from helpers.programs import python
 
 from nnmpi import addons, doctor
 from nnmpi.comm.transport import installed
@@ -16,23 +16,17 @@ from nnmpi.comm.transport.installed import Launcher, Library
 
 
 def test_the_command_looks_at_everything_on_this_machine() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "nnmpi.doctor"],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=environment({"PYTHONPATH": str(ROOT)}),
-    )
-    assert done.stderr == ""
-    assert "two ranks found each other" in done.stdout
+    done = python("-m", "nnmpi.doctor")
+    assert done.err == ""
+    assert "two ranks found each other" in done.out
     file = Path(shutil.which("mpirun") or "")
     version = subprocess.run([file, "--version"], check=True, capture_output=True, text=True).stdout
     first = installed.launcher_at(file, version)
     assert first is not None
-    assert f"), {first.version}; two ranks" in done.stdout
-    lines = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
+    assert f"), {first.version}; two ranks" in done.out
+    lines = [line for line in done.out.splitlines() if not line.startswith(" ")]
     assert [name for name in doctor.CHECKS if not any(x.startswith(name) for x in lines)] == []
-    assert (lines[-1] == "all is well") == (done.returncode == 0) == ("-> " not in done.stdout)
+    assert (lines[-1] == "all is well") == (done.status == 0) == ("-> " not in done.out)
 
 
 LIBRARY = Library(Path("/usr/lib/libmpi.so.40"), "Open MPI")

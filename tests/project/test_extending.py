@@ -1,15 +1,13 @@
 """The worked examples of docs/extending: each diff applies, and the tests that it names pass."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.mpijob import ROOT
+from helpers.programs import python
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 DIFFS = {
     path.stem: path.read_text(encoding="utf-8")
@@ -63,9 +61,8 @@ def test_the_page_has_every_diff_with_the_files_that_it_changes() -> None:
 
 def command(name: str) -> tuple[list[str], str]:
     """The files of tests that a diff names, and what `-k` chooses of them."""
-    ((files, words),) = re.findall(
-        r"^\$ python -m pytest -n 0 (.*?) -k \"(.*)\"$", DIFFS[name], re.M
-    )
+    pattern = r'^\$ python -m pytest -n 0 (.*?) -k "(.*)"$'
+    ((files, words),) = re.findall(pattern, DIFFS[name], re.M)
     return files.split(), words
 
 
@@ -85,27 +82,12 @@ def test_the_changes_pass_the_tests_that_they_name(tmp_path: Path) -> None:
         files += of_it
         words.append(chosen)
     build_kernels(tmp_path)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-n",
-            "0",
-            *dict.fromkeys(files),
-            "-k",
-            " or ".join(words),
-        ],
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONPYCACHEPREFIX": ""},
-        capture_output=True,
-        text=True,
-        timeout=850,
-    )
-    assert done.returncode == 0, done.stdout
-    passed = re.search(r"^(\d+) passed", done.stdout, re.M)
-    assert passed is not None, done.stdout
+    options = (*("-m", "pytest", "-n", "0"), *dict.fromkeys(files), "-k", " or ".join(words))
+    own = {"PYTHONPATH": str(tmp_path), "PYTHONPYCACHEPREFIX": ""}
+    done = python(*options, folder=tmp_path, timeout=850, **own)
+    assert done.status == 0, done.out
+    passed = re.search(r"^(\d+) passed", done.out, re.M)
+    assert passed is not None, done.out
     assert int(passed[1]) > 200
 
 
@@ -113,10 +95,6 @@ def build_kernels(root: Path) -> None:
     """For the baseline alone, in the place of all that are there."""
     for compiled in (root / "nnmpi" / "arrays" / "native").glob("*.so"):
         compiled.unlink()
-    subprocess.run(
-        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
-        check=True,
-        cwd=root,
-        env={**os.environ, "NNMPI_BUILD": "baseline"},
-        timeout=850,
-    )
+    command = ("setup.py", "-q", "build_ext", "--inplace")
+    done = python(*command, folder=root, timeout=850, NNMPI_BUILD="baseline")
+    assert done.status == 0, done.err

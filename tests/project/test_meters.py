@@ -1,11 +1,9 @@
 """How much code a reader has to know: it only becomes less. Lower a limit when its meter falls."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from helpers.mpijob import ROOT
+from helpers.programs import python
 
 LOADED = {"loaded": 166, "trainer": 309}
 """The most modules that `import nnmpi` and `nnmpi.Trainer` may load."""
@@ -19,11 +17,9 @@ SEVERAL = 13_410, 244
 
 
 def test_meters_only_fall() -> None:
-    command = [sys.executable, "scripts/meters.py", "--json"]
-    run = subprocess.run(
-        command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, timeout=300
-    )
-    meters = json.loads(run.stdout.splitlines()[-1])
+    run = python("scripts/meters.py", "--json", folder=ROOT, timeout=300)
+    assert run.status == 0, run.err
+    meters = json.loads(run.out.splitlines()[-1])
     print(meters)
     for name, most in LOADED.items():
         assert meters[name] <= most, name

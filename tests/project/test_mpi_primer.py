@@ -2,12 +2,11 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from helpers.mpijob import ROOT, run
+from helpers.programs import python
 
 PAGE = (ROOT / "docs" / "mpi-primer.md").read_text(encoding="utf-8")
 PROGRAMS = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", PAGE, re.S | re.M))
@@ -24,11 +23,10 @@ def test_a_program_prints_what_the_page_shows(command: str, tmp_path: Path) -> N
     (tmp_path / name).write_text(PROGRAMS[name])
     if "mpirun" in words:
         done = run(int(words[words.index("-n") + 1]), tmp_path / name)
-        assert done.status == 0, done.err
-        printed = done.out
     else:
-        printed = subprocess.check_output([sys.executable, tmp_path / name], text=True)
-    assert sorted(printed.splitlines()) == SHOWN[command].splitlines()
+        done = python(tmp_path / name)
+    assert done.status == 0, done.err
+    assert sorted(done.out.splitlines()) == SHOWN[command].splitlines()
 
 
 def test_ranks_that_all_send_a_long_message_first_hang(tmp_path: Path) -> None:

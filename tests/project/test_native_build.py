@@ -2,14 +2,12 @@
 
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-from helpers.mpijob import ROOT
+from helpers.mpijob import ROOT, Ended, outcome_of
+from helpers.programs import python
 
 from nnmpi.arrays import native
 
@@ -26,35 +24,24 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *command: str, **added: str) -> Ended:
     """Python in a folder, whose package comes first."""
     path = os.pathsep.join(map(str, (folder, ROOT / "tests")))
-    env: Mapping[str, str] = {**os.environ, "PYTHONPATH": path, **environment}
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    return python(*command, folder=folder, timeout=600, PYTHONPATH=path, **added)
 
 
 def built(folder: Path) -> list[str]:
-    return sorted(
-        path.name.partition(".")[0]
-        for path in (folder / "nnmpi" / "arrays" / "native").glob("*.so")
-    )
+    files = (folder / "nnmpi" / "arrays" / "native").glob("*.so")
+    return sorted(file.name.partition(".")[0] for file in files)
 
 
 def test_without_a_compiler_numpy_computes(copy: Path) -> None:
     made = run(copy, "setup.py", "build_ext", "--inplace", CC="/no/compiler")
-    assert made.returncode == 0, made.stderr
+    assert made.status == 0, made.err
     assert built(copy) == []
     text = "import nnmpi, nnmpi.arrays.native as n; print(nnmpi.__file__, n.INSTRUCTIONS)"
     found = run(copy, "-c", text)
-    assert found.stdout.split() == [str(copy / "nnmpi" / "__init__.py"), "none"], found.stderr
+    assert found.out.split() == [str(copy / "nnmpi" / "__init__.py"), "none"], found.err
 
 
 @pytest.fixture
@@ -72,11 +59,11 @@ def test_native_builds_one_set_for_a_wheel(copy: Path, stand_in: dict[str, str])
     for file in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, copy)
     in_place = run(copy, "setup.py", "build_ext", "--inplace", **stand_in)
-    assert in_place.returncode == 0, in_place.stderr
+    assert in_place.status == 0, in_place.err
     assert {*others} < {*built(copy)}
     for wanted in ("", "native"):
         made = run(copy, "setup.py", "-q", "bdist_wheel", NNMPI_BUILD=wanted, **stand_in)
-        assert made.returncode == 0, made.stderr
+        assert made.status == 0, made.err
         (wheel,) = (copy / "dist").glob("*.whl")
         names = [Path(name).name for name in ZipFile(wheel).namelist() if name.endswith(".so")]
         sets = {name.partition(".")[0] for name in names}
@@ -89,7 +76,7 @@ def test_native_renews_the_sets_of_a_checkout(copy: Path, stand_in: dict[str, st
     old = copy / "nnmpi" / "arrays" / "native" / f"_{least}.abi3.so"
     old.write_text("of older sources")
     made = run(copy, "setup.py", "build_ext", "--inplace", NNMPI_BUILD="native", **stand_in)
-    assert made.returncode == 0, made.stderr
+    assert made.status == 0, made.err
     assert built(copy) == sorted([f"_{best}", f"_{least}"])
     assert old.read_text() == ""
 
@@ -97,9 +84,8 @@ def test_native_renews_the_sets_of_a_checkout(copy: Path, stand_in: dict[str, st
 @pytest.mark.skipif(GCC is None, reason="there is no gcc")
 @pytest.mark.timeout(620)
 def test_sanitizers_find_nothing(copy: Path) -> None:
-    library = subprocess.run(
-        [str(GCC), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    names = [str(GCC), "-print-file-name=libasan.so"]
+    library = outcome_of(names, os.environ).out.strip()
     if not os.path.isabs(library):
         pytest.skip("gcc has no library of the address sanitizer")
     compiler = copy / "gcc-O0"  # with the -O3 of setup.py it would take eight times as long
@@ -109,15 +95,11 @@ def test_sanitizers_find_nothing(copy: Path) -> None:
     instructions = "avx2" if "avx2" in dict(native.modules()) else "baseline"
     flags["NNMPI_BUILD"] = instructions
     made = run(copy, "setup.py", "build_ext", "--inplace", **flags)
-    assert made.returncode == 0, made.stderr
-    assert built(copy) == [f"_{instructions}"], made.stderr
+    assert made.status == 0, made.err
+    assert built(copy) == [f"_{instructions}"], made.err
     cases = [str(ROOT / "tests" / "kernels" / f"test_{name}.py") for name in ("table", "arguments")]
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--rootdir={copy}")
-    found = run(
-        copy,
-        *("-m", "pytest", *options, *cases),
-        LD_PRELOAD=library,
-        NNMPI_NATIVE=instructions,
-        ASAN_OPTIONS="detect_leaks=0",
-    )
-    assert found.returncode == 0, f"{found.stdout[-3000:]}\n{found.stderr[-3000:]}"
+    with_library = {"LD_PRELOAD": library, "ASAN_OPTIONS": "detect_leaks=0"}
+    command = ("-m", "pytest", *options, *cases)
+    found = run(copy, *command, NNMPI_NATIVE=instructions, **with_library)
+    assert found.status == 0, f"{found.out[-3000:]}\n{found.err[-3000:]}"

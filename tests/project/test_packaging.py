@@ -3,14 +3,12 @@
 import configparser
 import importlib.metadata
 import os
-import subprocess
-from pathlib import Path
 
 import pytest
+from helpers.mpijob import ROOT, outcome_of
 
 import nnmpi
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "nnmpi"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
@@ -55,14 +53,7 @@ def test_one_version():
     ],
 )
 def test_a_variable_that_a_script_cannot_use_is_a_one_line_error(script, name, value, words):
-    ended = subprocess.run(
-        ["bash", ROOT / script],
-        env={"PATH": os.environ["PATH"], name: value},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert len(ended.stderr.splitlines()) == 1
-    assert f"{script}: {words}" in ended.stderr
+    ended = outcome_of(["bash", ROOT / script], {"PATH": os.environ["PATH"], name: value})
+    assert (ended.status, ended.out) == (2, "")
+    assert len(ended.err.splitlines()) == 1
+    assert f"{script}: {words}" in ended.err

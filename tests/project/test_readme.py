@@ -2,16 +2,14 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from helpers.mpijob import run
+from helpers.mpijob import ROOT, run
+from helpers.programs import python
 
 from nnmpi import simulate, train
 
-ROOT = Path(__file__).parents[2]
 TOP = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 
 
@@ -46,8 +44,9 @@ OUTPUTS = re.findall(
 
 
 def test_the_first_example_learns(tmp_path):
-    done = python(FIRST_EXAMPLE, tmp_path)
-    accuracy = re.search(r"accuracy ([\d.]+)%", done.stdout)
+    done = python("-c", FIRST_EXAMPLE, folder=tmp_path)
+    assert done.status == 0, done.err
+    accuracy = re.search(r"accuracy ([\d.]+)%", done.out)
     assert accuracy is not None
     assert float(accuracy[1]) > 90
     assert (tmp_path / "xor.safetensors").exists()
@@ -57,20 +56,6 @@ def test_the_first_example_learns(tmp_path):
 def test_the_other_examples_run(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(code, {"__name__": "__main__"})
-
-
-def python(code: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Runs the code in a process of its own; its exit status is 0."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        check=False,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 def test_the_example_of_ranks_runs_on_two(tmp_path):

@@ -2,23 +2,16 @@
 
 import json
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 from helpers.mpijob import ROOT
+from helpers.programs import python
 
 from nnmpi.collectives import Step
 from nnmpi.collectives.price import Network, Price
-
-CHECK = [sys.executable, str(ROOT / "scripts" / "check_site.py")]
-
-
-def problems(site: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*CHECK, str(site)], check=False, capture_output=True, text=True)
 
 
 def found_by_search(site: Path, query: str) -> set[str]:
@@ -37,12 +30,11 @@ def test_the_site_is_built_and_has_each_link_each_public_name_and_a_search() -> 
         "-m zensical build --clean --strict",
         "scripts/options.py build/site",
     ):
-        command = [sys.executable, *build.split()]
-        done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = python(*build.split(), folder=ROOT, timeout=280)
+        assert done.status == 0, done.out + done.err
     site = ROOT / "build" / "site"
-    found = problems(site)
-    assert found.returncode == 0, found.stdout
+    found = python(ROOT / "scripts" / "check_site.py", site)
+    assert found.status == 0, found.out
     pages = {str(p.parent.relative_to(site)): p.read_text("utf-8") for p in site.rglob("*.html")}
     assert not any('src="http' in text for text in pages.values())
     broken = re.compile(r"<code>[^<]*(?<![\w-])--?[a-z]")  # by a browser, behind the dashes

@@ -2,13 +2,13 @@
 
 import configparser
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
-from helpers.mpijob import ROOT, environment
+from helpers.commands import IRIS
+from helpers.mpijob import ROOT
+from helpers.programs import python
 
 PARSER = configparser.ConfigParser(interpolation=None)
 PARSER.read_string((ROOT / "setup.cfg").read_text())
@@ -47,17 +47,8 @@ def test_recipes_require_what_the_metadata_requires(recipe: str) -> None:
 def test_ranks_without_an_mpi_end_with_the_remedy(launcher: str, tmp_path: Path) -> None:
     """Each of them would train alone otherwise, and all write the same files."""
     (tmp_path / "mpi4py.py").write_text("raise ImportError('no mpi4py')\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "nnmpi.train", "--model", "iris-mlp", "--data", "iris"],
-        env=environment(
-            {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
-            | {f"{launcher}_{x}": "2" for x in ("SIZE", "RANK")}
-        ),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "2 ranks were started, but MPI cannot be used here (no mpi4py)" in done.stderr
-    assert done.stderr.endswith("pip install 'nnmpi[mpi]' and use its mpirun\n")
+    rank = {f"{launcher}_{x}": "2" for x in ("SIZE", "RANK")}
+    done = python("-m", "nnmpi.train", *IRIS, PYTHONPATH=f"{tmp_path}:{ROOT}", **rank)
+    assert (done.status, done.out) == (1, "")
+    assert "2 ranks were started, but MPI cannot be used here (no mpi4py)" in done.err
+    assert done.err.endswith("pip install 'nnmpi[mpi]' and use its mpirun\n")

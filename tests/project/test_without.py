@@ -1,16 +1,13 @@
 """Add-ons can be taken out: linters and tests pass without them."""
 
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.mpijob import ROOT
+from helpers.programs import python
 
 from nnmpi.addons import ADD_ONS
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_without_two_of_them() -> None:
@@ -25,16 +22,10 @@ def test_no_more_than_a_tenth_of_tests_may_be_left_out(
     tests = [f"def test_{i}({'gone' if i < asking else ''}): pass" for i in range(20)]
     (tmp_path / "test_some.py").write_text("\n".join(tests), encoding="utf-8")
     gone = {"NNMPI_GONE_OPTIONS": "", "NNMPI_GONE_NAMES": "gone"}
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "left_out", "test_some.py"],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, **gone, "PYTHONPATH": str(ROOT / "scripts")},
-    )
-    assert f"left out {asking} of 20 tests" in run.stdout
-    assert run.returncode == status
+    command = ("-m", "pytest", "-q", "-p", "left_out", "test_some.py")
+    run = python(*command, folder=tmp_path, **gone, PYTHONPATH=str(ROOT / "scripts"))
+    assert f"left out {asking} of 20 tests" in run.out
+    assert run.status == status
 
 
 @pytest.mark.long
@@ -45,7 +36,6 @@ def test_without_any_of_them(name: str) -> None:
 
 
 def without(*arguments: str) -> None:
-    command = [sys.executable, "scripts/without.py", *arguments]
-    run = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
-    print(run.stdout, run.stderr)
-    assert run.returncode == 0, arguments
+    run = python("scripts/without.py", *arguments, folder=ROOT, timeout=1200)
+    print(run.out, run.err)
+    assert run.status == 0, arguments

@@ -1,10 +1,7 @@
 """Loggers write what a run says; the real libraries, offline, and what is in their files."""
 
 import json
-import os
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 import pytest
 from helpers.completion import completed, in_each_shell
 from helpers.datafiles import refused
+from helpers.programs import python
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self, threads
@@ -146,10 +144,10 @@ def test_the_file_of_tensorboard(tmp_path: Path) -> None:
 @needs("trackio")
 def test_what_a_library_says_is_not_in_the_json(tmp_path: Path) -> None:
     options = [f"--{name}={value}" for name, value in IRIS.items()]
-    command = [sys.executable, "-m", "nnmpi.train", *options, "--json", "--logger=trackio:flowers"]
-    env = {**os.environ, "TRACKIO_DIR": str(tmp_path)}
-    run = subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=200)
-    assert [json.loads(line)["event"] for line in run.stdout.splitlines()][-1] == "done"
+    command = ("-m", "nnmpi.train", *options, "--json", "--logger=trackio:flowers")
+    run = python(*command, TRACKIO_DIR=str(tmp_path))
+    assert run.status == 0, run.err
+    assert [json.loads(line)["event"] for line in run.out.splitlines()][-1] == "done"
 
 
 @pytest.mark.parametrize("spec", ["tensorboard", "tensorboard:", "paper:x", ""])

@@ -1,8 +1,6 @@
 """What a notebook shows: pictures of values, and `%%ranks`."""
 
 import json
-import os
-import subprocess
 import sys
 from collections import Counter
 from importlib.util import find_spec
@@ -12,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from helpers import mpijob
-from helpers.programs import printed
+from helpers.programs import printed, python
 
 import nnmpi
 from nnmpi import nn, notebook
@@ -86,15 +84,12 @@ def test_in_ipython(tmp_path: Path) -> None:
     code += "from nnmpi.schedules.pipeline import SCHEDULES as P\n"
     code += "shown = s.display_formatter.format(P['1f1b'])[0]\n"
     code += "print(*shown)\nprint(shown['text/plain'])"
-    env = {**os.environ, "IPYTHONDIR": str(tmp_path)}
-    run = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env
-    )
-    lines = run.stdout.splitlines()
+    run = python("-c", code, IPYTHONDIR=str(tmp_path))
+    lines = run.out.splitlines()
     assert lines[:4] == ["True", "rank 0 | 0", "rank 1 | 1", "True"]
     assert lines[-3:] == ["False", "text/plain image/svg+xml", "<Schedule>"]
-    assert "%%ranks x: write a number of ranks, as %%ranks 4\n" in run.stdout + run.stderr
-    assert "Traceback" not in run.stdout + run.stderr
+    assert "%%ranks x: write a number of ranks, as %%ranks 4\n" in run.out + run.err
+    assert "Traceback" not in run.out + run.err
     assert nnmpi.load_ipython_extension is notebook.load_ipython_extension
 
 

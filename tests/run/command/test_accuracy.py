@@ -6,13 +6,12 @@ processes of one BLAS thread, which is faster on a busy machine and changes only
 
 import json
 import os
-import subprocess
-import sys
 from io import StringIO
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.programs import python
 
 from nnmpi import Config, Trainer
 from nnmpi import data as datasets
@@ -20,20 +19,13 @@ from nnmpi.data import Dataset, from_arrays
 from nnmpi.io.output import Report
 
 SEEDS = (0, 1, 2)
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def command(*arguments: str) -> dict[str, Any]:
     """The last line of a run."""
-    run = subprocess.run(
-        [sys.executable, "-m", "nnmpi.train", "--json", *arguments],
-        env=os.environ | ONE_THREAD,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (run.returncode, run.stderr) == (0, "")
-    result: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    run = python("-m", "nnmpi.train", "--json", *arguments)
+    assert (run.status, run.err) == (0, "")
+    result: dict[str, Any] = json.loads(run.out.splitlines()[-1])
     return result
 
 

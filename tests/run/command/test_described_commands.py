@@ -2,10 +2,9 @@
 
 import json
 import shlex
-import subprocess
-import sys
 
 import pytest
+from helpers.programs import python
 
 from nnmpi import plan, simulate
 
@@ -68,10 +67,9 @@ def test_bfloat16_is_planned_without_the_package_that_computes_in_it(capsys):
     options, layout = shlex.split(f"{GPT} --vocabulary 100 --dtype bfloat16"), "--dp 4 --zero 1"
     assert plan.main([*options, f"--explain={layout}"]) == 0
     assert simulate.main(["layout", *options, *layout.split(), "--list"]) == 0
-    command = [sys.executable, "-c", WITHOUT_ML_DTYPES, *options, layout]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == capsys.readouterr().out
+    done = python("-c", WITHOUT_ML_DTYPES, *options, layout)
+    assert (done.status, done.err) == (0, "")
+    assert done.out == capsys.readouterr().out
 
 
 @pytest.mark.one_in(3)
