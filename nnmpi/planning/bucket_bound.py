@@ -57,10 +57,10 @@ class BucketBounds:
         """Returns, for each rank along pp, a list of the reduce-scatters and gathers that it makes
         in one micro-batch. All lists are empty if the layout is impossible, or if these exchanges
         are not known without simulating a step: replicas average their parameters, gradients are
-        compressed, or the strategy has a program of its own."""
+        compressed, or the strategy has lists of its own."""
         plain, nothing = self._arranger.plain, [list[Exchange]()] * candidate.pp
         kind = strategy_of(plain)
-        if kind.averages or kind.program or asked_kind(plain).packs:
+        if kind.averages or kind.lists or asked_kind(plain).packs:
             return nothing
         try:
             a = self._arranger.arranged(candidate)

@@ -58,7 +58,7 @@ from nnmpi.sim.pipeline import Costs, run, stage_times
 PHASES = {
     **dict.fromkeys((Kind.SEND_F, Kind.SEND_B), "messages"),
     **dict.fromkeys(COMPUTE, "tensor"),
-    **dict.fromkeys((Kind.SUM, Kind.NOTE, Kind.FINISH), "sums"),
+    **dict.fromkeys((Kind.SUM, Kind.SEND_SUM, Kind.FINISH), "sums"),
     **dict.fromkeys((Kind.TIES, Kind.TERMS, Kind.AGREE, Kind.APPLY), "update"),
 }
 """By the operation that starts an exchange, its key in `RankCosts.exchanges`."""

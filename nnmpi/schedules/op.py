@@ -51,6 +51,10 @@ class Kind(Enum):
     TERMS = "TERMS"
     WRITE = "WRITE"
     READ = "READ"
+    PUSH = "PUSH"
+    ADD = "ADD"
+    SEND_SUM = "SEND_SUM"
+    RECV_SUM = "RECV_SUM"
     AGREE = "AGREE"
 
     __hash__ = object.__hash__  # members are equal by identity; Enum's hash is slower Python code

@@ -10,16 +10,20 @@ from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.step_list.op import NONE, PASSES, RECEIVES, SENDS, Kind, Op
 from nnmpi.parallel.step_list.proof import prove
 from nnmpi.parallel.step_list.runs import LISTED
-from nnmpi.parallel.step_list.step import StepList, step_list
+from nnmpi.parallel.step_list.step import StepList, list_of_batch, step_list
 
 
-def groups(a: Arrangement, micro: int, tp: int = 0) -> list[list[StepList]]:
-    """The lists of ranks with a coordinate along tp, by their places along pp and dp."""
+def groups(a: Arrangement, micro: int | None = None, tp: int = 0) -> list[list[StepList]]:
+    """The lists of ranks with a coordinate along tp, by their places along pp and dp; for a number
+    of micro-batches, or for those of a batch."""
     at = [a.mesh.coordinates(rank) for rank in range(a.mesh.size)]
     ranks = [rank for rank, where in enumerate(at) if where["tp"] == tp]
+
+    def of_rank(rank: int) -> StepList:
+        return list_of_batch(a, rank) if micro is None else step_list(a, rank, micro)
+
     return [
-        [step_list(a, rank, micro) for rank in ranks if at[rank]["pp"] == p]
-        for p in range(a.mesh.axes["pp"])
+        [of_rank(rank) for rank in ranks if at[rank]["pp"] == p] for p in range(a.mesh.axes["pp"])
     ]
 
 
@@ -27,8 +31,8 @@ def prove_lists(a: Arrangement) -> bool:
     """Proves the lists of all ranks for a step over a batch; returns False if they are none."""
     if a.strategy.name not in LISTED:
         return False
-    replicas = [len(micro_batches(a, rank, a.config.batch_size)) for rank in range(a.mesh.size)]
-    for tp, micro in product(range(a.mesh.axes["tp"]), {*replicas}):
+    counts = {len(micro_batches(a, rank, a.config.batch_size)) for rank in range(a.mesh.size)}
+    for tp, micro in product(range(a.mesh.axes["tp"]), [None] if a.strategy.lists else counts):
         prove(groups(a, micro, tp))
     return True
 

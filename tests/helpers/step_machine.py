@@ -6,7 +6,7 @@ of its ranks have called them. What a rank reads while it arrives, or writes whi
 wrong; so is a slot that two buckets use at a time.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -45,6 +45,7 @@ class Wires:
                     self.members[comm].append((p, d))
         self._calls = defaultdict[tuple[Any, Rank], list[tuple[object, object]]](list)
         self.sent = defaultdict[tuple[object, ...], list[int]](list)
+        self.slices = defaultdict[tuple[int, int, int], list[list[object]]](list)
 
     def call(self, me: Rank, comm: tuple[object, ...], what: object, given: object) -> Call:
         calls = self._calls[comm, me]
@@ -78,6 +79,9 @@ class RankMachine:
         self._made = defaultdict[Kind, set[tuple[int, int]]](set)
         self._received = defaultdict[tuple[object, ...], list[int]](list)
         self.sums = defaultdict[int, list[object]](list)
+        self._has_slices = any(op.kind is Kind.PUSH for op in step.ops)
+        self._stack = list[list[object]]()  # of gradients: what was added to each
+        self._taken = Counter[int]()  # sums of slices that came from a rank along dp
         self.results = dict[str, object]()
         self._agreed: object = None
 
@@ -95,6 +99,8 @@ class RankMachine:
         complete = self._wires.is_complete
         if op.kind in PASSES:
             return lambda: self._has_message(op)
+        if op.kind is Kind.RECV_SUM:
+            return lambda: len(self._sums_from(op.peer)) > self._taken[op.peer]
         if op.kind in (Kind.WAIT, Kind.FINISH):
             of_sum = self._flying.get((op.at, op.micro, op.slot))
             call = self._moving.get(op.at) if op.kind is Kind.WAIT else of_sum
@@ -120,6 +126,9 @@ class RankMachine:
             self._received[op.kind, op.at].append(op.micro)
         elif op.kind in SENDS:
             self._send(op)
+        elif op.kind is Kind.NOTE and self._has_slices:
+            self._stack[-1].append(frozenset(self._made[Kind.F]))
+            self.results["losses"] = True
         elif op.kind is Kind.NOTE:
             self._keep("losses", frozenset(self._made[Kind.F]))
         elif op.kind in (Kind.TIES, Kind.TERMS):
@@ -136,6 +145,10 @@ class RankMachine:
                 Kind.OPEN: self._open_bucket,
                 Kind.SUM: self._sum,
                 Kind.FINISH: self._finish,
+                Kind.PUSH: lambda op: self._stack.append([]),
+                Kind.ADD: self._add_slices,
+                Kind.SEND_SUM: self._send_slices,
+                Kind.RECV_SUM: self._receive_slices,
             }
             acts[op.kind](op)
 
@@ -187,7 +200,7 @@ class RankMachine:
                 raise WrongError(f"{op}: bucket {b} is not open")
             if not self._step.scatters and b in self._in_sums():
                 raise WrongError(f"{op}: bucket {b} is summed")
-            self._added[b].append(key)
+            (self._stack[-1] if self._has_slices else self._added[b]).append(key)
 
     def _send(self, op: Op) -> None:
         is_forward = op.kind is Kind.SEND_F
@@ -246,7 +259,9 @@ class RankMachine:
         if not self._step.scatters and op.at in self._in_sums():
             raise WrongError(f"{op}: is summed twice")
         given: tuple[object, ...] = (*self._added[op.at],)
-        if not self._step.scatters and op.at == 0:  # says what was used, and has the loss
+        if self._has_slices:
+            given = (*map(tuple, self._stack),)
+        elif not self._step.scatters and op.at == 0:  # says what was used, and has the loss
             used = frozenset(b for b, added in self._added.items() if added)
             given = (*given, used, self.results.get("losses"))
         if self._step.scatters:
@@ -258,6 +273,24 @@ class RankMachine:
     def _finish(self, op: Op) -> None:
         call = self._flying.pop((op.at, op.micro, op.slot))
         self.sums[op.at].append(self._wires.given(call))
+
+    # ---- sums along a tree of slices
+
+    def _sums_from(self, peer: int) -> list[list[object]]:
+        place, replica = self._me
+        return self._wires.slices[place, peer, replica]
+
+    def _add_slices(self, op: Op) -> None:
+        top = self._stack.pop()
+        self._stack[-1] = [(*self._stack[-1],), (*top,)]
+
+    def _send_slices(self, op: Op) -> None:
+        place, replica = self._me
+        self._wires.slices[place, replica, op.peer].append(self._stack.pop())
+
+    def _receive_slices(self, op: Op) -> None:
+        self._stack.append(self._sums_from(op.peer)[self._taken[op.peer]])
+        self._taken[op.peer] += 1
 
     # ---- update
 
@@ -295,4 +328,7 @@ def computed(groups: Groups) -> dict[Rank, dict[str, object]]:
 
 
 def _progress(wires: Wires, ranks: Mapping[Rank, RankMachine]) -> object:
-    return sum(map(len, wires.sent.values())), sum(map(len, wires._calls.values()))
+    moved = wires.sent, wires.slices, wires._calls
+    return *(sum(map(len, of.values())) for of in moved), sum(
+        m._taken.total() for m in ranks.values()
+    )

@@ -30,7 +30,7 @@ CATEGORY = "background"
 
 
 DRAWN_AS = {
-    **dict.fromkeys(("NOTE", "OPEN", "FINISH", "TIES", "TERMS"), "SUM"),
+    **dict.fromkeys(("NOTE", "OPEN", "FINISH", "TIES", "TERMS", "PUSH", "ADD"), "SUM"),
     **dict.fromkeys(("GATHER", "WAIT"), "communicate"),
     "AGREE": "APPLY",
 }

@@ -61,7 +61,7 @@ EVENT_KINDS = (*(kind.value for kind in Kind), *WAITS, "exchange", "evaluate")
 """Kinds of events; `exchange` is a worker's exchange of gradients for parameters with a server."""
 
 PASSES = ("F", "B", "I", "W", "RECOMPUTE")
-COMPUTE = (*PASSES, "AGREE", "APPLY", "WRITE", "READ")
+COMPUTE = (*PASSES, "AGREE", "APPLY", "WRITE", "READ", "PUSH", "ADD")
 """Kinds of events that are no communication. WRITE and READ only start work of a thread."""
 
 

@@ -136,18 +136,15 @@ class StrategyKind(NamedTuple):
     steps_together  whether all ranks are between the same two steps at any time; else steps of
                     several batches, or of several ranks, overlap
     is_pipeline     whether each rank runs its program of --schedule
-    program         (arrangement, rank, micro-batches): the operations of a step, if no --schedule
-                    decides them
+    passes          (micro-batches): the forward and backward passes of a rank in order, if no
+                    --schedule decides it
+    lists           (arrangement, rank, micro-batches): the StepList of a rank (its operations in a
+                    step), if the strategy has other operations than those of `step_list/step.py`
     micro_batches   (arrangement, rank, batch): the sizes of micro-batches, if the strategy cuts
                     batches in its own way
     recomputes      whether it runs forward passes again in the backward pass
     of_stages       whether a pass of a whole stage is always one operation; else passes are divided
                     where a gradient bucket begins, usually between layers
-    extended        (operations of a step, Chain: the layers of the rank): yields the operations
-                    with those of the strategy added, such as reads from disk
-    walk            (StepList, the operations of a step): returns a function that checks those
-                    that `extended` adds. It is called with each operation in order, and returns an
-                    error text, or "" if the operation is right
     chosen          what the strategy has decided for this model, as an object that only the
                     strategy reads, such as which activations are swapped to disk
     kept            the most bytes of activations that may be in memory at a time, if the strategy
@@ -164,12 +161,11 @@ class StrategyKind(NamedTuple):
     store: StoreKind | None = None
     steps_together: bool = True
     is_pipeline: bool = False
-    program: "Callable[[Arrangement, int, int], list[Op]] | None" = None
+    passes: Callable[[int], list[Op]] | None = None
+    lists: "Callable[[Arrangement, int, int], Any] | None" = None
     micro_batches: "Callable[[Arrangement, int, int], list[int]] | None" = None
     recomputes: bool = False
     of_stages: bool = False
-    extended: Callable[[Iterable[Any], Any], Iterator[Any]] | None = None
-    walk: Callable[[Any], Callable[[Any], str]] | None = None
     chosen: Any = None
     kept: float | None = None
     one_thread: bool = False

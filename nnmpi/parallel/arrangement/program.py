@@ -10,7 +10,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.mesh import BATCH
 from nnmpi.schedules import proof
-from nnmpi.schedules.lowering import forward_programs, programs
+from nnmpi.schedules.lowering import forward_programs, lower, programs
 from nnmpi.schedules.op import Op
 
 
@@ -21,8 +21,8 @@ def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
 
     Runs of PipeDream get the same operations one at a time (`stream` in `schedules/lowering.py`).
     """
-    if a.strategy.program:
-        return a.strategy.program(a, rank, micro)
+    if a.strategy.passes:
+        return lower([a.strategy.passes(micro)], a.division.place)[0]
     return _programs(a, micro)[a.mesh.coordinates(rank)["pp"]]
 
 

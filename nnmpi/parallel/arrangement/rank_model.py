@@ -86,8 +86,10 @@ class RankModel(NamedTuple):
         return [(at, at + held.size) for held, (at, _) in pairs if held.variable in variables]
 
     def inside(self) -> dict[BucketSlice, list[HeldVariable]]:
-        """Returns, for each bucket of gradients, the list of trained parameters in it."""
-        in_order = sorted(self.buckets)
+        """Returns, for each bucket of gradients, the list of trained parameters in it. If gradients
+        are not cut into buckets, all parameters are in one."""
+        whole = [BucketSlice(0, self.length)] if self.trained else []
+        in_order = sorted(self.buckets) or whole
         starts = [bucket.start for bucket in in_order]
         contents: dict[BucketSlice, list[HeldVariable]] = {bucket: [] for bucket in in_order}
         for held, (start, _) in zip(self.trained, self.spans, strict=True):

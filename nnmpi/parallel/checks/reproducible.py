@@ -22,7 +22,7 @@ and 1.7 and 2 times with mlp:784-1024-1024-10 and batches of 128, which has more
 for each sample.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ from nnmpi.data.loader import part_of
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.batch_stats import like, packed, unpacked
-from nnmpi.parallel.checks.reduction_tree import Action, TreeMove, max_stack_depth, moves, owners_of
+from nnmpi.parallel.checks.reduction_tree import max_stack_depth, moves, owners_of
 from nnmpi.parallel.checks.slices import layout_fields
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
@@ -51,11 +51,11 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
     fixed number of slices, whose gradients are added in a fixed order. Every rank calls it."""
     dp, V, parameters = layout.axis["dp"], spec.arrangement.config.slices, spec.parameters
     owners = owners_of(V, dp.size)
-    slices, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)
+    slices = [v for v in range(V) if owners[v] == dp.rank]
     dtype, scalars = parameters[0].array.dtype, scalar_count(parameters)
     of_rank = spec.arrangement, layout.all.rank
     made_from = StoreSpec(*of_rank, parameters, dtype, CPU, dp, scalars)
-    store = SliceStore(made_from, max_stack_depth(plan))
+    store = SliceStore(made_from, max_stack_depth(moves(owners, dp.rank)))
     stats = DeferredStats()
     return StrategyParts(
         store=store,
@@ -70,7 +70,7 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
             "other --slices or another --batch-size",
         ),
         describe=layout_fields(spec.arrangement),
-        sync=TreeSync(store, dp, stats, plan),
+        sync=TreeSync(store, dp, stats),
         batch_stats=stats,
         outcome=lambda: {"gradient_buffers": len(store.buffers)},
     )
@@ -171,67 +171,66 @@ class SliceStore(LocalStore):
 
 class TreeSync(GradientSync):
     """The GradientSync (the object that sums gradients over ranks) of --reproducible: sums
-    gradients along a fixed tree of slices of the batch (`reduction_tree.py`). The packed BatchNorm
+    gradients along a fixed tree of slices of the batch (`slice_list.py`). The packed BatchNorm
     moments of a slice are sent with each gradient."""
 
-    def __init__(
-        self, store: SliceStore, comm: Comm, stats: DeferredStats, plan: Sequence[TreeMove]
-    ) -> None:
-        self._store, self._comm, self._stats, self._plan = store, comm, stats, plan
+    def __init__(self, store: SliceStore, comm: Comm, stats: DeferredStats) -> None:
+        self._store, self._comm, self._stats = store, comm, stats
         self._rows: list[np.ndarray] = []
-        self.ops = {Kind.FINISH: self._finish}
+        self.ops = {
+            Kind.PUSH: self._push,
+            Kind.ADD: self._add,
+            Kind.SEND_SUM: self._send,
+            Kind.RECV_SUM: self._receive,
+            Kind.SUM: self._sum,
+            Kind.FINISH: self._finish,
+        }
 
     def begin(self, step: int) -> None:
-        """Starts a step: makes the moves in the tree that precede this rank's first slice, and
-        pushes a gradient buffer for the slice.
-        """
         self._store.clear()
         self._rows.clear()
-        self._moves = iter(self._plan)
-        self._until_leaf()
 
     def note(self, loss: Any, request: float) -> None:
-        """Takes the loss of a slice of the batch, whose gradient is complete, and the request (to
-        stop or save); makes the rank's additions and messages in the tree up to its next slice."""
+        """Adds to the gradient of a slice of the batch, which is complete, its loss and the request
+        (to stop or save)."""
         store = self._store
         fill_unused(store.parameters)
         store.set_loss(loss, request)
         store.write_used()
         self._rows.append(self._stats.row())
-        self._until_leaf()
+
+    def _push(self, op: Op) -> None:
+        self._store.push()
+        self._store.begin()
+        self._stats.begin()
+
+    def _add(self, op: Op) -> None:
+        top, row = self._store.pop(), self._rows.pop()
+        self._store.flat_grad += top
+        self._stats.join(self._rows[-1], row)
+
+    def _send(self, op: Op) -> None:
+        for array in (self._store.pop(), self._rows.pop()):
+            self._comm.isend(array, op.peer).wait()
+
+    def _receive(self, op: Op) -> None:
+        self._make_room()
+        for array in (self._store.flat_grad, self._rows[-1]):
+            self._comm.irecv(array, op.peer).wait()
+
+    def _sum(self, op: Op) -> None:
+        """Makes room for the summed gradient if this rank has sent its part of it."""
+        if not self._rows:
+            self._make_room()
 
     def _finish(self, op: Op) -> None:
         """Broadcasts the summed gradient from rank 0, the root of the tree, and updates running
         statistics.
         """
         with waiting("sums"):
-            if not self._rows:
-                self._make_room()
             for array in (self._store.flat_grad, self._rows[-1]):
                 self._comm.broadcast(array)
         self._stats.track(self._rows[-1])
-
-    def _until_leaf(self) -> None:
-        """Makes this rank's moves in the tree up to its next slice, or all that are left."""
-        store, rows = self._store, self._rows
-        for action, other in self._moves:
-            match action:
-                case Action.LEAF:
-                    store.push()
-                    store.begin()
-                    self._stats.begin()
-                    return
-                case Action.RECEIVE:
-                    self._make_room()
-                    for array in (store.flat_grad, rows[-1]):
-                        self._comm.irecv(array, other).wait()
-                case Action.ADD:
-                    top, row = store.pop(), rows.pop()
-                    store.flat_grad += top
-                    self._stats.join(rows[-1], row)
-                case Action.SEND:
-                    for array in (store.pop(), rows.pop()):
-                        self._comm.isend(array, other).wait()
 
     def _make_room(self) -> None:
         self._store.push()

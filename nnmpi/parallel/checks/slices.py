@@ -9,23 +9,12 @@ number of ranks up to the number of slices. The sums themselves are made in `rep
 `reduction_tree.py`.
 """
 
-from itertools import chain
-
 import numpy as np
 
 from nnmpi.data.loader import part_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
 from nnmpi.parallel.checks.reduction_tree import owners_of
-from nnmpi.schedules.op import Kind, Op
-
-
-def slice_by_slice(a: Arrangement, rank: int, slices: int) -> list[Op]:
-    """Returns the operations of a rank's step for --reproducible, if the rank computes `slices`
-    slices of the batch, one after the other. For 2 slices: F0 B0 NOTE F1 B1 NOTE APPLY, where F and
-    B are the forward and backward pass of a slice, NOTE adds its gradient to the sum over slices,
-    and APPLY updates the parameters."""
-    each = ((Op(Kind.F, m), Op(Kind.B, m), Op(Kind.NOTE)) for m in range(slices))
-    return [*chain.from_iterable(each), Op(Kind.APPLY)]
+from nnmpi.parallel.checks.slice_list import slice_by_slice
 
 
 def _slices(a: Arrangement, rank: int, batch: int) -> list[int]:
@@ -41,7 +30,7 @@ KIND = StrategyKind(
     "reproducible",
     parts="nnmpi.parallel.checks.reproducible:reproducible",
     store=StoreKind("slices", buckets=False),
-    program=slice_by_slice,
+    lists=slice_by_slice,
     micro_batches=_slices,
     one_thread=True,
 )

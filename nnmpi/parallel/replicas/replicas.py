@@ -77,9 +77,9 @@ def pipelined(layout: Layout, spec: TrainSpec) -> StrategyParts:
     calls it."""
     config, parts = spec.arrangement.config, replicas(layout, spec)
     if is_named(config.schedule):  # of the user
-        from nnmpi.parallel.step_list.proof import prove_pipelines
+        from nnmpi.parallel.step_list.proof import prove_lists
 
-        prove_pipelines(spec.arrangement)
+        prove_lists(spec.arrangement)
     facts = {"schedule": config.schedule, "micro_batches": config.micro_batches, **spec.part.facts}
     return parts._replace(
         describe={**parts.describe, **facts}, evaluation=Evaluation.of_stages(config, layout)

@@ -147,8 +147,8 @@ class StepPlan(NamedTuple):
 
     calls           (function, operation) for each operation, in order
     first_backward  a dict: stage -> the micro-batch whose backward pass comes first
-    scatters        True if the gradients of each backward pass are scattered among ranks (ZeRO 2
-                    and 3)
+    apart           True if the gradients of each backward pass have memory of their own: they are
+                    scattered among ranks (ZeRO 2 and 3), or summed slice by slice
     recomputed      (stage, micro-batch) of each forward pass that is repeated
     halved          (stage, micro-batch) of each backward pass that runs in two halves
     in_flight       a dict: stage -> the most micro-batches whose forward pass is done and whose
@@ -157,7 +157,7 @@ class StepPlan(NamedTuple):
 
     calls: list[tuple[Do, Op]]  # each operation, and the function that carries it out
     first_backward: dict[int, int]  # by stage: the micro-batch of its first backward pass
-    scatters: bool  # each backward pass of a stage has gradients of its own
+    apart: bool  # each backward pass of a stage has gradients of its own
     recomputed: set[tuple[int, int]]  # (stage, micro-batch)
     halved: set[tuple[int, int]]  # ... whose backward pass has two halves
     in_flight: dict[int, int]  # by stage: micro-batches that are kept for a backward pass at once
@@ -178,7 +178,7 @@ class StepPlan(NamedTuple):
         return cls(
             [(do[op.kind], op) for op in ops],
             {op.stage: op.micro for op in reversed(backward)},
-            any(op.kind is Kind.OPEN for op in ops),
+            any(op.kind in (Kind.OPEN, Kind.PUSH) for op in ops),
             recomputed,
             {(op.stage, op.micro) for op in passes if op.kind is Kind.I},
             most,
@@ -193,7 +193,7 @@ class StepPlan(NamedTuple):
         if first is None:
             return None
         halves = (op.stage, op.micro) in self.halved
-        adds = first != op.micro and not self.scatters
+        adds = first != op.micro and not self.apart
         return BackwardKind(adds, halves, self.in_flight[op.stage])
 
 

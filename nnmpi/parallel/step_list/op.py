@@ -17,6 +17,10 @@ TIES TERMS     sums the gradients of parameters that several stages have, over t
                of parameters that all ranks along tp have, over these ranks (TERMS)
 WRITE READ     of `swapping/`: starts to write the activations of unit `at`, or the optimizer state,
                to disk; starts to read them back, and operations that need them wait
+PUSH ADD       of `checks/`, which sums the gradients of slices of a batch along a tree: puts memory
+               for the gradients of a micro-batch on a stack; adds those on top to the next ones
+SEND_SUM       of `checks/`: sends the gradients on top of the stack to another rank along dp, and
+RECV_SUM       removes them; receives such gradients, and puts them on the stack
 AGREE APPLY    all ranks agree on what decides the update (norm, request); the update
 
     two units, one rank of two, ZeRO 0    F0.0 F1.0 NOTE B1.0 SUM1 B0.0 SUM0 FINISH1 FINISH0
@@ -53,7 +57,8 @@ class Op(NamedTuple):
             the bucket on which it works
     micro   the micro-batch
     slot    the memory that it uses, of several that buckets share in turn
-    peer    of a message between stages: the coordinate along pp of the rank at the other end
+    peer    of a message between stages: the coordinate along pp of the rank at the other end; of
+            SEND_SUM and RECV_SUM, the one along dp
     stage   of a pass or a message: the stage of this rank
 
     As text it is kind, `at`, `.micro` and `@slot`, such as SUM3.0@1.
@@ -63,7 +68,7 @@ class Op(NamedTuple):
     at: int = NONE
     micro: int = NONE
     slot: int = NONE
-    peer: int = NONE  # of a message: the rank at the other end, along pp
+    peer: int = NONE  # of a message: the rank at the other end, along pp or dp
     stage: int = NONE  # of a pass or a message, on this rank
 
     def __str__(self) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.step_list.op import COLLECTIVES, RECEIVES, SENDS, Kind
 from nnmpi.parallel.step_list.race import Race
-from nnmpi.parallel.step_list.step import StepList, step_list
+from nnmpi.parallel.step_list.step import StepList, list_of_batch
 from nnmpi.parallel.step_list.walk import Walk
 from nnmpi.schedules.proof import ScheduleError
 
@@ -38,15 +38,18 @@ def prove(groups: Sequence[Sequence[StepList]]) -> None:
     Race(groups).run()
 
 
-def prove_pipelines(a: Arrangement) -> None:
+def prove_lists(a: Arrangement) -> None:
     """Computes and checks the lists of operations of the ranks in an arrangement; of ranks along
-    dp, which have equal lists, one is checked. Raises ScheduleError for the first operation that is
-    wrong."""
-    places = [a.mesh.coordinates(rank) for rank in range(a.mesh.size)]
-    alike = {(at["tp"], at["pp"]): rank for rank, at in enumerate(places)}
+    dp, one is checked, unless the strategy makes its own lists. Raises ScheduleError for the first
+    operation that is wrong."""
+    places = defaultdict[tuple[int, int], list[int]](list)
+    for rank in range(a.mesh.size):
+        at = a.mesh.coordinates(rank)
+        places[at["tp"], at["pp"]].append(rank)
+    count = None if a.strategy.lists else 1
     for tp in range(a.mesh.axes["tp"]):
-        ranks = [alike[tp, pp] for pp in range(a.mesh.axes["pp"])]
-        prove([[step_list(a, rank, a.config.micro_batches)] for rank in ranks])
+        rows = [places[tp, pp][:count] for pp in range(a.mesh.axes["pp"])]
+        prove([[list_of_batch(a, rank) for rank in row] for row in rows])
 
 
 def _same_order(replicas: Sequence[StepList], place: int) -> None:

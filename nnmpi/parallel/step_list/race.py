@@ -16,7 +16,8 @@ class Race:
     """Simulates ranks that carry out their lists of operations, until all have ended or none can go
     on. groups[p] has the lists of the ranks with coordinate p along pp, one for each rank along dp.
 
-    A pass waits until its message has been sent. WAIT (for a gather of parameters) and FINISH (for
+    A pass waits until its message has been sent, and a sum along a tree until the other rank is
+    ready to send or to receive it. WAIT (for a gather of parameters) and FINISH (for
     a sum of gradients) wait until all ranks that take part have started the collective. A
     collective that all have started needs nothing further from them.
     """
@@ -26,7 +27,7 @@ class Race:
         self._ranks = [(p, d) for p, row in enumerate(groups) for d in range(len(row))]
         self._next = dict.fromkeys(self._ranks, 0)
         self._started = {
-            (p, d): Counter((Kind.GATHER, b, NONE) for b in groups[p][d].begins)
+            (p, d): Counter((Kind.GATHER, b, NONE, NONE) for b in groups[p][d].begins)
             for p, d in self._ranks
         }
 
@@ -50,7 +51,7 @@ class Race:
         for op in step.ops[begin:]:
             if self._waits(op, step, place, replica):
                 break
-            self._started[place, replica][op.kind, op.at, op.micro] += 1
+            self._started[place, replica][op.kind, op.at, op.micro, op.peer] += 1
             self._next[place, replica] += 1
         return self._next[place, replica] > begin
 
@@ -60,10 +61,18 @@ class Race:
             if message is None:
                 return False
             sent = Kind.SEND_F if message.kind is Kind.RECV_F else Kind.SEND_B
-            return not self._started[message.peer, replica][sent, message.at, message.micro]
+            key = sent, message.at, message.micro, place
+            return not self._started[message.peer, replica][key]
+        if op.kind is Kind.SEND_SUM:  # MPI may let it wait until the other rank receives
+            other, k = self._groups[place][op.peer].ops, self._next[place, op.peer]
+            return k == len(other) or other[k] != op._replace(kind=Kind.RECV_SUM, peer=replica)
+        if op.kind is Kind.RECV_SUM:
+            received = self._started[place, replica][op.kind, op.at, op.micro, op.peer]
+            sent_sums = self._started[place, op.peer][Kind.SEND_SUM, op.at, op.micro, replica]
+            return sent_sums <= received
         if op.kind not in STARTS:
             return False
-        key = STARTS[op.kind], op.at, op.micro
+        key = STARTS[op.kind], op.at, op.micro, NONE
         times = self._started[place, replica][key]
         if any(self._started[place, d][key] < times for d in range(len(self._groups[place]))):
             return True
@@ -75,6 +84,6 @@ class Race:
         tied = step.chain.tied.get(op.at)
         for p, d in self._ranks if tied is not None else ():
             for b, variable in self._groups[p][d].chain.tied.items():
-                if variable == tied and not self._started[p, d][Kind.SUM, b, op.micro]:
+                if variable == tied and not self._started[p, d][Kind.SUM, b, op.micro, NONE]:
                     return True
         return False

@@ -13,11 +13,10 @@ from nnmpi.parallel.step_list.step import evaluation, step_list
 from nnmpi.schedules import op as schedules
 from nnmpi.schedules.lowering import boundary
 
-LISTED = ("replicas", "pipeline", "averaging")
+LISTED = ("replicas", "pipeline", "averaging", "reproducible")
 """The strategies whose steps are lists of units. Others carry out programs of whole stages, each of
-which is one unit: PipeDream, whose batches overlap, so that no list has one step alone; workers of
-servers, which send a gradient when all of it is there; and --reproducible, which sums slices along
-a tree, with other moves on each rank."""
+which is one unit: PipeDream, whose batches overlap, so that no list has one step alone; and workers
+of servers, which send a gradient when all of it is there."""
 
 
 class StageUnits(NamedTuple):

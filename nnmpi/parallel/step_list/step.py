@@ -4,9 +4,9 @@ Ranks along dp have equal lists."""
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nnmpi.parallel.arrangement import program
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
+from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.step_list.chain import Chain, chain_of
 from nnmpi.parallel.step_list.gradients import with_scatters, with_sums
 from nnmpi.parallel.step_list.op import NONE, Kind, Op
@@ -20,7 +20,6 @@ from nnmpi.parallel.step_list.values import first_buckets, value_slots, with_gat
 from nnmpi.schedules import op as schedules
 from nnmpi.schedules import proof
 from nnmpi.schedules.lowering import forward_passes
-from nnmpi.schedules.op import COMPUTE
 from nnmpi.schedules.placement import stages_of
 
 
@@ -36,8 +35,10 @@ class StepList:
     scatters  True if gradients are reduce-scattered in each backward pass of a stage (ZeRO 2 and 3)
     room      the number of slots for gradients, if they are scattered
     totals    kinds of sums over other axes than dp (TIES, TERMS) that must come before the update
+    notes     how often the losses of the passes since the last NOTE are noted
     walk      makes the check of operations that only this strategy has, such as reads from disk;
-              None: there are none
+              None: there are none. It is called with each operation in order, and returns an error
+              text, or "" if the operation is right
     """
 
     chain: Chain
@@ -48,11 +49,26 @@ class StepList:
     room: int
     totals: tuple[Kind, ...]
     ops: tuple[Op, ...]
+    notes: int = 1
     walk: Callable[["StepList"], Callable[[Op], str]] | None = None
 
 
 def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
     """Returns the operations that a rank carries out in a step of `micro` micro-batches."""
+    if a.strategy.lists:
+        made: StepList = a.strategy.lists(a, rank, micro)
+        return made
+    return with_buckets(a, rank, micro)
+
+
+def list_of_batch(a: Arrangement, rank: int) -> StepList:
+    """Returns the operations that a rank carries out in a step over a whole batch."""
+    return step_list(a, rank, len(micro_batches(a, rank, a.config.batch_size)))
+
+
+def with_buckets(a: Arrangement, rank: int, micro: int) -> StepList:
+    """Returns the operations of a rank in a step in which gradients are summed bucket by bucket, as
+    most strategies do."""
     chain, at = chain_of(a, rank), a.mesh.coordinates(rank)
     passes = [*units_of(_schedule(a, micro)[at["pp"]], chain)]
     ops = [*with_messages(passes, chain)]
@@ -65,12 +81,11 @@ def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
     ops = [*with_gradients(with_note(ops), chain, a.config.overlap)]
     ops += map(Op, (*totals, Kind.AGREE, Kind.APPLY))
     room = 1 + max((op.slot for op in ops if op.kind is Kind.OPEN), default=NONE)
-    slots, strategy = value_slots(a, chain), a.strategy
+    slots = value_slots(a, chain)
     ops = [*with_gathers(ops, chain, slots)] if slots else ops
-    ops = [*strategy.extended(ops, chain)] if strategy.extended else ops
     begins = first_buckets(chain, slots) if slots else ()
     made = (*passes,), slots, begins, scatters, room, totals, (*ops,)
-    return StepList(chain, *made, strategy.walk)
+    return StepList(chain, *made)
 
 
 def evaluation(a: Arrangement, rank: int, micro: int) -> list[Op]:
@@ -86,7 +101,7 @@ def evaluation(a: Arrangement, rank: int, micro: int) -> list[Op]:
 def _schedule(a: Arrangement, micro: int) -> Sequence[Sequence[schedules.Op]]:
     """Returns, for each rank along pp, the forward and backward passes of its stages in the order
     of the pipeline schedule, without messages."""
-    if a.strategy.program:
-        return [[op for op in program.ops(a, 0, micro) if op.kind in COMPUTE]]
+    if a.strategy.passes:
+        return [a.strategy.passes(micro)]
     pp = a.mesh.axes["pp"]
     return proof.find(a.config.schedule).compute(pp, micro, len(a.stages) // pp)

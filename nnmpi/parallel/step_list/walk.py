@@ -36,7 +36,7 @@ class Walk:
         self._passes, self._state = {*step.passes}, dict[tuple[int, int], Kind]()
         self._outputs, self._gradients = set[tuple[int, int]](), set[tuple[int, int]]()
         self._posted, self._sent, self._ended = set[Op](), set[Op](), list[Kind]()
-        self._is_noted, self._losses = False, sum(op.kind is Kind.F for op in step.passes)
+        self._noted, self._losses = 0, sum(op.kind is Kind.F for op in step.passes)
         self._messages = _messages_of(step)
         self._of_strategy = step.walk(step) if step.walk else None
         if not step.scatters:
@@ -118,9 +118,9 @@ class Walk:
         return ""
 
     def _note(self, op: Op) -> str:
-        if self._is_noted or len(self._state) < self._losses:
+        self._noted += 1
+        if len(self._state) * self._step.notes != self._noted * self._losses:
             return "comes twice, or a forward pass follows"
-        self._is_noted = True
         return ""
 
     def _backward(self, op: Op) -> str:
@@ -215,7 +215,7 @@ class Walk:
             return f"{self._added[key]} passes of {self._due[key][0]} have added to it"
         if not self._step.scatters and op.at == 0 and sum(map(len, self._due.values())) > 1:
             return "it is summed last, since it has the loss and says what was used"
-        if not self._is_noted and not self._step.scatters:
+        if self._noted < self._step.notes and not self._step.scatters:
             return "the loss is not noted"
         del self._opened[key]
         self._added[key] = 0
@@ -239,7 +239,7 @@ class Walk:
         return ""
 
     def _agree(self, op: Op) -> str:
-        if tuple(self._ended) != self._step.totals or not self._is_noted:
+        if tuple(self._ended) != self._step.totals or self._noted < self._step.notes:
             return "the loss, or other sums, have to come before"
         return self._end(op)
 

@@ -5,7 +5,7 @@ Each rank has the whole model, with each unit (usually a layer) as a stage, and 
 the stages one after the other.
 """
 
-from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from nnmpi.parallel.agreement import all_or_none
@@ -13,6 +13,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement, StrategyKind
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.replicas.replicas import replicas
 from nnmpi.parallel.step_list.op import Kind
+from nnmpi.parallel.step_list.step import StepList, with_buckets
 from nnmpi.parallel.strategy import (
     ExecutorStrategy,
     StepRunner,
@@ -36,34 +37,32 @@ def kind(plan: Placements) -> StrategyKind:
         "replicas",
         make="nnmpi.parallel.swapping.strategy:make",
         rank_step="nnmpi.parallel.swapping.strategy:rank_step",
-        program=partial(_program, plan),
+        passes=partial(_passes, plan),
+        lists=partial(_list, plan),
         recomputes=plan.recomputes,
         of_stages=True,
-        extended=partial(with_swaps, plan.swapped),
-        walk=partial(OnDisk, plan.swapped),
         chosen=plan,
         kept=plan.memory - plan.state,
     )
 
 
-def _program(plan: Placements, a: Arrangement, rank: int, micro: int) -> list[schedules.Op]:
-    return stage_by_stage(micro, [how is Placement.RECOMPUTE for how in plan.choice])
-
-
-def stage_by_stage(micro: int, recomputed: Sequence[bool]) -> list[schedules.Op]:
-    """Returns the operations of one rank that has all stages, in a step of `micro` micro-batches.
-
-    `recomputed` marks stages whose forward pass is repeated before their backward pass. For 1
-    micro-batch and 2 stages, the second recomputed: F0 F1 NOTE RECOMPUTE1 B1 B0 APPLY.
-    """
-    ops, n = list[schedules.Op](), len(recomputed)
+def _passes(plan: Placements, micro: int) -> list[schedules.Op]:
+    """Returns the passes of one rank that has all stages, in a step of `micro` micro-batches. For 1
+    micro-batch and 2 stages, the second recomputed: F0 F1 RECOMPUTE1 B1 B0, each with its stage."""
+    passes, n = list[schedules.Op](), len(plan.choice)
     for m in range(micro):
-        ops += [schedules.Op(Kind.F, m, s) for s in range(n)]
-        ops += [schedules.Op(Kind.NOTE)] * (m == micro - 1)
+        passes += [schedules.Op(Kind.F, m, s) for s in range(n)]
         for s in reversed(range(n)):
-            ops += [schedules.Op(Kind.RECOMPUTE, m, s)] * recomputed[s]
-            ops.append(schedules.Op(Kind.B, m, s))
-    return [*ops, schedules.Op(Kind.APPLY)]
+            if plan.choice[s] is Placement.RECOMPUTE:
+                passes.append(schedules.Op(Kind.RECOMPUTE, m, s))
+            passes.append(schedules.Op(Kind.B, m, s))
+    return passes
+
+
+def _list(plan: Placements, a: Arrangement, rank: int, micro: int) -> StepList:
+    step = with_buckets(a, rank, micro)
+    ops = (*with_swaps(plan.swapped, step.ops, step.chain),)
+    return replace(step, ops=ops, walk=partial(OnDisk, plan.swapped))
 
 
 class SwappingStrategy(ExecutorStrategy):

@@ -15,7 +15,7 @@ WORDS = {"tp": "activations", "cp": "keys", "pp": "activations", "model": "agree
 
 OF_BUCKETS = {
     Kind.GATHER: "parameters",
-    Kind.NOTE: "gradients",
+    Kind.SEND_SUM: "gradients",
     Kind.SUM: "gradients",
     Kind.FINISH: "sums",
     Kind.TIES: "gradients",

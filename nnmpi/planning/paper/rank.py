@@ -217,7 +217,7 @@ def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
     gradients in the last passes.
     """
     m, pp, stages = len(sizes), a.mesh.axes["pp"], len(a.stages)
-    is_plain = a.steps_together and not a.strategy.program and not a.strategy.averages
+    is_plain = a.steps_together and not a.strategy.lists and not a.strategy.averages
     if not is_plain or len({*sizes}) > 1 or asked_kind(a.config).packs:
         return m, m
     period = pp if stages > pp else 1

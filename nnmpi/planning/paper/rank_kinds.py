@@ -131,7 +131,7 @@ def _groups(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
         group = _column_ids([nodes, *(i for axis, i in at.items() if axis not in axes)])
         first = np.unique(group, return_index=True)[1]
         keys.append(~np.isin(ranks, first))
-    if a.strategy.program or a.mesh.size <= FEW:  # a tree over slices has no two equal places
+    if a.strategy.lists or a.mesh.size <= FEW:  # a tree over slices has no two equal places
         keys.append(ranks)
     else:
         keys += [*_samples(a, at, batch), *_sent_by_place(a, at, batch)]

@@ -22,7 +22,7 @@ def twin(a: Arrangement, rank: int, batch: int) -> int:
     simulated once: the first rank with an equal step for which this function was called, or `rank`
     itself."""
     is_alone = len(a.mesh.group(rank, "pp", "tp")) == 1 if rank < a.mesh.size else True
-    is_plain = a.strategy.name in ("pipeline", "replicas") and not a.strategy.program
+    is_plain = a.strategy.name in ("pipeline", "replicas") and not a.strategy.lists
     if is_alone or not is_plain or a.sharding.owned.nodes:
         return rank
     return _twins(a, batch).setdefault(tuple(_facts(a, rank, batch)), rank)

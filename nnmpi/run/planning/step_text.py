@@ -9,8 +9,8 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.rank_names import ranks_text
 from nnmpi.parallel.step_list.chain import Chain
 from nnmpi.parallel.step_list.op import as_text
-from nnmpi.parallel.step_list.proof import prove_pipelines
-from nnmpi.parallel.step_list.step import step_list
+from nnmpi.parallel.step_list.proof import prove_lists
+from nnmpi.parallel.step_list.step import StepList, list_of_batch
 
 WIDTH = 100
 
@@ -21,22 +21,28 @@ def lines(a: Arrangement) -> Iterator[str]:
     layout whose step is not run as a list."""
     for reason in _others(a):
         raise ValueError(f"--list: a step with {reason} is no list yet: leave it out")
-    alike = defaultdict[tuple[int, int], list[int]](list)  # whose lists are equal
+    prove_lists(a)
+    for ranks, step in _alike(a):
+        yield f"list of ranks {ranks_text(tuple(ranks))}, proved:"
+        yield from _units(a, step.chain)
+        yield fill(as_text(step.ops), WIDTH, initial_indent="  ", subsequent_indent="  ")
+
+
+def _alike(a: Arrangement) -> Iterator[tuple[list[int], StepList]]:
+    """Yields (ranks, list) for each group of ranks with equal lists: those that differ along dp,
+    unless the strategy makes its own lists."""
+    alike, lists = defaultdict[tuple[int, ...], list[int]](list), a.strategy.lists
     for rank in range(a.mesh.size):
         at = a.mesh.coordinates(rank)
-        alike[at["tp"], at["pp"]].append(rank)
-    steps = {at: step_list(a, ranks[0], a.config.micro_batches) for at, ranks in alike.items()}
-    prove_pipelines(a)
-    for kind, ranks in sorted(alike.items()):
-        yield f"list of ranks {ranks_text(tuple(ranks))}, proved:"
-        yield from _units(a, steps[kind].chain)
-        yield fill(as_text(steps[kind].ops), WIDTH, initial_indent="  ", subsequent_indent="  ")
+        alike[at["tp"], at["pp"], *([at["dp"]] if lists else [])].append(rank)
+    for _, ranks in sorted(alike.items()):
+        yield ranks, list_of_batch(a, ranks[0])
 
 
 def _others(a: Arrangement) -> Iterator[str]:
     """Yields those options of a layout because of which its steps are not run as lists of
     operations."""
-    if a.strategy.name not in ("replicas", "pipeline"):
+    if a.strategy.name not in ("replicas", "pipeline", "reproducible"):
         yield f"the strategy {a.strategy.name}"
     if addons.chosen("twins", a.config):
         yield "--verify, which makes it twice,"

@@ -18,6 +18,7 @@ from helpers.training.pipelined import digits
 
 from nnmpi import nn
 from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.checks import slice_list
 from nnmpi.parallel.step_list import proof, race, walk
 from nnmpi.parallel.step_list.op import PASSES
 from nnmpi.parallel.step_list.proof import prove
@@ -46,6 +47,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "zb-h1, zero 1": (4, {**SMALL, "dp": 2, "pp": 2, "zero": 1, "schedule": "zb-h1"}),
     "stages run again": (4, {**SMALL, "dp": 2, "pp": 2, "recompute": "stage"}),
     "interleaved": (2, {**SMALL, "model": "mlp:64-8-8-8-10", "pp": 2, "schedule": "interleaved"}),
+    "slices": (3, {**SMALL, "micro_batches": 1, "reproducible": True, "slices": 5}),
 }
 Lists = list[list[StepList]]
 
@@ -53,7 +55,7 @@ Lists = list[list[StepList]]
 def lists_of(name: str) -> Lists:
     ranks, options = LAYOUTS[name]
     a = arranged(Cluster.on_paper(ranks), **{"given": digits, "allreduce": "ring", **options})
-    return groups(a, a.config.micro_batches)
+    return groups(a)
 
 
 def changed_lists(right: Lists) -> Iterator[tuple[str, Lists, bool]]:
@@ -106,7 +108,7 @@ def test_a_change_is_refused_or_computes_the_same(name: str) -> None:
 
 def texts() -> Iterator[str]:
     """A pattern for each text that a rule returns or raises, with a gap for each value."""
-    for module in (walk, race, proof):
+    for module in (walk, race, proof, slice_list):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             said = node.value if isinstance(node, ast.Return) else None
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
@@ -120,7 +122,7 @@ def texts() -> Iterator[str]:
 def test_each_rule_refuses_a_list() -> None:
     left = {text for text in texts() if text != ".*"}
     assert len(left) > 30
-    for name in ("stages run again", "zero 3", "tied weights, zero 2"):
+    for name in ("stages run again", "zero 3", "tied weights, zero 2", "slices"):
         for _, lists, _ in changed_lists(lists_of(name)):
             try:
                 prove(lists)

@@ -28,7 +28,22 @@ list of ranks 2, 3, proved:
     assert out.endswith(expected)
 
 
-OTHERS = "--sync asp", "--reproducible", "--schedule pipedream --pp 2", "--verify"
+def test_the_lists_of_slices(capsys: pytest.CaptureFixture[str]) -> None:
+    options = "--model", "mlp:64-32-10", "--reproducible", "--slices", "3"
+    status, out, err = printed(capsys, "--ranks", "2", *options)
+    assert status == 0, err
+    expected = """\
+list of ranks 0, proved:
+  unit 0: 1.weight to 3.bias, buckets: 0
+  PUSH0.0 F0.0 B0.0 NOTE RECV_SUM0 ADD0 SUM0 FINISH0 AGREE APPLY
+list of ranks 1, proved:
+  unit 0: 1.weight to 3.bias, buckets: 0
+  PUSH0.0 F0.0 B0.0 NOTE PUSH0.1 F0.1 B0.1 NOTE ADD0 SEND_SUM0 SUM0 FINISH0 AGREE APPLY
+"""
+    assert out.endswith(expected)
+
+
+OTHERS = "--sync asp", "--schedule pipedream --pp 2", "--verify"
 
 
 @pytest.mark.parametrize("options", OTHERS)
