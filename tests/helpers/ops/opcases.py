@@ -7,6 +7,7 @@ arrays, not by labels, masks and indices.
 
 from collections.abc import Callable, Mapping
 from itertools import product
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -51,6 +52,11 @@ class Case(NamedTuple):
         return [made(arg) for arg in self.args]
 
 
+def of_torch(path: str) -> Oracle:
+    """PyTorch's function of this path, which takes the values of the options in their order."""
+    return lambda t, *args, **options: attrgetter(path)(t)(*args, *options.values())
+
+
 def positive(*sizes: int) -> Draw:
     """Numbers from 0.5 to 2."""
     return lambda rng: np.asarray(rng.uniform(0.5, 2.0, sizes))
@@ -71,24 +77,21 @@ def _tensors(t: Any, *values: Any) -> list[Any]:
 
 UNARY: dict[str, tuple[Op, Oracle]] = {
     "negative": (elementwise.negative, lambda t, a: -a),
-    "exp": (elementwise.exp, lambda t, a: t.exp(a)),
-    "absolute": (elementwise.absolute, lambda t, a: t.abs(a)),
-    "sin": (elementwise.sin, lambda t, a: t.sin(a)),
-    "cos": (elementwise.cos, lambda t, a: t.cos(a)),
-    "tanh": (elementwise.tanh, lambda t, a: t.tanh(a)),
-    "sigmoid": (elementwise.sigmoid, lambda t, a: t.sigmoid(a)),
-    "relu": (elementwise.relu, lambda t, a: t.relu(a)),
-    "gelu": (activations.gelu, lambda t, a: t.nn.functional.gelu(a)),
-    "gelu_tanh": (
-        activations.gelu_tanh,
-        lambda t, a: t.nn.functional.gelu(a, approximate="tanh"),
-    ),
-    "silu": (activations.silu, lambda t, a: t.nn.functional.silu(a)),
-    "copy": (shape.copy, lambda t, a: a.clone()),
+    "exp": (elementwise.exp, of_torch("exp")),
+    "absolute": (elementwise.absolute, of_torch("abs")),
+    "sin": (elementwise.sin, of_torch("sin")),
+    "cos": (elementwise.cos, of_torch("cos")),
+    "tanh": (elementwise.tanh, of_torch("tanh")),
+    "sigmoid": (elementwise.sigmoid, of_torch("sigmoid")),
+    "relu": (elementwise.relu, of_torch("relu")),
+    "gelu": (activations.gelu, of_torch("nn.functional.gelu")),
+    "gelu_tanh": (activations.gelu_tanh, lambda t, a: t.nn.functional.gelu(a, approximate="tanh")),
+    "silu": (activations.silu, of_torch("nn.functional.silu")),
+    "copy": (shape.copy, of_torch("clone")),
 }
 POSITIVE: dict[str, tuple[Op, Oracle]] = {
-    "log": (elementwise.log, lambda t, a: t.log(a)),
-    "sqrt": (elementwise.sqrt, lambda t, a: t.sqrt(a)),
+    "log": (elementwise.log, of_torch("log")),
+    "sqrt": (elementwise.sqrt, of_torch("sqrt")),
 }
 BINARY: dict[str, tuple[Op, Oracle]] = {
     "add": (elementwise.add, lambda t, a, b: a + b),
@@ -167,21 +170,17 @@ def _clamped() -> dict[str, Case]:
     """Bounds that are arrays: equal to elements and to each other, and the wrong way round."""
     a = np.array([[0.5, 1.0, 2.0, 5.0], [1.0, 3.0, 2.0, -4.0]])
     low, high = np.array([1.0, 3.0, 3.0, 2.0]), np.array([[1.0, 4.0, 2.0, 3.0], [2.0] * 4])
-    cases = {}
-    for name, bounds in {
+    bounds = {
         "both": (low, high),
         "equal": (high, high),
         "low": (low, None),
         "high": (None, high),
         "0d": (np.asarray(1.5), None),
-    }.items():
-        cases[f"clamp {name}"] = Case(
-            elementwise.clamp,
-            (a, *bounds),
-            lambda t, a, low, high: a.clamp(low, high),
-            smooth=False,
-        )
-    return cases
+    }
+    return {
+        f"clamp {name}": Case(elementwise.clamp, (a, *ends), of_torch("clamp"), smooth=False)
+        for name, ends in bounds.items()
+    }
 
 
 def _choices() -> dict[str, Case]:
@@ -195,29 +194,20 @@ def _choices() -> dict[str, Case]:
     cases["where of integers"] = Case(elementwise.where, (2 * MASK, (2, 3), (2, 3)), where)
     cases["where of 0d"] = Case(elementwise.where, (np.asarray(True), (2, 3), (3,)), where)
     for low, high in ((-0.5, 0.5), (None, 0.25), (0.25, None)):
-        cases[f"clip {low} {high}"] = Case(
-            elementwise.clip,
-            ((5, 6),),
-            lambda t, a, low, high: a.clamp(low, high),
-            {"low": low, "high": high},
-        )
+        options = {"low": low, "high": high}
+        cases[f"clip {low} {high}"] = Case(elementwise.clip, ((5, 6),), of_torch("clamp"), options)
     cases["clip at both ends"] = cases["clip -0.5 0.5"]._replace(
         args=(np.array([-2.0, -0.5, 0.0, 0.5, 2.0]),), smooth=False
     )
     cases |= _clamped()
+    args, oracle = (np.array([-2.0, -1e-3, 0.0, 0.5, 40.0]),), of_torch("nn.functional.leaky_relu")
     for slope in (0.01, 0.0, 1.5):
         cases[f"leaky_relu {slope}"] = Case(
-            activations.leaky_relu,
-            (np.array([-2.0, -1e-3, 0.0, 0.5, 40.0]),),
-            lambda t, a, slope: t.nn.functional.leaky_relu(a, slope),
-            {"slope": slope},
-            smooth=False,
+            activations.leaky_relu, args, oracle, {"slope": slope}, smooth=False
         )
     for dtype in ("float64", "float32"):
         cases[f"astype {dtype}"] = Case(
-            elementwise.astype,
-            ((3, 4),),
-            lambda t, a, dtype: a.to(getattr(t, dtype)),
+            *(elementwise.astype, ((3, 4),), lambda t, a, dtype: a.to(getattr(t, dtype))),
             {"dtype": dtype},
             smooth=dtype == "float64",
         )

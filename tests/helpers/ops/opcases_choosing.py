@@ -9,27 +9,22 @@ from nnmpi.autograd.ops import shape
 
 
 def _elements() -> dict[str, Case]:
+    def oracle(t: Any, a: Any, i: Any, axis: int, keepdims: bool) -> Any:
+        if keepdims:
+            return t.take_along_dim(a, i, axis)
+        return t.take_along_dim(a, i.unsqueeze(axis), axis).squeeze(axis)
+
     cases = {}
     for axis, keepdims in ((1, False), (0, True), (-1, True)):
         index = np.array([2, 0, 1, 2]) if axis else np.array([[1, 0, 3]])
-        index = index[:, None] if axis and keepdims else index
-        cases[f"element_along {axis} {keepdims}"] = Case(
-            shape.element_along,
-            ((4, 3), index),
-            lambda t, a, i, axis, keepdims: (
-                t.take_along_dim(
-                    a, t.as_tensor(i) if keepdims else t.as_tensor(i).unsqueeze(axis), axis
-                )
-                if keepdims
-                else t.take_along_dim(a, t.as_tensor(i).unsqueeze(axis), axis).squeeze(axis)
-            ),
-            {"axis": axis, "keepdims": keepdims},
-        )
+        args = (4, 3), index[:, None] if axis and keepdims else index
+        options = {"axis": axis, "keepdims": keepdims}
+        name = f"element_along {axis} {keepdims}"
+        cases[name] = Case(shape.element_along, args, oracle, options)
     return cases
 
 
 def _replaced() -> dict[str, Case]:
-    cases = {}
     indices: dict[str, tuple[Any, tuple[int, ...]]] = {
         "a row": (2, (3,)),
         "a row by an axis more": (2, (1, 1)),
@@ -45,11 +40,10 @@ def _replaced() -> dict[str, Case]:
         y[index] = value
         return y
 
-    for name, (index, sizes) in indices.items():
-        cases[f"set_elements, {name}"] = Case(
-            shape.set_elements, ((4, 3), sizes), oracle, {"index": index}
-        )
-    return cases
+    return {
+        f"set_elements, {name}": Case(shape.set_elements, ((4, 3), sizes), oracle, {"index": index})
+        for name, (index, sizes) in indices.items()
+    }
 
 
 CHOOSING = {**_elements(), **_replaced()}

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
-from helpers.ops.opcases import Case, label
-from helpers.ops.opcases_layers import channels_last
+from helpers.ops.opcases import Case, label, of_torch
+from helpers.ops.opcases_layers import channels_last, convolved, pooled
 
 from nnmpi.autograd.ops import conv, pool
 
@@ -29,32 +29,20 @@ def _every_other(groups: Sequence[Any], options: Sequence[Any]) -> Iterator[tupl
             yield group, option
 
 
-def _conv_oracle(t: Any, x: Any, w: Any, b: Any, **options: Any) -> Any:
-    relu, pooled = options.pop("relu", False), options.pop("pool", False)
-    y = t.nn.functional.conv2d(x, w, b, **options)
-    y = y.relu() if relu else y
-    return t.nn.functional.max_pool2d(y, 2) if pooled else y
-
-
 def _convolutions() -> dict[str, Case]:
     cases = {}
     ways: tuple[dict[str, Any], ...] = ({}, {"relu": True}, {"relu": True, "pool": True})
     for i, ((g, C, O), options) in enumerate(_every_other(GROUPS, OPTIONS)):
         kernel, named = KERNELS[i % 3], {"groups": g, **options, **ways[i % 3]}
-        cases[f"conv2d {C}->{O} k{label(kernel)} {label(named)}"] = Case(
-            conv.conv2d,
-            (channels_last(2, C, 9, 8), (O, C // g, *kernel), (O,) if i % 2 else None),
-            _conv_oracle,
-            named,
-        )
+        args = channels_last(2, C, 9, 8), (O, C // g, *kernel), (O,) if i % 2 else None
+        name = f"conv2d {C}->{O} k{label(kernel)} {label(named)}"
+        cases[name] = Case(conv.conv2d, args, convolved, named)
     for g, C, O in GROUPS:
-        cases[f"conv2d of no images, {g} groups {C}->{O}"] = Case(
-            conv.conv2d, ((0, C, 5, 5), (O, C // g, 3, 3), (O,)), _conv_oracle, {"groups": g}
-        )
-    large = {"padding": (3, 2)}
-    cases["conv2d, a kernel larger than the images"] = Case(
-        conv.conv2d, ((2, 2, 3, 2), (3, 2, 7, 5), (3,)), _conv_oracle, large
-    )
+        name, args = f"conv2d of no images, {g} groups {C}->{O}", ((O, C // g, 3, 3), (O,))
+        cases[name] = Case(conv.conv2d, ((0, C, 5, 5), *args), convolved, {"groups": g})
+    args, large = ((2, 2, 3, 2), (3, 2, 7, 5), (3,)), {"padding": (3, 2)}
+    name = "conv2d, a kernel larger than the images"
+    cases[name] = Case(conv.conv2d, args, convolved, large)
     return cases
 
 
@@ -98,53 +86,32 @@ def _transposed() -> dict[str, Case]:
 
 
 def _pools() -> dict[str, Case]:
-    def oracle(t: Any, x: Any, kernel: Any, name: str, **options: Any) -> Any:
-        return getattr(t.nn.functional, name)(x, kernel, **options)
-
     cases = {}
+    kinds: tuple[tuple[Any, str, tuple[Any, ...]], ...] = (
+        (pool.max_pool, "dilation", (1, (1, 2))),
+        (pool.avg_pool, "count_include_pad", (True, False)),
+    )
     windows: tuple[dict[str, Any], ...] = (
         {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 0)},
         {"kernel": (1, 4), "stride": (3, 3), "padding": (0, 2)},
         {"kernel": (4, 5), "stride": 2, "padding": 2},
     )
     for window, ceil_mode, n in product(windows, (False, True), (2, 0)):
-        options = {**window, "ceil_mode": ceil_mode}
-        x = channels_last(n, 3, 8, 6)
-        for dilation in (1, (1, 2)):
-            named = {**options, "dilation": dilation}
-            cases[f"max_pool2d {n} {label(named)}"] = Case(
-                pool.max_pool,
-                (x,),
-                lambda t, x, **o: oracle(t, x, name="max_pool2d", **o),
-                named,
-            )
-        for counts in (True, False):
-            named = {**options, "count_include_pad": counts}
-            cases[f"avg_pool2d {n} {label(named)}"] = Case(
-                pool.avg_pool,
-                (x,),
-                lambda t, x, **o: oracle(t, x, name="avg_pool2d", **o),
-                named,
-            )
+        options, x = {**window, "ceil_mode": ceil_mode}, channels_last(n, 3, 8, 6)
+        for op, option, values in kinds:
+            for value in values:
+                name, named = f"{op.__name__}2d", {**options, option: value}
+                cases[f"{name} {n} {label(named)}"] = Case(op, (x,), pooled(name), named)
     for window, ceil_mode in product(((3, 2, 1), (2, 3, 0), (4, 1, 2)), (False, True)):
         kernel, stride, padding = window
         options = {"kernel": kernel, "stride": stride, "padding": padding, "ceil_mode": ceil_mode}
         for op, more in ((pool.max_pool, {"dilation": 2}), (pool.avg_pool, {})):
-            name = f"{op.__name__}1d"
-            named = options | more
-            cases[f"{name} {label(named)}"] = Case(
-                op,
-                ((2, 3, 9),),
-                lambda t, x, axes, name=name, **o: oracle(t, x, name=name, **o),
-                {**named, "axes": 1},
-            )
+            name, named, args = f"{op.__name__}1d", options | more, ((2, 3, 9),)
+            cases[f"{name} {label(named)}"] = Case(op, args, pooled(name), {**named, "axes": 1})
+    args, oracle = (channels_last(2, 3, 8, 7),), of_torch("nn.functional.adaptive_avg_pool2d")
     for size in ((1, 1), (4, 3), (3, 5), (8, None), (None, 1), (11, 2)):
-        cases[f"adaptive_avg_pool2d {size}"] = Case(
-            pool.adaptive_avg_pool2d,
-            (channels_last(2, 3, 8, 7),),
-            lambda t, x, size: t.nn.functional.adaptive_avg_pool2d(x, size),
-            {"size": size},
-        )
+        name = f"adaptive_avg_pool2d {size}"
+        cases[name] = Case(pool.adaptive_avg_pool2d, args, oracle, {"size": size})
     return cases
 
 

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from helpers.ops.opcases import Case, Oracle, label, positive
+from helpers.ops.opcases import Case, Oracle, label, of_torch, positive
 
 from nnmpi.autograd.ops import (
     arrange,
@@ -36,103 +36,92 @@ def _index_of(name: str) -> Oracle:
 def _places() -> dict[str, Case]:
     cases = {}
     distinct = np.random.default_rng(0).permutation(np.arange(30.0)).reshape(5, 6)
+    ops = {"median": (order.median, distinct, GAPS), "mode": (order.mode, TIES, TIES[:, :1])}
     for axis, keepdims in ((0, False), (1, True)):
         options = {"axis": axis, "keepdims": keepdims}
-        for name, op, arrays in (
-            ("median", order.median, (distinct, GAPS)),
-            ("mode", order.mode, (TIES, TIES[:, :1])),
-        ):
-            for array in arrays:
-                cases[f"{name} {axis} {array.shape}"] = Case(
-                    op, (array,), _index_of(name), options, has_gradient=False
-                )
+        for name, (op, *arrays) in ops.items():
+            for a in arrays:
+                cases[f"{name} {axis} {a.shape}"] = Case(op, (a,), _index_of(name), options)
         cases[f"middle {axis}"] = Case(
-            order.middle,
-            (TIES[axis],),
-            lambda t, a: t.median(a),
-            smooth=False,
+            order.middle, (TIES[axis],), of_torch("median"), smooth=False
         )
-        cases[f"kth {axis}"] = Case(
-            order.kth, (distinct,), _index_of("kthvalue"), {**options, "k": 2}, has_gradient=False
-        )
-    return cases
+        options = {**options, "k": 2}
+        cases[f"kth {axis}"] = Case(order.kth, (distinct,), _index_of("kthvalue"), options)
+    return {
+        name: case._replace(has_gradient=case.op is order.middle) for name, case in cases.items()
+    }
 
 
 def _sorted() -> dict[str, Case]:
+    def argsort(t: Any, a: Any, axis: int, descending: bool) -> Any:
+        return t.argsort(t.as_tensor(a), stable=True, dim=axis, descending=descending)
+
     ties = np.array([[2.0, np.nan, 2.0, -1.0, 2.0], [0.0, 5.0, -np.inf, 0.0, np.inf]])
     cases = {}
     for axis, descending in product((0, -1), (False, True)):
+        options = {"axis": axis, "descending": descending}
         cases[f"argsort {axis} {descending}"] = Case(
-            order.argsort,
-            (ties,),
-            lambda t, a, axis, descending: t.sort(a, stable=True, dim=axis, descending=descending)[
-                1
-            ],
-            {"axis": axis, "descending": descending},
-            has_gradient=False,
+            order.argsort, (ties,), argsort, options, has_gradient=False
         )
-    index = np.array([[2, 0, 1], [0, 2, 1]])
+    index, oracle = np.array([[2, 0, 1], [0, 2, 1]]), of_torch("take_along_dim")
     for axis, places in ((1, index), (0, np.array([[1, 0, 1], [0, 1, 0]])), (-1, index[:, :1])):
         cases[f"take_along_axis {axis} {label(places.shape)}"] = Case(
-            order.take_along_axis,
-            ((2, 3), places),
-            lambda t, a, index, axis: t.take_along_dim(a, t.as_tensor(index), axis),
-            {"axis": axis},
+            order.take_along_axis, ((2, 3), places), oracle, {"axis": axis}
         )
     return cases
 
 
+def _with_index(name: str) -> Oracle:
+    """PyTorch's function of this name of an array, an axis, an index and what else there is."""
+    return lambda t, a, i, *s, axis, **options: getattr(t, name)(a, axis, i, *s, **options)
+
+
 def _indexed() -> dict[str, Case]:
-    index = np.array([[2, 0, 2], [1, 1, 0]])
-    some = np.array([2, 0, 2])
+    index, distinct = np.array([[2, 0, 2], [1, 1, 0]]), np.array([[2, 0, 1], [1, 2, 0]])
     cases = {}
-    for adds in (False, True):
-        name = "scatter_add" if adds else "scatter"
-        at = index if adds else np.array([[2, 0, 1], [1, 2, 0]])
+    for name, adds, at in (("scatter", False, distinct), ("scatter_add", True, index)):
         cases[f"{name} 1"] = Case(
-            gather.scatter,
-            ((2, 4), at, (2, 3)),
-            lambda t, a, i, s, axis, adds: getattr(t, "scatter_add" if adds else "scatter")(
-                a, axis, t.as_tensor(i), s
-            ),
+            *(gather.scatter, ((2, 4), at, (2, 3))),
+            lambda t, a, i, s, axis, adds, name=name: getattr(t, name)(a, axis, i, s),
             {"axis": 1, "adds": adds},
         )
     for axis in (0, 1):
-        cases[f"gather {axis}"] = Case(
-            gather.gather,
-            ((3, 4), index),
-            lambda t, a, i, axis: t.gather(a, axis, t.as_tensor(i)),
-            {"axis": axis},
-        )
-        cases[f"index_add {axis}"] = Case(
-            gather.index_add,
-            ((3, 3), some, (3, 3)),
-            lambda t, a, i, s, axis, alpha: t.index_add(a, axis, t.as_tensor(i), s, alpha=alpha),
-            {"axis": axis, "alpha": 2.5},
+        options: dict[str, Any] = {"axis": axis}
+        oracle = _with_index("gather")
+        cases[f"gather {axis}"] = Case(gather.gather, ((3, 4), index), oracle, options)
+        args, options = ((3, 3), index[0], (3, 3)), {"axis": axis, "alpha": 2.5}
+        oracle = _with_index("index_add")
+        cases[f"index_add {axis}"] = Case(gather.index_add, args, oracle, options)
+    return cases
+
+
+def _reduced_by_place() -> dict[str, Case]:
+    cases = {}
+    a = np.array([[0.0, 2.0, 0.5, 1.0], [3.0, -1.0, 2.0, 0.0], [1.5, 0.0, -2.0, 4.0]])
+    source = np.array([[2.0, 0.0, 3.0], [0.0, 2.0, 0.0], [-1.0, 4.0, 2.5]])
+    places, oracle = np.array([[2, 0, 2], [1, 1, 0], [0, 0, 0]]), _with_index("scatter_reduce")
+    for reduce, with_self in product(scatter_reduce.WRITES, (True, False)):
+        options = {"axis": 1, "reduce": reduce, "include_self": with_self}
+        cases[f"scatter_reduce {reduce} {with_self}"] = Case(
+            scatter_reduce.scatter_reduce, (a, places, source), oracle, options, smooth=False
         )
     return cases
 
 
 def _arranged() -> dict[str, Case]:
+    def roll(t: Any, a: Any, shifts: Any, axes: Any) -> Any:
+        return t.roll(a, shifts, axes or ())
+
     cases = {}
     for axes in ((), (0,), (1, 0)):
-        cases[f"flip {axes}"] = Case(
-            arrange.flip, ((2, 3),), lambda t, a, axes: t.flip(a, axes), {"axes": axes}
-        )
+        cases[f"flip {axes}"] = Case(arrange.flip, ((2, 3),), of_torch("flip"), {"axes": axes})
     for shifts, axes in (((2,), None), ((1, -2), (0, 1))):
-        cases[f"roll {shifts}"] = Case(
-            arrange.roll,
-            ((2, 3),),
-            lambda t, a, shifts, axes: t.roll(a, shifts, axes or ()),
-            {"shifts": shifts, "axes": axes},
-        )
+        options = {"shifts": shifts, "axes": axes}
+        cases[f"roll {shifts}"] = Case(arrange.roll, ((2, 3),), roll, options)
     for offset in (-1, 0, 2):
-        cases[f"diagonal {offset}"] = Case(
-            arrange.diagonal, ((3, 4),), lambda t, a, offset: t.diag(a, offset), {"offset": offset}
-        )
-        cases[f"on_diagonal {offset}"] = Case(
-            arrange.on_diagonal, ((3,),), lambda t, a, offset: t.diag(a, offset), {"offset": offset}
-        )
+        for op, sizes in ((arrange.diagonal, (3, 4)), (arrange.on_diagonal, (3,))):
+            name, options = f"{op.__name__} {offset}", {"offset": offset}
+            cases[name] = Case(op, (sizes,), of_torch("diag"), options)
     return cases
 
 
@@ -140,76 +129,42 @@ def _norms() -> dict[str, Case]:
     cases = {}
     for p, axis in ((2.0, None), (2.0, 1), (1.0, (0, 1)), (3.5, 0)):
         for sizes in ((2, 3), (0, 3)):
+            options = {"p": p, "axis": axis, "keepdims": axis == 1}
             cases[f"p_norm {p} {axis} {sizes}"] = Case(
-                distance.p_norm,
-                (sizes,),
-                lambda t, a, p, axis, keepdims: t.norm(a, p, axis, keepdims),
-                {"p": p, "axis": axis, "keepdims": axis == 1},
+                distance.p_norm, (sizes,), of_torch("norm"), options
             )
-    cases["p_norm of zeros"] = Case(
-        distance.p_norm,
-        (np.array([[0.0, 0.0], [0.0, 3.0]]),),
-        lambda t, a, p, axis: t.norm(a, p, axis),
-        {"p": 2.0, "axis": 1},
-        smooth=False,
-    )
+    args, options = (np.array([[0.0, 0.0], [0.0, 3.0]]),), {"p": 2.0, "axis": 1}
+    cases["p_norm of zeros"] = Case(distance.p_norm, args, of_torch("norm"), options, smooth=False)
     return cases
 
 
 def _rounded() -> dict[str, Case]:
-    cases = {}
-    for op in (rounding.sign, rounding.floor, rounding.ceil, rounding.trunc):
-        cases[op.__name__] = Case(
-            op, (HALVES,), lambda t, a, name=op.__name__: getattr(t, name)(a), smooth=False
-        )
-    cases["rint"] = Case(rounding.rint, (HALVES,), lambda t, a: t.round(a), smooth=False)
-    return cases
+    names = {"sign": "sign", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "round"}
+    return {
+        name: Case(getattr(rounding, name), (HALVES,), of_torch(of), smooth=False)
+        for name, of in names.items()
+    }
 
 
 def _more_elementwise() -> dict[str, Case]:
-    ops = more_elementwise
+    def div(t: Any, a: Any, b: Any, to_floor: bool) -> Any:
+        return t.div(a, b, rounding_mode="floor" if to_floor else "trunc")
+
+    ops, numbers = more_elementwise, {"nan": 0.5, "posinf": None, "neginf": -2.0}
     cases = {
-        "atan": Case(ops.atan, ((2, 3),), lambda t, a: t.atan(a)),
-        "log2": Case(ops.log2, (positive(2, 3),), lambda t, a: t.log2(a)),
-        "nan_to_num": Case(
-            ops.nan_to_num,
-            (GAPS,),
-            lambda t, a, **options: t.nan_to_num(a, **options),
-            {"nan": 0.5, "posinf": None, "neginf": -2.0},
-            smooth=False,
-        ),
+        "atan": Case(ops.atan, ((2, 3),), of_torch("atan")),
+        "log2": Case(ops.log2, (positive(2, 3),), of_torch("log2")),
+        "nan_to_num": Case(ops.nan_to_num, (GAPS,), of_torch("nan_to_num"), numbers, smooth=False),
     }
     for to_floor, args in product((True, False), ((HALVES, (2, 1)), (HALVES, -0.4))):
         cases[f"rounded_quotient {to_floor} {label(args[1])}"] = Case(
-            ops.rounded_quotient,
-            args,
-            lambda t, a, b, to_floor: t.div(a, b, rounding_mode="floor" if to_floor else "trunc"),
-            {"to_floor": to_floor},
-            smooth=False,
+            ops.rounded_quotient, args, div, {"to_floor": to_floor}, smooth=False
         )
     for axis, zeros in product((0, 1), ((), (1,), (1, 2))):
         a = np.arange(1.0, 13.0).reshape(3, 4) / 3
         a[:, [*zeros]] = a[[*zeros], :] = 0
-        cases[f"cumprod {axis}, zeros {zeros}"] = Case(
-            ops.cumprod, (a,), lambda t, a, axis: t.cumprod(a, axis), {"axis": axis}
-        )
-    return cases
-
-
-def _reduced_by_place() -> dict[str, Case]:
-    index, cases = np.array([[2, 0, 2], [1, 1, 0], [0, 0, 0]]), {}
-    a = np.array([[0.0, 2.0, 0.5, 1.0], [3.0, -1.0, 2.0, 0.0], [1.5, 0.0, -2.0, 4.0]])
-    source = np.array([[2.0, 0.0, 3.0], [0.0, 2.0, 0.0], [-1.0, 4.0, 2.5]])
-    for reduce, include_self in product(scatter_reduce.WRITES, (True, False)):
-        cases[f"scatter_reduce {reduce} {include_self}"] = Case(
-            scatter_reduce.scatter_reduce,
-            (a, index, source),
-            lambda t, a, i, s, axis, reduce, include_self: t.scatter_reduce(
-                a, axis, t.as_tensor(i), s, reduce, include_self=include_self
-            ),
-            {"axis": 1, "reduce": reduce, "include_self": include_self},
-            smooth=False,
-        )
+        name = f"cumprod {axis}, zeros {zeros}"
+        cases[name] = Case(ops.cumprod, (a,), of_torch("cumprod"), {"axis": axis})
     return cases
 
 

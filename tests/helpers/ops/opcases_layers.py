@@ -4,7 +4,7 @@ from itertools import cycle, product
 from typing import Any
 
 import numpy as np
-from helpers.ops.opcases import Case, Draw, Op, label
+from helpers.ops.opcases import Case, Draw, Op, Oracle, label, of_torch
 
 from nnmpi.arrays.kernels.window import Window
 from nnmpi.autograd import Tensor, apply
@@ -14,17 +14,12 @@ EPS = 1e-5
 
 
 def _softmaxes() -> dict[str, Case]:
-    cases = {}
-    for (name, op), (sizes, axis) in product(
-        {"softmax": softmax.softmax, "log_softmax": softmax.log_softmax}.items(),
-        (((3, 4), -1), ((3, 4), 0), ((2, 3, 4), 1), ((4,), 0), ((3, 1), 1), ((0, 3), 1)),
-    ):
-
-        def oracle(t: Any, a: Any, axis: int, name: str = name) -> Any:
-            return getattr(t, name)(a, axis)
-
-        cases[f"{name} {label(sizes)} {axis}"] = Case(op, (sizes,), oracle, {"axis": axis})
-        huge = np.array([[1e4, -1e4, 9999.0], [-700.0, -701.0, -702.0]])
+    cases, huge = {}, np.array([[1e4, -1e4, 9999.0], [-700.0, -701.0, -702.0]])
+    tries = ((3, 4), -1), ((3, 4), 0), ((2, 3, 4), 1), ((4,), 0), ((3, 1), 1), ((0, 3), 1)
+    for op in (softmax.softmax, softmax.log_softmax):
+        name, oracle = op.__name__, of_torch(op.__name__)
+        for sizes, axis in tries:
+            cases[f"{name} {label(sizes)} {axis}"] = Case(op, (sizes,), oracle, {"axis": axis})
         cases[f"{name} of huge numbers"] = Case(op, (huge,), oracle, {"axis": 1}, smooth=False)
     return cases
 
@@ -50,6 +45,29 @@ def _norms() -> dict[str, Case]:
         mean, var = t.as_tensor(mean), t.as_tensor(var)
         return t.nn.functional.batch_norm(x, mean, var, w, b, eps=eps)
 
+    cases = {}
+    known = {"mean": np.array([0.1, -0.2, 0.3]), "var": np.array([0.5, 1.0, 2.0]), "n": 0}
+    inputs: dict[str, Any] = {
+        "rows": (6, 3),
+        "sequences": (4, 3, 5),
+        "images": (2, 3, 4, 5),
+        "images channels last": channels_last(2, 3, 5, 4),
+    }
+    affine = ("", (3,), (3,)), (" without w and b", None, None)
+    ways: dict[str, dict[str, Any]] = {"of the batch": {}, "and ReLU": {"relu": True}}
+    for (name, x), (how, w, b) in product(inputs.items(), affine):
+        args = (x, w, b)
+        for of, options in ways.items():
+            cases[f"batch_norm {of}, {name}{how}"] = Case(
+                norm.batch_norm, args, train, {"eps": EPS, **options}, _of_the_batch
+            )
+        cases[f"batch_norm of known statistics, {name}{how}"] = Case(
+            norm.batch_norm, args, evaluate, {**known, "eps": EPS}
+        )
+    return cases
+
+
+def _norms_of_samples() -> dict[str, Case]:
     def layer(t: Any, x: Any, w: Any, b: Any, shape: Any, eps: float) -> Any:
         return t.nn.functional.layer_norm(x, shape, w, b, eps)
 
@@ -61,38 +79,16 @@ def _norms() -> dict[str, Case]:
         return t.nn.functional.silu(y) if silu else y
 
     cases = {}
-    known = {"mean": np.array([0.1, -0.2, 0.3]), "var": np.array([0.5, 1.0, 2.0]), "n": 0}
-    inputs: dict[str, Any] = {
-        "rows": (6, 3),
-        "sequences": (4, 3, 5),
-        "images": (2, 3, 4, 5),
-        "images channels last": channels_last(2, 3, 5, 4),
-    }
-    for (name, x), (affine, w, b) in product(
-        inputs.items(), (("", (3,), (3,)), (" without w and b", None, None))
-    ):
-        cases[f"batch_norm of the batch, {name}{affine}"] = Case(
-            norm.batch_norm, (x, w, b), train, {"eps": EPS}, _of_the_batch
-        )
-        cases[f"batch_norm and ReLU, {name}{affine}"] = Case(
-            norm.batch_norm, (x, w, b), train, {"eps": EPS, "relu": True}, _of_the_batch
-        )
-        cases[f"batch_norm of known statistics, {name}{affine}"] = Case(
-            norm.batch_norm, (x, w, b), evaluate, {**known, "eps": EPS}
-        )
     for x, groups in (((4, 6), 2), ((2, 6, 5), 2), ((2, 6, 3, 4), 6), ((3, 6, 2, 2), 1)):
         for w, b in (((6,), (6,)), ((6,), None), (None, None)):
             name = f"group_norm {label(x)} in {groups}{' * w' if w else ''}{' + b' if b else ''}"
-            cases[name] = Case(norm.group_norm, (x, w, b), group, {"groups": groups, "eps": EPS})
-            options = {"groups": groups, "eps": EPS, "silu": True}
+            options = {"groups": groups, "eps": EPS}
+            cases[name] = Case(norm.group_norm, (x, w, b), group, options)
+            options = {**options, "silu": True}
             cases[f"{name}, SiLU"] = Case(norm.group_norm, (x, w, b), group, options)
-    images = (channels_last(2, 4, 3, 5), (4,), (4,))
-    cases["group_norm, channels last"] = Case(
-        norm.group_norm, images, group, {"groups": 2, "eps": EPS}
-    )
-    cases["group_norm of nothing"] = Case(
-        norm.group_norm, ((0, 4, 3), (4,), (4,)), group, {"groups": 2, "eps": EPS}
-    )
+    options = {"groups": 2, "eps": EPS}
+    for of, x in ((", channels last", channels_last(2, 4, 3, 5)), (" of nothing", (0, 4, 3))):
+        cases[f"group_norm{of}"] = Case(norm.group_norm, (x, (4,), (4,)), group, options)
     for x, axes in (((4, 5), 1), ((2, 3, 4), 1), ((2, 3, 4), 2), ((2, 3, 4), 3), ((0, 4), 1)):
         like = x[len(x) - axes :]
         options = {"shape": like, "eps": EPS}
@@ -110,29 +106,32 @@ def _embeddings() -> dict[str, Case]:
         return t.nn.functional.embedding(t.as_tensor(index), w, padding)
 
     index = np.array([[1, 0, 1], [4, 2, 1]])
-    return {
-        f"embedding {label(i.shape)} {padding}": Case(
-            lookup.embedding,
-            ((5, 3),),
-            rows,
-            {"index": i, "padding": padding},
-            smooth=padding is None,
-        )
-        for i in (index, index[0, :2], index[:0])
-        for padding in (None, 1)
-    }
+    cases = {}
+    for i, padding in product((index, index[0, :2], index[:0]), (None, 1)):
+        name, options = f"embedding {label(i.shape)} {padding}", {"index": i, "padding": padding}
+        cases[name] = Case(lookup.embedding, ((5, 3),), rows, options, smooth=padding is None)
+    return cases
 
 
 KERNELS, STRIDES, PADDINGS = (1, 2, 3, 5), (1, 2, 3), (0, 1, 2)
 SIZES = ((7, 8), (8, 7), (10, 9))
 
 
-def _conv_oracle(
-    t: Any, x: Any, w: Any, b: Any, stride: int, padding: int, relu: bool, pool: bool
+def convolved(
+    t: Any, x: Any, w: Any, b: Any, relu: bool = False, pool: bool = False, **options: Any
 ) -> Any:
-    y = t.nn.functional.conv2d(x, w, b, stride, padding)
+    y = t.nn.functional.conv2d(x, w, b, **options)
     y = y.relu() if relu else y
     return t.nn.functional.max_pool2d(y, 2) if pool else y
+
+
+def pooled(name: str) -> Oracle:
+    """PyTorch's pool of this name."""
+
+    def oracle(t: Any, x: Any, kernel: Any, axes: int = 2, **options: Any) -> Any:
+        return getattr(t.nn.functional, name)(x, kernel, **options)
+
+    return oracle
 
 
 def _convolutions() -> dict[str, Case]:
@@ -145,19 +144,16 @@ def _convolutions() -> dict[str, Case]:
         x = channels_last(2, C, h, v) if last else (2, C, h, v)
         named = (bias, " + b"), (relu, ", relu"), (pool, ", pool"), (last, ", channels last")
         name = f"conv2d {h}x{v}x{C} k{k} s{s} p{p}{''.join(part for on, part in named if on)}"
-        cases[name] = Case(
-            conv.conv2d,
-            (x, (4, C, k, k), (4,) if bias else None),
-            _conv_oracle,
-            {"stride": s, "padding": p, "relu": relu, "pool": pool},
-        )
+        args = (x, (4, C, k, k), (4,) if bias else None)
+        options = {"stride": s, "padding": p, "relu": relu, "pool": pool}
+        cases[name] = Case(conv.conv2d, args, convolved, options)
     plain = {"stride": 1, "padding": 1, "relu": True, "pool": True}
     for name, x, w in (
         ("one channel", (2, 1, 6, 6), (3, 1, 3, 3)),
         ("a kernel that is not square", (2, 3, 6, 7), (3, 3, 3, 2)),
         ("no images", (0, 3, 6, 6), (3, 3, 3, 3)),
     ):
-        cases[f"conv2d, {name}"] = Case(conv.conv2d, (x, w, (3,)), _conv_oracle, plain)
+        cases[f"conv2d, {name}"] = Case(conv.conv2d, (x, w, (3,)), convolved, plain)
     return cases
 
 
@@ -169,15 +165,9 @@ def _pools() -> dict[str, Case]:
         options = {"kernel": k, "stride": s, "padding": p}
         name = f"{h}x{w} {label(options)}{' channels last' if last else ''}"
         for op in (pool.max_pool, pool.avg_pool):
-            cases[f"{op.__name__}2d {name}"] = Case(
-                op,
-                (x,),
-                lambda t, x, kernel, stride, padding, name=f"{op.__name__}2d": getattr(
-                    t.nn.functional, name
-                )(x, kernel, stride, padding),
-                options,
-            )
+            kind = f"{op.__name__}2d"
+            cases[f"{kind} {name}"] = Case(op, (x,), pooled(kind), options)
     return cases
 
 
-LAYERS = _softmaxes() | _norms() | _embeddings() | _convolutions() | _pools()
+LAYERS = _softmaxes() | _norms() | _norms_of_samples() | _embeddings() | _convolutions() | _pools()

@@ -4,7 +4,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from helpers.ops.opcases import Case, Oracle, label
+from helpers.ops.opcases import Case, Oracle, label, of_torch
 
 from nnmpi.autograd.ops import elementwise, logic
 
@@ -33,7 +33,7 @@ _SHIFTS = {
 
 
 def _named(name: str) -> Oracle:
-    return lambda t, a, b: getattr(t, name)(a, t.as_tensor(b))
+    return lambda t, a, b: getattr(t, name)(a.detach(), t.as_tensor(b).detach())
 
 
 def _reduced(name: str) -> Oracle:
@@ -51,11 +51,8 @@ def _cases() -> dict[str, Case]:
     for (name, op), b in product(_COMPARISONS.items(), (TIES[::-1].copy(), TIES[0], 0.0, 2)):
         cases[f"{name} {label(np.shape(b))} {b!r:.3}"] = Case(op, (TIES, b), _named(name))
     for a, b in ((TIES, TIES[0]), (TIES, -0.3), (BITS, BITS[:, :1]), (BITS, -2)):
-        cases[f"floor_divide {a.dtype} {b!r:.3}"] = Case(
-            elementwise.floor_divide,
-            (a, b),
-            lambda t, a, b: t.floor_divide(a.detach(), t.as_tensor(b).detach()),
-        )
+        name = f"floor_divide {a.dtype} {b!r:.3}"
+        cases[name] = Case(elementwise.floor_divide, (a, b), _named("floor_divide"))
     for (name, op), (a, b) in product(
         _BITWISE.items(), ((MASKS, MASKS[0]), (MASKS, True), (BITS, BITS[0]), (BITS, 3))
     ):
@@ -63,21 +60,17 @@ def _cases() -> dict[str, Case]:
     for (name, op), b in product(_SHIFTS.items(), (BITS[0], 3)):
         cases[f"{name} {label(np.shape(b))}"] = Case(op, (BITS, b), _named(name))
     for a in (MASKS, BITS):
-        cases[f"invert {a.dtype}"] = Case(logic.invert, (a,), lambda t, a: t.bitwise_not(a))
+        cases[f"invert {a.dtype}"] = Case(logic.invert, (a,), of_torch("bitwise_not"))
     for (name, op), a, axis in product(
         {"any": logic.any, "all": logic.all}.items(), (MASKS, TIES), (None, 0, -1, (0, 1))
     ):
         options = {"axis": axis, "keepdims": axis == 0}
         cases[f"{name} {a.dtype} {axis}"] = Case(op, (a,), _reduced(name), options)
     for op in (logic.isnan, logic.isinf, logic.isfinite):
-        cases[op.__name__] = Case(op, (ODD,), lambda t, a, name=op.__name__: getattr(t, name)(a))
+        cases[op.__name__] = Case(op, (ODD,), of_torch(op.__name__))
     for op, axis, keepdims in product((logic.argmax, logic.argmin), (None, 0, -1), (False, True)):
-        cases[f"{op.__name__} {axis} {keepdims}"] = Case(
-            op,
-            (TIES,),
-            lambda t, a, axis, keepdims, name=op.__name__: getattr(t, name)(a, axis, keepdims),
-            {"axis": axis, "keepdims": keepdims},
-        )
+        name, options = f"{op.__name__} {axis} {keepdims}", {"axis": axis, "keepdims": keepdims}
+        cases[name] = Case(op, (TIES,), of_torch(op.__name__), options)
     return {name: case._replace(has_gradient=False) for name, case in cases.items()}
 
 

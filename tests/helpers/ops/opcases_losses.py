@@ -26,19 +26,16 @@ def _oracle(name: str) -> Any:
 
 def _of_classes() -> dict[str, Case]:
     """The mean of nothing is left out: PyTorch has NaN for it, we have 0."""
-    cases = {}
+    cases, oracle = {}, _oracle("cross_entropy")
+    places = np.resize(LABELS, (2, 3, 5))
     for reduction, labels in product(softmax.REDUCTIONS, (LABELS, LABELS[:1], LABELS[:0])):
+        options: dict[str, Any] = {"reduction": reduction}
         if len(labels) or reduction != "mean":
             name, args = f"{reduction} {len(labels)}", ((len(labels), 4), labels)
-            options, oracle = {"reduction": reduction}, _oracle("cross_entropy")
             cases[f"cross_entropy {name}"] = Case(softmax.cross_entropy, args, oracle, options)
-        at_positions = (2, 4, 3, 5), np.resize(LABELS, (2, 3, 5))
-        cases[f"cross_entropy {reduction} of positions {len(labels)}"] = Case(
-            softmax.cross_entropy,
-            at_positions if len(labels) == 1 else (channels_last(2, 4, 3, 5), at_positions[1]),
-            _oracle("cross_entropy"),
-            {"reduction": reduction},
-        )
+        images: Any = (2, 4, 3, 5) if len(labels) == 1 else channels_last(2, 4, 3, 5)
+        name, args = f"{reduction} of positions {len(labels)}", (images, places)
+        cases[f"cross_entropy {name}"] = Case(softmax.cross_entropy, args, oracle, options)
     inputs: dict[str, Any] = {
         "rows": ((5, 4), SOME),
         "no rows": ((0, 4), SOME[:0]),
@@ -55,11 +52,9 @@ def _of_classes() -> dict[str, Case]:
         options |= {} if weight is None else {"weight": weight}
         cases[f"nll {name}"] = Case(losses.nll, args, _oracle("nll_loss"), options)
         for smoothing in (0.0, 0.3):
+            smoothed = options | {"smoothing": smoothing}
             cases[f"weighted_cross_entropy {name}, smoothing {smoothing}"] = Case(
-                losses.weighted_cross_entropy,
-                args,
-                _oracle("cross_entropy"),
-                options | {"smoothing": smoothing},
+                losses.weighted_cross_entropy, args, oracle, smoothed
             )
     return cases
 

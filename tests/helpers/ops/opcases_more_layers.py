@@ -4,7 +4,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from helpers.ops.opcases import Case, Draw, Op
+from helpers.ops.opcases import Case, Draw, Op, of_torch
 
 from nnmpi.arrays import backend
 from nnmpi.autograd import apply
@@ -36,21 +36,18 @@ def _of_elements() -> dict[str, Case]:
     def of_known(op: Op, p: Any) -> Any:
         return apply(op, p, backend.of(p.array).asarray(known, p.dtype))
 
-    huge = np.array([1e4, -1e4, 800.0, 0.0])
+    def bce_of_known(t: Any, p: Any) -> Any:
+        return bce(t, p, t.as_tensor(known).double())
+
+    huge = np.array([1e4, -1e4, 800.0, 0.0]), np.array([1.0, 1.0, 0.0, 0.5])
     op = losses.bce_with_logits
     cases = {
         "bce": Case(losses.bce, (_between(0.01, 0.99, *sizes), targets), bce),
         "bce of certain predictions": Case(
-            losses.bce,
-            (certain,),
-            lambda t, p: bce(t, p, t.as_tensor(known).double()),
-            run=of_known,
-            smooth=False,
+            losses.bce, (certain,), bce_of_known, run=of_known, smooth=False
         ),
         "bce_with_logits": Case(op, (sizes, targets), logits),
-        "bce_with_logits of huge numbers": Case(
-            op, (huge, np.array([1.0, 1.0, 0.0, 0.5])), logits, smooth=False
-        ),
+        "bce_with_logits of huge numbers": Case(op, huge, logits, smooth=False),
         "bce_with_logits, weighted": Case(op, (sizes, targets), logits, {"pos_weight": WEIGHT}),
     }
     for beta, d in product((1.0, 0.3), ((5, 6), np.array([-0.3, 0.3, 1.0, -1.0, 0.0]))):
@@ -62,15 +59,10 @@ def _of_elements() -> dict[str, Case]:
 
 
 def _hardtanh() -> dict[str, Case]:
-    cases = {}
+    op, oracle, cases = more_activations.hardtanh, of_torch("nn.functional.hardtanh"), {}
     for low, high in ((0.0, 6.0), (-1.0, 1.5)):
-        cases[f"hardtanh {low} {high}"] = Case(
-            more_activations.hardtanh,
-            (np.array([[-3.0, low, 0.1], [1.25, high, 8.0]]),),
-            lambda t, a, low, high: t.nn.functional.hardtanh(a, low, high),
-            {"low": low, "high": high},
-            smooth=False,
-        )
+        a, options = np.array([[-3.0, low, 0.1], [1.25, high, 8.0]]), {"low": low, "high": high}
+        cases[f"hardtanh {low} {high}"] = Case(op, (a,), oracle, options, smooth=False)
     return cases
 
 

@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from helpers.ops.opcases import Case, label
+from helpers.ops.opcases import Case, Oracle, label, of_torch
 from helpers.ops.opcases_layers import channels_last
 
 from nnmpi.autograd import apply
@@ -15,31 +15,22 @@ KINKS = np.array([[-30.0, -2.0, -1e-3], [0.0, 1e-3, 40.0]])
 
 
 def _activations() -> dict[str, Case]:
-    cases = {}
+    cases, oracle = {}, of_torch("nn.functional.elu")
     for alpha, a in product((1.0, 0.3), ((4, 5), KINKS)):
         kind = "" if isinstance(a, tuple) else " at its kinks"
         cases[f"elu {alpha}{kind}"] = Case(
-            activations.elu,
-            (a,),
-            lambda t, a, alpha: t.nn.functional.elu(a, alpha),
-            {"alpha": alpha},
-            smooth=not kind,
+            activations.elu, (a,), oracle, {"alpha": alpha}, smooth=not kind
         )
+    oracle = of_torch("nn.functional.softplus")
     for (beta, threshold), a in product(((1.0, 20.0), (2.5, 1.0), (-0.5, -2.0)), ((4, 5), KINKS)):
+        options = {"beta": beta, "threshold": threshold}
         cases[f"softplus {beta} {threshold} {label(np.shape(a))}"] = Case(
-            activations.softplus,
-            (a,),
-            lambda t, a, beta, threshold: t.nn.functional.softplus(a, beta, threshold),
-            {"beta": beta, "threshold": threshold},
-            smooth=False,
+            activations.softplus, (a,), oracle, options, smooth=False
         )
+    oracle = of_torch("nn.functional.prelu")
     for a, w in (((4, 5), (1,)), ((4, 5), (5,)), ((2, 3, 4, 5), (3,)), ((6,), (1,)), (KINKS, (3,))):
-        cases[f"prelu {label(np.shape(a))} by {label(w)}"] = Case(
-            activations.prelu,
-            (a, w),
-            lambda t, a, w: t.nn.functional.prelu(a, w),
-            smooth=isinstance(a, tuple),
-        )
+        name, smooth = f"prelu {label(np.shape(a))} by {label(w)}", isinstance(a, tuple)
+        cases[name] = Case(activations.prelu, (a, w), oracle, smooth=smooth)
     return cases
 
 
@@ -80,30 +71,21 @@ def _max_places() -> dict[str, Case]:
         {"kernel": 3, "stride": 1, "padding": 1, "dilation": 2},
     )
 
-    def places(t: Any, x: Any, kernel: Any, name: str, **options: Any) -> Any:
-        pooled = getattr(t.nn.functional, name)
-        return pooled(t.as_tensor(x), kernel, **options, return_indices=True)[1]
+    def places(name: str) -> Oracle:
+        def oracle(t: Any, x: Any, kernel: Any, axes: int = 2, **options: Any) -> Any:
+            pooled = getattr(t.nn.functional, name)
+            return pooled(t.as_tensor(x), kernel, **options, return_indices=True)[1]
 
-    equals = np.array([0.0, -np.inf, 1.0, 1.0, 0.0, 1.0])
-    for x, options in product(
-        (channels_last(2, 3, 7, 6), np.resize(equals, (1, 2, 7, 6))), windows
-    ):
-        kind = "" if callable(x) else " of equals"
-        cases[f"max_pool2d_indices {label(options)}{kind}"] = Case(
-            pool.max_pool_indices,
-            (x,),
-            lambda t, x, **o: places(t, x, name="max_pool2d", **o),
-            options,
-            has_gradient=False,
-        )
-    cases["max_pool1d_indices"] = Case(
-        pool.max_pool_indices,
-        ((2, 3, 9),),
-        lambda t, x, axes, **o: places(t, x, name="max_pool1d", **o),
-        {"axes": 1, "kernel": 3, "stride": 2, "padding": 1},
-        has_gradient=False,
-    )
-    return cases
+        return oracle
+
+    equals = np.resize([0.0, -np.inf, 1.0, 1.0, 0.0, 1.0], (1, 2, 7, 6))
+    op = pool.max_pool_indices
+    for x, options in product((channels_last(2, 3, 7, 6), equals), windows):
+        name = f"max_pool2d_indices {label(options)}{'' if callable(x) else ' of equals'}"
+        cases[name] = Case(op, (x,), places("max_pool2d"), options)
+    row = {"axes": 1, "kernel": 3, "stride": 2, "padding": 1}
+    cases["max_pool1d_indices"] = Case(op, ((2, 3, 9),), places("max_pool1d"), row)
+    return {name: case._replace(has_gradient=False) for name, case in cases.items()}
 
 
 def _larger() -> dict[str, Case]:
@@ -112,62 +94,40 @@ def _larger() -> dict[str, Case]:
         return t.nn.functional.interpolate(x, size, scales, mode, corners)
 
     sizes = ((7, 9), None), ((3, 2), None), ((1, 5), None), (None, (2.0, 2.0)), (None, (1.7, 0.6))
-    cases = {}
-    for (size, scales), (mode, corners) in product(
-        sizes, (("nearest", False), ("bilinear", False), ("bilinear", True))
-    ):
+    modes = ("nearest", False), ("bilinear", False), ("bilinear", True)
+    cases, args = {}, (channels_last(2, 3, 5, 4),)
+    for (size, scales), (mode, corners) in product(sizes, modes):
         options = {"size": size, "scales": scales, "mode": mode, "align_corners": corners}
-        cases[f"upsample2d {label(options)}"] = Case(
-            resample.upsample2d, (channels_last(2, 3, 5, 4),), oracle, options
-        )
+        cases[f"upsample2d {label(options)}"] = Case(resample.upsample2d, args, oracle, options)
     return cases
 
 
 def _convolutions() -> dict[str, Case]:
     def oracle(t: Any, x: Any, w: Any, b: Any, padding_mode: str, padding: Any, **o: Any) -> Any:
         """A convolution without padding of what is padded."""
-        relu, spans = (
-            o.pop("relu", False),
-            [d * (k - 1) for k, d in zip(w.shape[2:], ds(w, o), strict=True)],
+        relu, n = o.pop("relu", False), w.ndim - 2
+        spans = (np.array(w.shape[2:]) - 1) * o["dilation"]
+        before, after = (
+            (spans // 2, spans - spans // 2) if padding == "same" else (padding, padding)
         )
-        if padding == "same":
-            ends = [(n // 2, n - n // 2) for n in spans]
-        else:
-            ends = [(padding[k], padding[k]) if w.ndim == 4 else (padding,) * 2 for k in axes(w)]
-        flat = [n for pair in reversed(ends) for n in pair]
-        y = t.nn.functional.pad(x, flat, padding_mode)
-        y = getattr(t.nn.functional, f"conv{w.ndim - 2}d")(y, w, b, **o)
+        ends = np.broadcast_to(np.transpose([before, after]), (n, 2))
+        y = t.nn.functional.pad(x, ends[::-1].ravel().tolist(), padding_mode)
+        y = getattr(t.nn.functional, f"conv{n}d")(y, w, b, **o)
         return y.relu() if relu else y
 
-    def axes(w: Any) -> range:
-        return range(w.ndim - 2)
+    def applied(of: Any) -> Any:
+        return lambda op, *args, **options: apply(partial(op, of), *args, **options)
 
-    def ds(w: Any, o: Any) -> Any:
-        return o["dilation"] if w.ndim == 4 else (o["dilation"],)
-
-    cases = {}
+    op, cases = conv.after_padding, {}
+    images, rows = (channels_last(2, 4, 6, 7), (6, 2, 4, 3), (6,)), ((2, 4, 9), (6, 4, 4), None)
     for mode, padding in product(resample.PAD_MODES, ((1, 2), "same")):
         options = {"padding_mode": mode, "padding": padding, "dilation": (1, 2), "groups": 2}
-        cases[f"conv2d {mode} {padding}"] = Case(
-            conv.after_padding,
-            (channels_last(2, 4, 6, 7), (6, 2, 4, 3), (6,)),
-            oracle,
-            {**options, "relu": True},
-            lambda op, *args, **o: _applied(op, conv.conv2d, *args, **o),
-        )
-        row = {"padding_mode": mode, "padding": 2 if padding != "same" else "same"}
-        cases[f"conv1d {mode} {padding}"] = Case(
-            conv.after_padding,
-            ((2, 4, 9), (6, 4, 4), None),
-            oracle,
-            {**row, "dilation": 2, "groups": 1},
-            lambda op, *args, **o: _applied(op, conv.conv1d, *args, **o),
-        )
+        name, run = f"conv2d {mode} {padding}", applied(conv.conv2d)
+        cases[name] = Case(op, images, oracle, {**options, "relu": True}, run)
+        options |= {"padding": 2 if padding != "same" else "same", "dilation": 2, "groups": 1}
+        name, run = f"conv1d {mode} {padding}", applied(conv.conv1d)
+        cases[name] = Case(op, rows, oracle, options, run)
     return cases
-
-
-def _applied(op: Any, of: Any, *args: Any, **options: Any) -> Any:
-    return apply(partial(op, of), *args, **options)
 
 
 PORTED = {

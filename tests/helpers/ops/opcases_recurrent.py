@@ -48,40 +48,27 @@ KINDS: dict[str, tuple[str, str, int, int]] = {
 
 
 def _cases() -> Iterator[tuple[str, Case]]:
-    for (name, (mode, cell, gates, states)), (
-        how,
-        lengths,
-    ), reverse, plain, first in product(KINDS.items(), LENGTHS.items(), *[(False, True)] * 3):
-        rows, biases = gates * H, (None, None) if plain else ((gates * H,), (gates * H,))
-        initial = [None if plain else (N, H)] * states
+    ways = [*LENGTHS.items()], (False, True), (False, True), (False, True)
+    for name, (how, lengths), reverse, plain, first in product(KINDS, *ways):
         words = ", reverse" * reverse, ", plain" * plain, ", batch first" * first
-        yield (
-            f"{name}{how}{''.join(words)}",
-            Case(
-                recurrent,
-                ((N, T, K) if first else (T, N, K), *initial, (rows, K), (rows, H), *biases),
-                _oracle(cell, states),
-                {"mode": mode, "sequences": Sequences(lengths, reverse, first)},
-                smooth="relu" not in name,
-            ),
-        )
+        shape, sequences = (N, T, K) if first else (T, N, K), Sequences(lengths, reverse, first)
+        yield f"{name}{how}{''.join(words)}", _case(name, shape, N, sequences, plain)
+    empty = ("sequences", (T, 0, K)), ("positions", (0, N, K))
+    for name, reverse, (what, shape) in product(KINDS, (False, True), empty):
+        case = _case(name, shape, shape[1], Sequences(reverse=reverse))
+        yield f"{name} of no {what}{', reverse' if reverse else ''}", case
 
 
-def _empty() -> Iterator[tuple[str, Case]]:
-    for (name, (mode, cell, gates, states)), reverse, (what, shape) in product(
-        KINDS.items(), (False, True), (("sequences", (T, 0, K)), ("positions", (0, N, K)))
-    ):
-        rows, initial = gates * H, [(shape[1], H)] * states
-        yield (
-            f"{name} of no {what}{', reverse' if reverse else ''}",
-            Case(
-                recurrent,
-                (shape, *initial, (rows, K), (rows, H), (rows,), (rows,)),
-                _oracle(cell, states),
-                {"mode": mode, "sequences": Sequences(reverse=reverse)},
-                smooth="relu" not in name,
-            ),
-        )
+def _case(
+    name: str, shape: tuple[int, ...], n: int, sequences: Sequences, plain: bool = False
+) -> Case:
+    """Of inputs of a shape, with n sequences; a plain case has neither states nor biases."""
+    mode, cell, gates, states = KINDS[name]
+    rows = gates * H
+    given = *[(n, H)] * states, (rows, K), (rows, H), (rows,), (rows,)
+    bare = *[None] * states, (rows, K), (rows, H), None, None
+    args, options = (shape, *(bare if plain else given)), {"mode": mode, "sequences": sequences}
+    return Case(recurrent, args, _oracle(cell, states), options, smooth="relu" not in name)
 
 
-RECURRENT = dict(_cases()) | dict(_empty())
+RECURRENT = dict(_cases())

@@ -4,7 +4,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from helpers.ops.opcases import Case, Oracle, label
+from helpers.ops.opcases import Case, Oracle, label, of_torch
 
 from nnmpi.autograd.ops import linear, reduce, shape
 
@@ -40,9 +40,8 @@ def _reductions() -> dict[str, Case]:
         for (name, op), (sizes, options) in product(REDUCTIONS.items(), tries)
     }
     for sizes, axis in (((0,), None), ((2, 0), 1)):
-        cases[f"sum of nothing {label(sizes)}"] = Case(
-            reduce.sum, (sizes,), _reduced("sum"), {"axis": axis}
-        )
+        name, options = f"sum of nothing {label(sizes)}", {"axis": axis}
+        cases[name] = Case(reduce.sum, (sizes,), _reduced("sum"), options)
     equals = np.array([[1.0, 1.0, 0.0], [2.0, 2.0, 2.0], [0.0, 1.0, 2.0]])
     for op, axis in product((reduce.max, reduce.min, reduce.amax, reduce.amin), (1, None)):
         oracle = _reduced({"max": "amax", "min": "amin"}.get(op.__name__, op.__name__))
@@ -63,10 +62,9 @@ def _along() -> dict[str, Case]:
     """Products, sums along an axis and spreads: the number of elements matters, and zeros do."""
 
     def prod(t: Any, a: Any, axis: Any, keepdims: bool = False) -> Any:
-        axes = axis if isinstance(axis, tuple) else (axis,) if axis is not None else None
-        axes = tuple(range(a.ndim)) if axes is None else tuple(k % a.ndim for k in axes)
+        axes = range(a.ndim) if axis is None else np.atleast_1d(axis) % a.ndim
         for k in sorted(axes, reverse=True):
-            a = t.prod(a, k, keepdim=keepdims)
+            a = t.prod(a, int(k), keepdim=keepdims)
         return a
 
     def spread(name: str) -> Oracle:
@@ -74,31 +72,24 @@ def _along() -> dict[str, Case]:
             a, dim=axis, correction=ddof, keepdim=keepdims
         )
 
+    tries: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+        *(((2, 3, 4), {"axis": axis}) for axis in (None, 0, -1, (0, 2), (2, 0), (0, 1, 2))),
+        *(((2, 3, 4), {"axis": (1, 2), "keepdims": True}), ((), {"axis": None})),
+        *(((0, 3), {"axis": axis}) for axis in (0, 1)),
+        *(((3, 0), {"axis": None}), ((5, 1), {"axis": 1})),
+    ]
     cases = {
         f"prod {label(sizes)} {label(options)}": Case(reduce.prod, (sizes,), prod, options)
-        for sizes, options in (
-            *(((2, 3, 4), {"axis": axis}) for axis in (None, 0, -1, (0, 2), (2, 0), (0, 1, 2))),
-            ((2, 3, 4), {"axis": (1, 2), "keepdims": True}),
-            ((), {"axis": None}),
-            ((0, 3), {"axis": 0}),
-            ((0, 3), {"axis": 1}),
-            ((3, 0), {"axis": None}),
-            ((5, 1), {"axis": 1}),
-        )
+        for sizes, options in tries
     }
     for (name, a), axis in product(ZEROS.items(), (0, 1, None)):
         cases[f"prod of {name} {axis}"] = Case(reduce.prod, (a,), prod, {"axis": axis})
     for sizes, axis in (((2, 3, 4), 0), ((2, 3, 4), -1), ((5,), 0), ((), 0), ((0, 3), 0)):
-        cases[f"cumsum {label(sizes)} {axis}"] = Case(
-            reduce.cumsum, (sizes,), lambda t, a, axis: t.cumsum(a, axis), {"axis": axis}
-        )
-    for (name, op), options in product(
-        {"var": reduce.var, "std": reduce.std}.items(),
-        (
-            *({"axis": axis, "ddof": ddof} for axis in (None, 1, (0, 2)) for ddof in (0, 1)),
-            {"axis": -1, "keepdims": True, "ddof": 0.5},
-        ),
-    ):
+        name = f"cumsum {label(sizes)} {axis}"
+        cases[name] = Case(reduce.cumsum, (sizes,), of_torch("cumsum"), {"axis": axis})
+    ways = [{"axis": axis, "ddof": ddof} for axis, ddof in product((None, 1, (0, 2)), (0, 1))]
+    ways.append({"axis": -1, "keepdims": True, "ddof": 0.5})
+    for (name, op), options in product({"var": reduce.var, "std": reduce.std}.items(), ways):
         cases[f"{name} {label(options)}"] = Case(op, ((2, 3, 4),), spread(name), options)
     flat = np.array([[2.0, 2.0, 2.0], [1.0, 2.0, 3.0]])
     cases["std of equals"] = Case(reduce.std, (flat,), spread("std"), {"axis": 1}, smooth=False)
@@ -106,46 +97,32 @@ def _along() -> dict[str, Case]:
 
 
 def _moves() -> dict[str, Case]:
-    cases = {}
-    for sizes, to in (
-        ((2, 3, 4), (6, 4)),
-        ((2, 3, 4), (-1,)),
-        ((2, 3, 4), (4, -1, 2)),
-        ((), (1, 1)),
-        ((1,), ()),
-        ((0, 3), (3, 0)),
-    ):
-        cases[f"reshape {label(sizes)} {label(to)}"] = Case(
-            shape.reshape, (sizes,), lambda t, a, shape: a.reshape(shape), {"shape": to}
-        )
-    for sizes, axes in (
-        ((2, 3, 4), None),
-        ((2, 3, 4), (1, 2, 0)),
-        ((2, 3, 4), (-1, 0, -2)),
-        ((3,), None),
-        ((), None),
-        ((0, 3), (1, 0)),
-    ):
-        cases[f"transpose {label(sizes)} {axes}"] = Case(
-            shape.transpose,
-            (sizes,),
-            lambda t, a, axes: a.permute(axes or tuple(reversed(range(a.ndim)))),
-            {"axes": axes},
-        )
-    for sizes, to in (((3, 1), (2, 3, 4)), ((), (2, 2)), ((1, 3), (0, 3)), ((3,), (3,))):
-        cases[f"broadcast {label(sizes)} {label(to)}"] = Case(
-            shape.broadcast_to, (sizes,), lambda t, a, shape: a.broadcast_to(shape), {"shape": to}
-        )
+    def permuted(t: Any, a: Any, axes: Any) -> Any:
+        return a.permute(axes or tuple(reversed(range(a.ndim))))
+
+    def joined(t: Any, *parts: Any, axis: int) -> Any:
+        return t.cat(parts, axis)
+
+    cases, large = {}, (2, 3, 4)
+    tries: tuple[Any, ...] = ((large, (6, 4)), (large, (-1,)), (large, (4, -1, 2)), ((), (1, 1)))
+    for sizes, to in (*tries, ((1,), ()), ((0, 3), (3, 0))):
+        name = f"reshape {label(sizes)} {label(to)}"
+        cases[name] = Case(shape.reshape, (sizes,), of_torch("reshape"), {"shape": to})
+    tries = (large, None), (large, (1, 2, 0)), (large, (-1, 0, -2))
+    for sizes, axes in (*tries, ((3,), None), ((), None), ((0, 3), (1, 0))):
+        name = f"transpose {label(sizes)} {axes}"
+        cases[name] = Case(shape.transpose, (sizes,), permuted, {"axes": axes})
+    for sizes, to in (((3, 1), large), ((), (2, 2)), ((1, 3), (0, 3)), ((3,), (3,))):
+        name = f"broadcast {label(sizes)} {label(to)}"
+        cases[name] = Case(shape.broadcast_to, (sizes,), of_torch("broadcast_to"), {"shape": to})
     for name, parts, axis in (
         ("rows", ((2, 3), (1, 3)), 0),
         ("columns", ((2, 3), (2, 1), (2, 4)), -1),
-        ("planes", ((2, 3, 4), (2, 2, 4)), 1),
+        ("planes", (large, (2, 2, 4)), 1),
         ("with an empty one", ((2, 3), (0, 3)), 0),
         ("one", ((2, 3),), 0),
     ):
-        cases[f"concatenate {name}"] = Case(
-            shape.concatenate, parts, lambda t, *parts, axis: t.cat(parts, axis), {"axis": axis}
-        )
+        cases[f"concatenate {name}"] = Case(shape.concatenate, parts, joined, {"axis": axis})
     return cases
 
 
@@ -192,15 +169,12 @@ MASKS: dict[str, Any] = {
 
 
 def _places() -> dict[str, Case]:
-    cases = {
-        name: Case(shape.getitem, ((3, 4, 5),), _taken, {"index": index})
-        for name, index in INDICES.items()
+    return {
+        f"getitem, {name}": Case(
+            shape.getitem, ((3, 4, 5),), _taken, {"index": index}, waits=2 * (name in MASKS)
+        )
+        for name, index in {**INDICES, **MASKS}.items()
     }
-    cases |= {
-        name: Case(shape.getitem, ((3, 4, 5),), _taken, {"index": index}, waits=2)
-        for name, index in MASKS.items()
-    }
-    return {f"getitem, {name}": case for name, case in cases.items()}
 
 
 MATRICES = [
