@@ -204,8 +204,3 @@ def test_the_last_length_of_an_empty_array_is_inferred(
     assert y.shape == is_
     assert x.grad_array is not None
     assert x.grad_array.shape == old
-
-
-def test_an_impossible_length_of_an_empty_array_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"of shape \(0, 3\) do not fit \(0, 2, -1\)"):
-        nnmpi.tensor(np.zeros((0, 3))).reshape(0, 2, -1)

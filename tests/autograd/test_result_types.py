@@ -264,20 +264,6 @@ def test_what_is_drawn_by_probabilities_has_a_gradient_of_0() -> None:
     assert (y.tolist(), p.grad.tolist()) == ([0, 1], [0, 0])
 
 
-REFUSED: dict[str, Callable[[Any], Any]] = {
-    "cosines": lambda t: F.cosine_similarity(t, t, 0),
-    "normalised": lambda t: F.normalize(t, dim=0),
-    "relu6 of booleans": lambda t: F.relu6(t > 1),
-    "negative limits of unsigned integers": lambda t: F.hardtanh(t.to("uint8"), -1, 1),
-}
-
-
-@pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
-def test_what_pytorch_refuses_of_integers_is_refused(call: Callable[[Any], Any]) -> None:
-    with pytest.raises(TypeError, match=r"write x\.float\(\)"):
-        call(nnmpi.tensor([1, 2, 3]))
-
-
 @pytest.mark.parametrize(
     ("name", "call"),
     {"floor_divide": lambda x: x // 2, "unique": nnmpi.unique}.items(),

@@ -11,9 +11,13 @@ from nnmpi.data import Dataset, Loader, Standardiser, load
 
 
 @contextmanager
-def refused(*words: str) -> Iterator[pytest.ExceptionInfo[ValueError]]:
-    """The block raises a ValueError whose message is one line with these words."""
-    with pytest.raises(ValueError, match=r"\A.+\Z") as caught:
+def refused(
+    *words: str, error: type[Exception] = ValueError
+) -> Iterator[pytest.ExceptionInfo[Exception]]:
+    """The block raises such an error, whose message is one line with these words; " ... " in them
+    stands for any text."""
+    words = tuple(part for given in words for part in given.split(" ... "))
+    with pytest.raises(error, match=r"\A.+\Z") as caught:
         yield caught
     message = str(caught.value)
     assert not [word for word in words if word not in message], message

@@ -1,7 +1,5 @@
 """Attention as a function and as a layer, and layers of sequences."""
 
-import re
-
 import numpy as np
 import pytest
 from helpers.ops.oracle import needs_torch, pytorch
@@ -66,21 +64,6 @@ def test_memory_grows_with_the_length_and_not_with_its_square() -> None:
         ATTENTION(q, k, v, is_causal=True).sum().backward()
 
     grows_linearly(run, heads=2)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "options", "message"),
-    [
-        (((2, 3, 4),) * 2 + ((2, 5, 4),), {}, "value (2, 5, 4)"),
-        (((2, 3, 4), (1, 3, 4), (1, 3, 4)), {}, "with enable_gqa"),
-        (((2, 3, 4), (2, 3, 5), (2, 3, 5)), {}, "key (2, 3, 5)"),
-        (((2, 3, 4),) * 3, {"dropout_p": 1.5}, "p=1.5 must be at least 0"),
-        (((2, 3, 4),) * 3, {"attn_mask": np.ones((3, 3)), "is_causal": True}, "not both"),
-    ],
-)
-def test_what_does_not_fit_is_refused(shapes, options, message) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        ATTENTION(*(numbers(*shape) for shape in shapes), **options)
 
 
 @pytest.mark.parametrize("heads", [4, 2])
@@ -169,30 +152,6 @@ def test_given_positions_are_those_of_each_sample() -> None:
     rows = np.take_along_axis(x, at[:, :, None, None], 1)
     found = layer(rows, input_pos=at).numpy()
     np.testing.assert_array_equal(found, np.take_along_axis(whole, at[:, :, None, None], 1))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: nn.RotaryPositionalEmbeddings(5), "turn pairs of channels, but a head has 5"),
-        (lambda: nn.RotaryPositionalEmbeddings(4, base=0), "base=0 must be a number above 0"),
-        (lambda: nn.RotaryPositionalEmbeddings(4, 3)(numbers(2, 5, 1, 4)), "at most 3 positions"),
-        (lambda: nn.RotaryPositionalEmbeddings(4)(numbers(2, 5, 4)), "it takes (N, T, H, 4)"),
-        (
-            lambda: nn.RotaryPositionalEmbeddings(4)(numbers(2, 5, 1, 4), input_pos=[0.5] * 5),
-            "input_pos of shape (5,) and type float",
-        ),
-        (lambda: nn.SelfAttention(2, rotary=-1), "rotary=-1 must be a number above 0"),
-        (lambda: nn.SelfAttention(2, rotary=True), "rotary=True must be a number above 0, such"),
-        (
-            lambda: nn.SelfAttention(2, rotary=1e4)(numbers(1, 5, 2 * 3 * 3)),
-            "SelfAttention: rotary positions turn pairs of channels, but a head has 3",
-        ),
-    ],
-)
-def test_rotary_positions_refuse_what_does_not_fit(make, message) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        make()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

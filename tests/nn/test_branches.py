@@ -44,20 +44,6 @@ def test_branches_with_inputs_of_their_own() -> None:
     expected = model["user"](x["user"]).numpy() + model["item"](x["item"]).numpy()
     np.testing.assert_array_equal(y.numpy(), expected)
     np.testing.assert_array_equal(model(**x).numpy(), expected)
-    with pytest.raises(ValueError, match="inputs user for branches user, item: give one"):
-        model({"user": x["user"]})
-
-
-def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="join='add' must be one of sum, mean, concat, stack"):
-        two("add")
-    with pytest.raises(ValueError, match="dim=0 is the axis of the samples"):
-        two("concat", dim=0)
-    with pytest.raises(ValueError, match="there is no branch"):
-        nn.Branches({})
-    uneven = nn.Branches({"a": nn.Linear(4, 3), "b": nn.Linear(4, 2)})
-    with pytest.raises(ValueError, match=r"join sum: the parts have the shapes \(5, 3\), \(5, 2\)"):
-        uneven(samples(5, 4))
 
 
 @pytest.mark.parametrize("name", BRANCH_MODELS)

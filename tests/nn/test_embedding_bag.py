@@ -63,23 +63,3 @@ def test_a_table_is_taken_and_frozen(kind: Any) -> None:
     assert layer.weight.tolist() == table.tolist()
     with refused("from_pretrained", "(2,)"):
         kind.from_pretrained(table[0])
-
-
-def test_what_cannot_be_is_refused() -> None:
-    numbers = nnmpi.tensor([1, 2, 0])
-    bag = nn.EmbeddingBag(3, 2)
-    calls = {
-        lambda: nn.Embedding(3, 2, max_norm=1.0): ("Embedding: max_norm=1.0", "F.normalize"),
-        lambda: nn.EmbeddingBag(3, 2, scale_grad_by_freq=True): ("scale_grad_by_freq=True",),
-        lambda: nn.EmbeddingBag(3, 2, mode="min"): ("'min'", "sum, mean, max"),
-        lambda: bag(numbers): ("(3,) without offsets",),
-        lambda: bag(numbers.view(1, 3), nnmpi.tensor([0])): ("(1, 3) with offsets",),
-        lambda: bag(numbers, nnmpi.tensor([1, 2])): ("[1, 2]", "begin with 0"),
-        lambda: bag(numbers, nnmpi.tensor([0, 2, 1])): ("[0, 2, 1] for 3 integers", "rise"),
-        lambda: bag(numbers, nnmpi.tensor([0, 4])): ("[0, 4] for 3 integers",),
-        lambda: bag(numbers, nnmpi.tensor([0]), numbers): ("mode='sum'", "'mean'"),
-        lambda: bag(nnmpi.tensor([[3]])): ("from 3 to 3", "3 rows"),
-    }
-    for call, words in calls.items():
-        with refused(*words):
-            call()

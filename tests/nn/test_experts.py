@@ -100,16 +100,3 @@ def _without(model: nn.Module) -> nn.Module:
         if hasattr(m, "auxiliary"):
             m.auxiliary = 0.0
     return model
-
-
-def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="top_k=6 of 5 experts: give at most 5"):
-        layer(top_k=6)
-    with pytest.raises(ValueError, match=r"capacity_factor=0 must be above 0, and auxiliary=0\.01"):
-        layer(capacity_factor=0)
-    with pytest.raises(ValueError, match="activation='tanh' must be one of gelu"):
-        layer(activation="tanh")
-    with pytest.raises(ValueError, match=r"input of shape \(2, 3\): it takes \(N, 4\)"):
-        layer()(nnmpi.tensor(samples(2, 3)))
-    with pytest.raises(ValueError, match="would not be scaled as the training loss is"):
-        layer().to("float16")(nnmpi.tensor(samples(2, 4).astype("float16")))

@@ -269,5 +269,3 @@ def test_orthogonal_values_of_a_part_are_those_of_the_whole() -> None:
     init, key = nn.init.orthogonal(6, 4, 1.0), keyed.key(0, "init", "a")
     whole = init(key, np.arange(24))
     np.testing.assert_array_equal(init(key, np.arange(8, 16)), whole[8:16])
-    with pytest.raises(ValueError, match="it needs two axes or more"):
-        nn.init.orthogonal_(nn.Linear(2, 3).bias)

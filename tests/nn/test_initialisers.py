@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.datafiles import refused
 from helpers.device import DEVICE, needs_device
 from helpers.ops.oracle import needs_torch, pytorch
 
@@ -74,8 +73,6 @@ def test_a_truncated_normal_stays_within() -> None:
     plain = drawn(lambda t: init.normal_(t, 1.0, 2.0))
     inside = (plain >= 0) & (plain <= 2)
     np.testing.assert_array_equal(z[inside], plain[inside])
-    with refused("trunc_normal_: [5, 6]", "at least 0.01"):
-        init.trunc_normal_(nn.Parameter([1.0]), a=5, b=6)
 
 
 def test_numbers() -> None:
@@ -177,12 +174,6 @@ def test_a_write_keeps_gradient_and_memory() -> None:
     assert init.ones_(t).numpy().tolist() == [1, 1, 1]
 
 
-def test_what_cannot_be_written_to() -> None:
+def test_an_array_is_not_written_to() -> None:
     with pytest.raises(TypeError, match=r"normal_.*not a ndarray.*layer\.weight"):
         init.normal_(np.ones(3))
-    with refused("xavier_uniform_", "(3,)", "two axes", "zeros_"):
-        init.xavier_uniform_(nn.Linear(2, 3).bias)
-    with refused("kaiming_normal_: mode 'fan'", "fan_in, fan_out"):
-        init.kaiming_normal_(nn.Linear(2, 3).weight, mode="fan")
-    with refused("'swish'", "relu"):
-        init.kaiming_normal_(nn.Linear(2, 3).weight, nonlinearity="swish")

@@ -13,7 +13,6 @@ import nnmpi
 from nnmpi import nn
 from nnmpi.autograd import apply
 from nnmpi.autograd.ops import elementwise
-from nnmpi.nn.models import mlp
 
 
 def some(*shape: int, dtype: str = "float32") -> nnmpi.Tensor:
@@ -177,125 +176,6 @@ def test_sizes_below_the_least_are_refused(layer: str) -> None:
         for given in (size - 1, size + 0.5):
             with refused(f"{layer}: {name}={given} must be an integer, at least {size}"):
                 make(**least | others | {name: given})
-
-
-REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
-    "width": (lambda: nn.Linear(3, 5)(some(2, 4)), ("(2, 4)", "(5, 3)", "must be 3")),
-    "type": (lambda: nn.Linear(3, 5)(some(2, 3, dtype="float64")), ("float64", "float32")),
-    "channels": (lambda: nn.Conv2d(3, 5, 3)(some(2, 4, 5, 5)), ("(2, 4, 5, 5)", "(N, 3, H, W)")),
-    "image": (lambda: nn.Conv2d(3, 5, 3)(some(2, 3, 2, 9)), ("2x9", "3x3")),
-    "pool": (lambda: nn.MaxPool2d(3)(some(2, 3, 2, 9)), ("(2, 3, 2, 9)", "3x3")),
-    "pad": (lambda: nn.AvgPool2d(2, 2, 2)(some(2, 3, 8, 8)), ("padding 2", "half the window 2")),
-    "norm": (lambda: nn.BatchNorm2d(3)(some(2, 3)), ("BatchNorm2d", "(2, 3)", "C = 3")),
-    "norm channels": (lambda: nn.BatchNorm1d(3)(some(2, 4)), ("(2, 4)", "C = 3")),
-    "norm of sequences": (
-        lambda: nn.BatchNorm1d(3)(some(2, 4, 3)),
-        ("(2, 4, 3)", "(N, C) or (N, C, L) with C = 3"),
-    ),
-    "groups that do not fit": (lambda: nn.GroupNorm(4, 6), ("6 channels", "4 equal groups")),
-    "no groups": (lambda: nn.GroupNorm(0, 6), ("num_groups=0", "at least 1")),
-    "group norm": (lambda: nn.GroupNorm(2, 6)(some(2, 4)), ("(2, 4)", "C = 6")),
-    "padding": (lambda: nn.Embedding(4, 3, 4), ("padding_idx=4", "-4 to 3")),
-    "half a padding": (lambda: nn.Embedding(4, 3, 0.5), ("padding_idx=0.5", "integer")),
-    "norm of one": (lambda: nn.BatchNorm1d(3)(some(1, 3)), ("variance", "more than one")),
-    "layer norm": (lambda: nn.LayerNorm((4, 5))(some(5)), ("(5,)", "(4, 5)")),
-    "RMS norm": (lambda: nn.RMSNorm((4, 5))(some(5)), ("rms_norm", "(5,)", "(4, 5)")),
-    "size of an RMS norm": (lambda: nn.RMSNorm(-1), ("RMSNorm", "normalized_shape=-1")),
-    "row": (lambda: nn.Embedding(4, 3)([0, 4]), ("from 0 to 4", "0 to 3")),
-    "row of a tensor": (lambda: nn.Embedding(4, 3)(nnmpi.tensor([-1])), ("from -1", "0 to 3")),
-    "half a row": (lambda: nn.Embedding(4, 3)([0.5]), ("integers", "float64")),
-    "mask": (lambda: nn.Embedding(4, 3)([True]), ("integers", "bool")),
-    "dropout": (lambda: nn.Dropout(1.0), ("p=1.0",)),
-    "sizes": (lambda: nn.Linear(3, -1), ("out_features=-1", "at least 0")),
-    "size of a layer norm": (lambda: nn.LayerNorm(-1), ("LayerNorm", "normalized_shape=-1")),
-    "sizes of a layer norm": (lambda: nn.LayerNorm((2, -3)), ("normalized_shape=-3", "at least 0")),
-    "size of a norm": (lambda: nn.BatchNorm2d(-1), ("BatchNorm2d", "num_features=-1")),
-    "kernel": (lambda: nn.Conv2d(1, 2, (3, 3, 3)), ("kernel_size=(3, 3, 3)", "tuple of 2")),
-    "stride": (lambda: nn.MaxPool2d(2, 0), ("MaxPool2d", "stride=0", "at least 1")),
-    "groups": (lambda: nn.Conv2d(4, 2, 3, groups=4), ("4 input and 2 output", "4 groups")),
-    "same with a stride": (lambda: nn.Conv2d(2, 2, 3, (1, 2), "same"), ("(1, 2)",)),
-    "name of a padding": (lambda: nn.Conv1d(2, 2, 3, padding="full"), ("'full'", "same, valid")),
-    "output padding": (
-        lambda: nn.ConvTranspose2d(2, 2, 3, 2, output_padding=2),
-        ("output_padding=2", "stride (2, 2)"),
-    ),
-    "nothing left": (
-        lambda: nn.ConvTranspose2d(2, 2, 1, padding=2)(some(1, 2, 3, 3)),
-        ("3x3", "-1x-1", "padding 2"),
-    ),
-    "an image without samples": (
-        lambda: nn.ConvTranspose2d(2, 2, 1)(some(2, 3, 3)),
-        ("(2, 3, 3)", "(N, 2, H, W)"),
-    ),
-    "sequence": (
-        lambda: nn.Conv1d(2, 2, 5)(some(1, 2, 4)),
-        ("sequences of length 4", "kernel of 5"),
-    ),
-    "grey images": (
-        lambda: nn.Conv2d(1, 2, 3)(some(2, 8, 8)),
-        ("(2, 8, 8)", "(N, 1, H, W)", "x[:, None] adds the axis of channels"),
-    ),
-    "dilated kernel": (lambda: nn.Conv2d(2, 2, 3, dilation=2)(some(1, 2, 4, 6)), ("dilation 2x2",)),
-    "mean of integers": (
-        lambda: nn.AvgPool2d(2)(np.ones((1, 1, 4, 4), int)),
-        ("avg_pool2d", "int64", "x.astype('float32')"),
-    ),
-    "adaptive mean of integers": (
-        lambda: nn.AdaptiveAvgPool2d(2)(np.ones((1, 1, 4, 4), int)),
-        ("int64", "x.astype('float32')"),
-    ),
-    "images for sequences": (lambda: nn.MaxPool1d(2)(some(1, 2, 4, 6)), ("must be (N, C, L)",)),
-    "short sequences": (lambda: nn.AvgPool1d(5)(some(1, 2, 4)), ("sequences of 4 are too small",)),
-    "sequences of nothing": (
-        lambda: nn.AvgPool1d(2, 2, 1, count_include_pad=False)(some(1, 2, 0)),
-        ("avg_pool1d: ", "sequences of 0 are too small"),
-    ),
-    "images of nothing": (
-        lambda: nn.MaxPool2d(2, 2, 1)(some(1, 2, 4, 0)),
-        ("max_pool2d: ", "images of 4x0 are too small"),
-    ),
-    "windows along one axis": (
-        lambda: nn.MaxPool1d((2, 2)),
-        ("MaxPool1d: kernel_size=(2, 2) must be an integer, at least 1",),
-    ),
-    "half a pixel": (lambda: nn.Upsample(2.5), ("size=2.5 must be an integer or a tuple of 2",)),
-    "no size": (nn.Upsample, ("size=None, scale_factor=None: give one",)),
-    "no factor": (lambda: nn.Upsample(scale_factor=()), ("a number above 0",)),
-    "a factor of nan": (lambda: nn.Upsample(scale_factor=float("nan")), ("a number above 0",)),
-    "a factor of 0": (lambda: nn.Upsample(scale_factor=(0, 1)), ("a number above 0",)),
-    "parts": (lambda: nn.AdaptiveAvgPool2d((2, 0)), ("output_size", "at least 1")),
-    "type of an image": (
-        lambda: nn.Conv2d(1, 1, 1)(some(1, 1, 2, 2, dtype="float64")),
-        ("float64 input for float32 weights", "x.astype('float32')"),
-    ),
-    "integer weights": (
-        lambda: nn.functional.linear(some(1, 2), np.ones((3, 2), np.int8)),
-        ("float32 input for int8 weights",),
-    ),
-    "algorithm": (lambda: nn.Conv2d(2, 2, 3, algorithm="fft"), ("'fft'", "im2col")),
-    "approximation": (lambda: nn.GELU("erf"), ("'erf'", "none, tanh")),
-    "axis": (lambda: nn.Flatten()(some(3)), ("axis 1", "1 axes")),
-    "order of axes": (lambda: nn.Flatten(2, 1)(some(2, 3, 4)), ("start_dim=2", "end_dim=1")),
-    "reduction": (lambda: nn.MSELoss(reduction="max"), ("'max'", "mean, sum, none")),
-    "class": (lambda: nn.CrossEntropyLoss()(some(2, 3), [0, 3]), ("from 0 to 3", "0 to 2")),
-    "negative class": (lambda: nn.NLLLoss()(some(2, 3), [0, -1]), ("from -1", "0 to 2")),
-    "labels": (lambda: nn.NLLLoss()(some(2, 3), [0]), ("(2, 3)", "(1,)", "(N, C)")),
-    "scores": (lambda: nn.CrossEntropyLoss()(some(2, 3), [0.0, 1.0]), ("float64", "integers")),
-    "probabilities and their logs": (
-        lambda: nn.NLLLoss()(some(2, 3), some(2, 3)),
-        ("NLLLoss", "write -(y * x).sum(1).mean()"),
-    ),
-    "target": (lambda: nn.MSELoss()(some(2, 3), [1.0, 2.0]), ("(2, 3)", "(2,)")),
-    "list": (lambda: nn.Sequential([nn.ReLU()]), ("list", "Sequential(*layers)")),
-    "mlp": (lambda: mlp(4), ("two widths",)),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_bad_input_gives_one_line(case: Any) -> None:
-    call, words = case
-    with refused(*words):
-        call()
 
 
 HALVES = (

@@ -81,26 +81,9 @@ def test_functions_are_pytorchs(name: str) -> None:
     np.testing.assert_allclose(y.numpy(), z.numpy(), rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("sizes", [(3, 2), (-1, -1), (-1, 3)])
-def test_an_axis_is_divided_exactly(sizes: tuple[int, ...]) -> None:
-    with refused("their product must be 8"):
-        nn.Unflatten(1, sizes)(nnmpi.tensor(IMAGES))
-
-
 def test_a_shuffle_is_undone() -> None:
     x = nnmpi.tensor(IMAGES)
     np.testing.assert_array_equal(nn.PixelUnshuffle(2)(nn.PixelShuffle(2)(x)).numpy(), IMAGES)
-
-
-def test_inputs_that_do_not_fit_are_refused() -> None:
-    with refused("ReflectionPad2d: padding=(1, 2)", "(left, right, top, bottom)"):
-        nn.ReflectionPad2d((1, 2))
-    with refused("ZeroPad1d: input of shape (2, 8, 4, 6)", "(N, C, L) or (C, L)"):
-        nn.ZeroPad1d(1)(IMAGES)
-    with refused("PixelShuffle: input of shape (2, 8, 4, 6)", "a multiple of 9"):
-        nn.PixelShuffle(3)(IMAGES)
-    with refused("PixelUnshuffle: input of shape (2, 8, 4, 6)", "multiples of 4"):
-        nn.PixelUnshuffle(4)(IMAGES)
 
 
 def test_layers_train_under_a_trainer() -> None:

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.datafiles import refused
 from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
@@ -77,14 +76,3 @@ def test_layers_take_and_return_packed_sequences(mode: str, batch_first: bool) -
         results.append([*arrays, *(np.asarray(p.grad) for p in layer.parameters())])
     for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
-
-
-def test_lengths_that_do_not_fit_are_refused() -> None:
-    x = np.zeros((5, 4, 2), "float32")
-    for lengths in ([5, 4, 3], [6, 1, 1, 1], [0, 1, 1, 1]):
-        with refused("for 4 sequences of 5 positions", "from 1 to 5"):
-            rnn.pack_padded_sequence(x, lengths)
-    with refused("total_length=2", "the longest of the sequences, 3"):
-        rnn.pad_packed_sequence(rnn.pack_padded_sequence(x, [3, 2, 1, 1]), total_length=2)
-    with refused("0 sequences"):
-        rnn.pad_sequence([])

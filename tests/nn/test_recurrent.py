@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.datafiles import refused
 from helpers.device import DEVICE, needs_device, waits
 from helpers.ops.oracle import needs_torch, pytorch
 
@@ -210,42 +209,6 @@ def test_several_passes_may_be_under_way() -> None:
         total.backward()
     for x, expected in zip(xs, alone, strict=True):
         np.testing.assert_array_equal(x.grad, expected)
-
-
-REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
-    "proj_size": (lambda: nn.LSTM(3, 4, proj_size=2), ("proj_size=2", "nn.Linear")),
-    "nonlinearity": (lambda: nn.RNN(3, 4, nonlinearity="gelu"), ("'gelu'", "tanh, relu")),
-    "dropout": (lambda: nn.GRU(3, 4, dropout=1.0), ("GRU: dropout=1.0", "less than 1")),
-    "hidden size": (lambda: nn.GRU(3, 0), ("hidden_size=0", "at least 1")),
-    "layers": (lambda: nn.GRU(3, 4, 0), ("num_layers=0", "at least 1")),
-    "width": (lambda: nn.LSTM(4, H)(inputs(dtype="float32")), ("(5, 4, 3)", "(T, N, K)", "K = 4")),
-    "axes": (lambda: nn.LSTM(3, H, batch_first=True)(np.ones((4, 3), "float32")), ("(N, T, K)",)),
-    "type": (lambda: nn.LSTM(K, H)(inputs()), ("float64", "float32")),
-    "state": (
-        lambda: nn.GRU(K, H)(inputs(dtype="float32"), np.zeros((2, N, H), "float32")),
-        ("(2, 4, 6)", "give h of shape (1, 4, 6)"),
-    ),
-    "states": (
-        lambda: nn.LSTM(K, H)(inputs(dtype="float32"), np.zeros((1, N, H), "float32")),
-        ("give h and c", "(1, 4, 6)"),
-    ),
-    "count of lengths": (
-        lambda: nn.GRU(K, H)(inputs(dtype="float32"), lengths=[1, 2]),
-        ("[1, 2]", "4 integers", "0 to 5"),
-    ),
-    "a length": (lambda: nn.GRU(K, H)(inputs(dtype="float32"), lengths=[1, 2, 6, 1]), ("0 to 5",)),
-    "lengths of floats": (
-        lambda: nn.GRU(K, H)(inputs(dtype="float32"), lengths=np.ones(4)),
-        ("4 integers",),
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_bad_arguments_are_refused_in_one_line(case: Any) -> None:
-    make, words = case
-    with refused(*words):
-        make()
 
 
 def test_its_repr_has_the_options_that_are_not_defaults() -> None:

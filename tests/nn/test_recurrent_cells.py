@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.datafiles import refused
 from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
@@ -61,19 +60,6 @@ def test_steps_are_those_of_a_layer() -> None:
         nnmpi.stack(outputs).detach().numpy(), expected.detach().numpy(), 1e-5
     )
     np.testing.assert_allclose(state[1].detach().numpy(), c[0].detach().numpy(), 1e-5)
-
-
-def test_what_does_not_fit_is_refused_in_one_line() -> None:
-    with refused("LSTMCell", "(2, 4)", "K = 3"):
-        nn.LSTMCell(3, 5)(nnmpi.zeros(2, 4))
-    with refused("LSTMCell", "[(2, 5)]", "h and c", "(2, 5)"):
-        nn.LSTMCell(3, 5)(nnmpi.zeros(2, 3), (nnmpi.zeros(2, 5),))
-    with refused("GRUCell", "[(1, 5)]", "give h of shape (2, 5)"):
-        nn.GRUCell(3, 5)(nnmpi.zeros(2, 3), nnmpi.zeros(1, 5))
-    with refused("hidden_size=0"):
-        nn.GRUCell(3, 0)
-    with refused("'gelu'", "tanh, relu"):
-        nn.RNNCell(3, 5, nonlinearity="gelu")
 
 
 def test_its_repr_has_the_options_that_are_not_defaults() -> None:

@@ -3,7 +3,6 @@
 import copy
 import inspect
 import pickle
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -279,35 +278,3 @@ def test_an_encoder_is_copied_and_pickled() -> None:
         encoder = nn.TransformerEncoder(layer.to(np.float64), 2)
         for twin in (copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):
             np.testing.assert_array_equal(twin(x).numpy(), encoder(x).numpy())
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: nn.MultiheadAttention(6, 4), "embed_dim=6 is not a multiple of 4 heads"),
-        (lambda: nn.MultiheadAttention(6, 0), "num_heads=0 must be an integer, at least 1"),
-        (lambda: nn.MultiheadAttention(6, 2, dropout=1), "dropout=1 must be"),
-        (lambda: nn.MultiheadAttention(6, 2, add_bias_kv=True), "append them to key and value"),
-        (lambda: nn.MultiheadAttention(6, 2, add_zero_attn=True), "add_zero_attn=True"),
-        (lambda: attend(numbers(5, 6)), "query (5, 6), key (5, 6)"),
-        (lambda: attend(numbers(5, 3, 4)), "batch_first=False they must be (T, N, 6), (S, N, 6)"),
-        (lambda: attend(numbers(5, 3, 6), attn_mask=np.ones((3, 5))), "attn_mask of shape (3"),
-        (
-            lambda: attend(numbers(5, 3, 6), key_padding_mask=np.ones((3, 5), int)),
-            "key_padding_mask of shape (3, 5) and type int64",
-        ),
-        (
-            lambda: nn.TransformerEncoderLayer(6, 2, activation="swish"),
-            "activation 'swish' must be one of relu, gelu",
-        ),
-        (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2), 0), "num_layers=0"),
-    ],
-)
-def test_what_does_not_fit_is_refused(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        make()
-
-
-def attend(x: np.ndarray, **masks: Any) -> Any:
-    t = nnmpi.tensor(x)
-    return nn.MultiheadAttention(6, 2).to(np.float64)(t, t, t, **masks)
