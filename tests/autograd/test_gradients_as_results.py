@@ -1,4 +1,4 @@
-"""`autograd.grad`, `autograd.Function`, and the modes beside `no_grad`."""
+"""`autograd.grad` and `autograd.Function`."""
 
 from typing import Any
 
@@ -163,47 +163,6 @@ def test_the_gradients_of_a_function_are_checked() -> None:
         Wrong.gradients = gradients
         with pytest.raises(ValueError, match=message):
             Wrong.apply(leaf(1, 2), leaf(3, 4)).sum().backward()
-
-
-# ---- modes
-
-
-def test_modes_switch_recording_on_and_off() -> None:
-    x = leaf(1)
-    with nnmpi.no_grad(), nnmpi.enable_grad():
-        assert (x * 2).requires_grad
-        assert nnmpi.is_grad_enabled()
-    with nnmpi.set_grad_enabled(False):
-        assert not (x * 2).requires_grad
-    with nnmpi.set_grad_enabled(True):
-        assert (x * 2).requires_grad
-    with nnmpi.inference_mode():
-        assert not (x * 2).requires_grad
-    with nnmpi.inference_mode(False):
-        assert (x * 2).requires_grad
-    nnmpi.set_grad_enabled(False)
-    try:
-        assert not nnmpi.is_grad_enabled()
-    finally:
-        nnmpi.set_grad_enabled(True)
-    assert nnmpi.is_grad_enabled()
-
-
-def test_modes_decorate() -> None:
-    def double(t: nnmpi.Tensor) -> nnmpi.Tensor:
-        return t * 2
-
-    x = leaf(1)
-    for decorated in (
-        lambda: nnmpi.inference_mode()(double),
-        lambda: nnmpi.set_grad_enabled(False)(double),
-        lambda: nnmpi.inference_mode(double),
-    ):
-        assert not decorated()(x).requires_grad
-        assert (x * 2).requires_grad
-    with nnmpi.no_grad():
-        assert nnmpi.enable_grad()(double)(x).requires_grad
-        assert nnmpi.enable_grad(double)(x).requires_grad
 
 
 # ---- as_tensor, and functions that read or write by an index

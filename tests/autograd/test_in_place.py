@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.datafiles import refused
-from helpers.ops.oracle import needs_torch, pytorch
+from helpers.ops.oracle import needs_torch, same_as_pytorch
 
 import nnmpi
 from nnmpi import nn
@@ -70,19 +69,7 @@ WRITES: dict[str, Callable[[Any, Any], Any]] = {
 @needs_torch
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_writes_are_pytorchs(write: Any) -> None:
-    torch = pytorch()
-    ours, theirs = write(nnmpi, nnmpi.tensor(X)), write(torch, torch.tensor(X))
-    np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-12, strict=True)
-
-
-def test_a_write_that_cannot_be_made_says_what_to_do() -> None:
-    t = nnmpi.ones((1, 3), requires_grad=True)
-    for expanded in (t.detach().expand(2, 3), (t * 1).expand(2, 3)):
-        with pytest.raises(RuntimeError, match=r"shape \(2, 3\).*clone\(\)"):
-            expanded.mul_(2)
-    for dtype, number in ((nnmpi.uint8, -256), (nnmpi.uint8, 300), (nnmpi.int8, -129)):
-        with refused(f"{number} does not fit into {np.dtype(dtype)}", "t.to(nnmpi.int64)"):
-            nnmpi.zeros(2, dtype=dtype)[0] = number
+    same_as_pytorch(lambda n: write(n, n.tensor(X)))
 
 
 AUGMENTED: dict[str, tuple[Callable[[Any, Any], Any], Any, Any, list[float]]] = {
@@ -113,85 +100,53 @@ def test_augmented_assignments_write_in_place(name: str) -> None:
     np.testing.assert_allclose(x.tolist(), [*expected, *start], rtol=1e-7)
 
 
-def test_powers_in_place_pass_their_gradients_on() -> None:
-    w = nnmpi.tensor([2.0, 3.0], requires_grad=True)
-    x = w * 1
-    y = x[1:]
-    y **= 2
-    x.sum().backward()
-    assert (x.tolist(), w.grad.tolist()) == ([2, 9], [1, 6])
-
-
-def test_a_method_that_writes_returns_its_tensor_and_keeps_its_type() -> None:
-    t = nnmpi.tensor([1, 2, 3])
-    assert t.mul_(2) is t
-    with pytest.raises(TypeError, match="a int64 tensor cannot take float32 results in place"):
-        t.mul_(0.5)
-    assert t.tolist() == [2, 4, 6]
-
-
-REFUSED: dict[str, Callable[[Any], Any]] = {
-    "a parameter": lambda p: p.mul_(2),
-    "a parameter, drawn": lambda p: p.normal_(),
-    "a view of a parameter": lambda p: p.view(-1).relu_(),
-    "an element of a parameter": lambda p: p.__setitem__(0, 2.0),
-    "a value with a gradient, of integers": lambda p: nnmpi.zeros(3, dtype=int).__setitem__(
-        0, p[0]
-    ),
+WRITES_OF_FRACTIONS: dict[str, Callable[[Any], Any]] = {
+    "mul_": lambda t: t.mul_(0.5),
+    "+=": lambda t: t.__iadd__(0.5),
+    "/=": lambda t: t.__itruediv__(0.5),
 }
 
 
-@pytest.mark.parametrize("write", REFUSED.values(), ids=REFUSED)
-def test_writes_that_lose_a_gradient_are_refused_but_under_no_grad(write: Any) -> None:
-    p = nn.Parameter(np.ones(3, "float32"))
-    with pytest.raises(RuntimeError, match="make a new tensor, or write under"):
-        write(p)
-    assert p.tolist() == [1, 1, 1]
+@pytest.mark.parametrize("write", WRITES_OF_FRACTIONS.values(), ids=WRITES_OF_FRACTIONS)
+def test_integers_are_not_truncated(write: Callable[[Any], Any]) -> None:
+    t = nnmpi.tensor([1, 2, 3])
+    assert t.mul_(2) is t
+    with pytest.raises(TypeError, match="a int64 tensor cannot take float32 results in place"):
+        write(t)
+    assert t.tolist() == [2, 4, 6]
+
+
+def test_integers_take_no_gradient() -> None:
+    w, counts = nnmpi.tensor([1.7], requires_grad=True), nnmpi.zeros(3, dtype="int64")
+    with pytest.raises(RuntimeError, match=r"in place.*make a new tensor, or write under"):
+        counts[0] = w[0]
+    assert not counts.requires_grad
     with nnmpi.no_grad():
-        write(p)
-
-
-def test_a_backward_pass_that_needs_what_was_written_raises() -> None:
-    x, factor = nnmpi.tensor([1.0, 2.0], requires_grad=True), nnmpi.tensor([3.0, 4.0])
-    y = (x * factor).sum()
-    factor.mul_(2)
-    with pytest.raises(RuntimeError, match="written in place"):
-        y.backward()
+        counts[0] = w[0]
 
 
 def test_data_and_grad_are_tensors_in_the_memory_of_a_parameter() -> None:
-    p = nn.Parameter(np.array([3.0, -4.0], "float32"))
-    assert p.grad is None
-    (p * p).sum().backward()
-    assert type(p.grad) is nnmpi.Tensor
-    assert not p.grad.requires_grad
-    assert p.grad.pow(2).sum().item() == 100
-    p.grad.data.clamp_(-6, 6)
-    p.grad.mul_(0.5)
-    p.grad += 1
-    p.grad[0] = 0
-    assert np.asarray(p.grad).tolist() == [0, -2]
-    assert (np.abs(p.grad).max(), np.linalg.norm(p.grad), np.sum(p.grad)) == (2, 2, -2)
-    p.data.mul_(0.5).sub_(p.grad)
-    p.data[0].fill_(9)
-    p.data -= 1
-    assert p.tolist() == [8, -1]
-    assert p.requires_grad
-    assert not p.data.requires_grad
-    assert np.shares_memory(np.asarray(p.data), p.array)
-    p.data = nnmpi.ones(2)
-    p.grad = nnmpi.zeros(2)
-    assert (p.tolist(), p.grad.tolist()) == ([1, 1], [0, 0])
-
-
-def test_the_data_and_the_gradient_of_a_leaf_share_its_memory() -> None:
-    t = nnmpi.tensor([1.0, 2.0], requires_grad=True)
-    t.sum().backward()
-    t.grad.zero_()
-    t.data.add_(1)
-    assert (t.tolist(), t.grad.tolist()) == ([2, 3], [0, 0])
-    t.data, t.grad = np.zeros(2, "float32"), None
-    assert (t.tolist(), t.grad) == ([0, 0], None)
+    for p in (nn.Parameter(np.array([3.0, -4.0])), nnmpi.tensor(np.array([3.0, -4.0]), None)):
+        p.requires_grad_()
+        assert p.grad is None
+        (p * p).sum().backward()
+        assert type(p.grad) is nnmpi.Tensor
+        assert not p.grad.requires_grad
+        p.grad.data.clamp_(-6, 6)
+        p.grad.mul_(0.5)
+        p.grad += 1
+        p.grad[0] = 0
+        assert np.asarray(p.grad).tolist() == [0, -2]
+        assert (np.abs(p.grad).max(), np.linalg.norm(p.grad), np.sum(p.grad)) == (2, 2, -2)
+        p.data.mul_(0.5).sub_(p.grad)
+        p.data[0].fill_(9)
+        p.data -= 1
+        assert p.tolist() == [8, -1]
+        assert p.requires_grad
+        assert not p.data.requires_grad
+        assert np.shares_memory(np.asarray(p.data), p.array)
+        p.data, p.grad = nnmpi.ones(2), nnmpi.zeros(2)
+        assert (p.tolist(), p.grad.tolist()) == ([1, 1], [0, 0])
 
 
 def test_a_write_to_data_is_unknown_to_the_tape_as_in_pytorch() -> None:
@@ -244,8 +199,6 @@ def test_random_writes_follow_from_a_generator_or_from_the_number_before() -> No
     assert set(ones.tolist()) == {0, 1}
     assert 0.45 < float(e.mean()) < 0.55
     assert not (ones == b).all()
-    with pytest.raises(ValueError, match="from 0 to 1"):
-        nnmpi.bernoulli(nnmpi.tensor([1.5]))
 
 
 def test_ufuncs_write_into_arrays_and_tensors() -> None:
@@ -264,102 +217,12 @@ def test_ufuncs_write_into_arrays_and_tensors() -> None:
         np.exp(t)
 
 
-IN_GRAPHS: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "relu_": lambda F, x, w: x.relu_(),
-    "a function": lambda F, x, w: F.relu(x, inplace=True),
-    "leaky": lambda F, x, w: F.leaky_relu(x, 0.2, inplace=True),
-    "several": lambda F, x, w: x.mul_(2.0).add_(w, alpha=3).sigmoid_(),
-    "an operator": lambda F, x, w: x.__iadd__(w),
-    "an elu": lambda F, x, w: F.elu(x, 0.5, True),
-    "elements": lambda F, x, w: written(x, 1, w[0] * w[1]),
-    "elements by numbers": lambda F, x, w: written(x, (slice(None), 0), 3.0),
-}
-
-
-def written(x: Any, index: Any, value: Any) -> Any:
-    x[index] = value
-    return x
-
-
-def states(n: Any, w: Any) -> Any:
-    """The states of a recurrence, each written into its row."""
-    y, h = n.zeros(4, 3, dtype=n.float64), w[0]
-    for t in range(4):
-        h = n.tanh(h * w[t])
-        y[t] = h
-    return y
-
-
-MIXED: dict[str, tuple[Callable[[Any, Any], Any], list[float], list[float]]] = {
-    "lerp_ by a gradient": (lambda a, w: a.lerp_(2 * w, w), [2, 5], [3, 5]),
-    "lerp_ of a result": (
-        lambda a, w: (a * w).lerp_(nnmpi.ones(2), 0.25), [1, 4.75], [0.75, 2.25]
-    ),
-    "rounded": (lambda a, w: (a * w / 4).floor_(), [0, 1], [0, 0]),
-    "to even": (lambda a, w: (a * w / 4).round_().add_(w), [1, 4], [1, 1]),
-    "up": (lambda a, w: (a * w / 4).ceil_().mul_(w), [1, 4], [1, 2]),
-    "float64 in float32": (lambda a, w: a.add_(w.double()), [2, 5], [1, 1]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", MIXED)
-def test_operands_of_methods_that_write_get_their_gradients(name: str) -> None:
-    write, values, gradient = MIXED[name]
-    a, w = nnmpi.tensor([1.0, 3.0]), nnmpi.tensor([1.0, 2.0], requires_grad=True)
-    y = write(a, w)
-    y.sum().backward()
-    assert y.dtype == "float32"
-    np.testing.assert_allclose(y.tolist(), values, rtol=1e-6)
-    np.testing.assert_allclose(w.grad.tolist(), gradient, rtol=1e-6)
-
-
-CONSTANTS: dict[str, Callable[[Any, Any], Any]] = {
-    "index_add_": lambda n, w: n.zeros(5, 3, dtype=n.float64).index_add_(
-        0, n.tensor([0, 2, 2, 4]), w
-    ),
-    "scatter_add_": lambda n, w: n.ones(5, 3, dtype=n.float64).scatter_add_(
-        0, n.tensor([[0, 1, 2], [0, 4, 4]]), w[:2]
-    ),
-    "add_": lambda n, w: n.ones(4, 3, dtype=n.float64).add_(w, alpha=2).mul_(w),
-    "rows, one after the other": states,
-}
-
-
-@needs_torch
-@pytest.mark.parametrize("name", CONSTANTS)
-def test_a_constant_becomes_what_is_written_to_it(name: str) -> None:
-    found = []
-    for n in (nnmpi, pytorch()):
-        w = n.tensor(np.arange(1.0, 13).reshape(4, 3) / 12, requires_grad=True)
-        y = CONSTANTS[name](n, w)
-        (y * y).sum().backward()
-        found.append((y.detach().numpy(), w.grad.numpy()))
-    for ours, theirs in zip(*found, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
-
-
 def test_a_constant_in_a_graph_keeps_its_old_value_there() -> None:
     w, c = nnmpi.tensor([2.0], requires_grad=True), nnmpi.tensor([3.0])
     y = w * c
-    c += w
+    c += w.double()
     (y + c).backward()
-    assert (c.item(), w.grad.item()) == (5, 4)
-
-
-@needs_torch
-@pytest.mark.parametrize("name", IN_GRAPHS)
-def test_a_result_in_a_graph_becomes_the_next_one(name: str) -> None:
-    found = []
-    for n in (nnmpi, pytorch()):
-        w = n.tensor(X, requires_grad=True)
-        x = w * 1.5
-        other_name = x
-        y = IN_GRAPHS[name](n.nn.functional, x, w)
-        assert y is x is other_name
-        (x * x).sum().backward()
-        found.append((x.detach().numpy(), w.grad.numpy()))
-    for ours, theirs in zip(*found, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    assert (c.item(), w.grad.item(), c.dtype) == (5, 4, "float32")
 
 
 def test_a_checkpoint_that_runs_again_on_what_was_written_is_refused() -> None:
@@ -372,21 +235,6 @@ def test_a_checkpoint_that_runs_again_on_what_was_written_is_refused() -> None:
     x.relu_()
     with pytest.raises(RuntimeError, match="written in place after the forward pass"):
         y.sum().backward()
-
-
-def test_a_function_in_place_writes_to_a_value_that_no_gradient_needs() -> None:
-    x = nnmpi.tensor(X)
-    view = x.view(-1)
-    assert nn.functional.relu(x, inplace=True) is x
-    np.testing.assert_array_equal(view.numpy(), np.maximum(X, 0).reshape(-1))
-
-
-def test_integers_take_no_gradient() -> None:
-    w = nnmpi.tensor([1.7], requires_grad=True)
-    counts = nnmpi.zeros(3, dtype="int64")
-    with pytest.raises(RuntimeError, match="in place"):
-        counts[0] = w[0]
-    assert not counts.requires_grad
 
 
 @pytest.mark.parametrize("needs_gradient", [False, True])
@@ -402,19 +250,6 @@ def test_one_element_is_written_into_one_place(
     if needs_gradient:
         (found * 2.0).sum().backward()
         assert (w.grad.shape, w.grad.item()) == (shape, 2.0)
-
-
-def test_a_view_stays_one_when_its_data_are_written() -> None:
-    """`y.data += 1` assigns to y.data the tensor that it has written to."""
-    a = nnmpi.tensor([1.0, 2.0, 3.0], requires_grad=True)
-    x = a * 1
-    y = x[:2]
-    y.data += 1
-    y.mul_(3)
-    x.sum().backward()
-    assert a.grad is not None
-    assert x.tolist() == [6, 9, 3]
-    assert a.grad.tolist() == [3, 3, 1]
 
 
 OPERATORS = [operator.iadd, operator.isub, operator.imul, operator.itruediv]
@@ -434,14 +269,13 @@ OPERANDS: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("operand", OPERANDS.values(), ids=OPERANDS)
 @pytest.mark.parametrize("write", OPERATORS)
 def test_operators_in_place_have_the_bits_of_pytorchs(write: Any, operand: Any) -> None:
-    results = []
-    for n in (nnmpi, pytorch()):
+    def program(n: Any) -> Any:
         t = n.tensor(X.astype("float32"))
-        views = [t.view(-1), t.T]
+        views = t.view(-1), t.T
         assert write(t, operand(n, t)) is t
-        results.append([y.numpy() for y in (t, *views)])
-    for ours, theirs in zip(*results, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+        return t, *views
+
+    same_as_pytorch(program, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("write", OPERATORS)
