@@ -10,9 +10,7 @@ from helpers.datafiles import refused
 import nnmpi
 import nnmpi.nn.functional as F
 from nnmpi import nn
-from nnmpi.nn import init
 from nnmpi.nn.models import mlp
-from nnmpi.nn.utils import rnn
 
 
 def some(*shape: int, dtype: str = "float32") -> nnmpi.Tensor:
@@ -27,9 +25,13 @@ def attention(*shapes: tuple[int, ...], **options: Any) -> Any:
     return F.scaled_dot_product_attention(*(some(*shape) for shape in shapes), **options)
 
 
+def bag(*args: Any) -> Any:
+    return nn.EmbeddingBag(3, 2)(*args)
+
+
 SCORES, PARTS = some(6, 4), np.full((6, 4), 0.5, "float32")
 IMAGES, PIXELS = some(2, 4, 2, 3), np.zeros((2, 2), int)
-WORDS, BAG = nnmpi.tensor([1, 2, 0]), nn.EmbeddingBag(3, 2)
+WORDS = nnmpi.tensor([1, 2, 0])
 EXPERTS, UNEVEN = (
     {"width": 4, "hidden": 6, "num_experts": 5},
     {"a": nn.Linear(4, 3), "b": nn.Tanh()},
@@ -53,13 +55,13 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "Embedding: max_norm=1.0 ... F.normalize": lambda: nn.Embedding(3, 2, max_norm=1.0),
     "scale_grad_by_freq=True": lambda: nn.EmbeddingBag(3, 2, scale_grad_by_freq=True),
     "'min' ... sum, mean, max": lambda: nn.EmbeddingBag(3, 2, mode="min"),
-    "(3,) without offsets": lambda: BAG(WORDS),
-    "(1, 3) with offsets": lambda: BAG(WORDS.view(1, 3), nnmpi.tensor([0])),
-    "[1, 2] ... begin with 0": lambda: BAG(WORDS, nnmpi.tensor([1, 2])),
-    "[0, 2, 1] for 3 integers ... rise": lambda: BAG(WORDS, nnmpi.tensor([0, 2, 1])),
-    "[0, 4] for 3 integers": lambda: BAG(WORDS, nnmpi.tensor([0, 4])),
-    "mode='sum' ... 'mean'": lambda: BAG(WORDS, nnmpi.tensor([0]), WORDS),
-    "from 3 to 3 ... 3 rows": lambda: BAG(nnmpi.tensor([[3]])),
+    "(3,) without offsets": lambda: bag(WORDS),
+    "(1, 3) with offsets": lambda: bag(WORDS.view(1, 3), nnmpi.tensor([0])),
+    "[1, 2] ... begin with 0": lambda: bag(WORDS, nnmpi.tensor([1, 2])),
+    "[0, 2, 1] for 3 integers ... rise": lambda: bag(WORDS, nnmpi.tensor([0, 2, 1])),
+    "[0, 4] for 3 integers": lambda: bag(WORDS, nnmpi.tensor([0, 4])),
+    "mode='sum' ... 'mean'": lambda: bag(WORDS, nnmpi.tensor([0]), WORDS),
+    "from 3 to 3 ... 3 rows": lambda: bag(nnmpi.tensor([[3]])),
     "p=1.0": lambda: nn.Dropout(1.0),
     "Dropout2d ... (2, 3)": lambda: nn.Dropout2d()(some(2, 3)),
     "axis 1 ... 1 axes": lambda: nn.Flatten()(some(3)),
@@ -199,14 +201,14 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "RNNCell ... 'gelu' ... tanh, relu": lambda: nn.RNNCell(3, 5, nonlinearity="gelu"),
     **{
         f"lengths {lengths} for 4 sequences of 5 positions ... from 1 to 5": (
-            lambda lengths=lengths: rnn.pack_padded_sequence(some(5, 4, 2), lengths)
+            lambda lengths=lengths: nn.utils.rnn.pack_padded_sequence(some(5, 4, 2), lengths)
         )
         for lengths in ([5, 4, 3], [6, 1, 1, 1], [0, 1, 1, 1])
     },
-    "total_length=2 ... the longest of the sequences, 3": lambda: rnn.pad_packed_sequence(
-        rnn.pack_padded_sequence(some(5, 4, 2), [3, 2, 1, 1]), total_length=2
+    "total_length=2 ... the longest of the sequences, 3": lambda: nn.utils.rnn.pad_packed_sequence(
+        nn.utils.rnn.pack_padded_sequence(some(5, 4, 2), [3, 2, 1, 1]), total_length=2
     ),
-    "0 sequences": lambda: rnn.pad_sequence([]),
+    "0 sequences": lambda: nn.utils.rnn.pad_sequence([]),
     # ---- attention
     "embed_dim=6 is not a multiple of 4 heads": lambda: nn.MultiheadAttention(6, 4),
     "num_heads=0 must be an integer, at least 1": lambda: nn.MultiheadAttention(6, 0),
@@ -257,17 +259,19 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "there is no branch": lambda: nn.Branches({}),
     "join sum: the parts have the shapes (5, 3), (5, 4)": lambda: nn.Branches(UNEVEN)(some(5, 4)),
     "inputs a for branches a, b: give one": lambda: nn.Branches(UNEVEN)({"a": some(5, 4)}),
-    "trunc_normal_: [5, 6] ... at least 0.01": lambda: init.trunc_normal_(
+    "trunc_normal_: [5, 6] ... at least 0.01": lambda: nn.init.trunc_normal_(
         nn.Parameter([1.0]), a=5, b=6
     ),
-    "xavier_uniform_ ... (3,) ... two axes ... zeros_": lambda: init.xavier_uniform_(
+    "xavier_uniform_ ... (3,) ... two axes ... zeros_": lambda: nn.init.xavier_uniform_(
         nn.Linear(2, 3).bias
     ),
-    "it needs two axes or more": lambda: init.orthogonal_(nn.Linear(2, 3).bias),
-    "kaiming_normal_: mode 'fan' ... fan_in, fan_out": lambda: init.kaiming_normal_(
+    "it needs two axes or more": lambda: nn.init.orthogonal_(nn.Linear(2, 3).bias),
+    "kaiming_normal_: mode 'fan' ... fan_in, fan_out": lambda: nn.init.kaiming_normal_(
         nn.Linear(2, 3).weight, mode="fan"
     ),
-    "'swish' ... relu": lambda: init.kaiming_normal_(nn.Linear(2, 3).weight, nonlinearity="swish"),
+    "'swish' ... relu": lambda: nn.init.kaiming_normal_(
+        nn.Linear(2, 3).weight, nonlinearity="swish"
+    ),
 }
 """ ... stands for any words."""
 
