@@ -2,15 +2,17 @@
 
 import hashlib
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from nnmpi import Trainer, nn
+from nnmpi import Config, Trainer, nn
 from nnmpi import data as datasets
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset
-from nnmpi.io.output import Event, Report
+from nnmpi.io.output import Event, NullReport, Report
 from nnmpi.nn.models import mlp
 
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -40,6 +42,28 @@ def images() -> Dataset:
 
 def small() -> nn.Sequential:
     return mlp(6, 8, 3)
+
+
+def trainer_of(
+    comm: Comm,
+    options: Mapping[str, Any],
+    build: Callable[[], nn.Module] = small,
+    data: Any = None,
+    **arguments: Any,
+) -> Trainer:
+    """A Trainer of a small model in float64, with these options and arguments besides."""
+    config = Config(**{"epochs": 2, "batch_size": 28, "dtype": "float64", **options})
+    return Trainer(config, build, rows() if data is None else data, comm, **arguments)
+
+
+def trained(ranks: int, options: Mapping[str, Any], *model: Any, **arguments: Any) -> list[Event]:
+    """The last event of each rank of a run of such a Trainer."""
+
+    def rank(comm: Comm) -> Event:
+        with trainer_of(comm, options, *model, **arguments) as trainer:
+            return trainer.fit(NullReport())
+
+    return threads.run(ranks, rank)
 
 
 def fit(trainer: Trainer) -> Event:

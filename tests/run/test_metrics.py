@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.runs import rows, small
+from helpers.runs import LAYOUTS, rows, trained
 from helpers.training.laws_language import POSITIONS, VOCABULARY, windows
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.io.output import Event, NullReport
 
 
 def confusion(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, int]:
@@ -29,32 +28,18 @@ def recall(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 METRICS = {"confusion": confusion, "recall": recall, "size": lambda s, y: (len(y), len(y))}
 
-LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "ring": (3, {"allreduce": "ring"}),
+OF_METRICS: dict[str, tuple[int, dict[str, Any]]] = {
+    **LAYOUTS,
     "a rank without samples": (8, {"batch_size": 5}),
-    "zero 3": (2, {"zero": 3}),
-    "tp": (2, {"tp": 2}),
-    "pipeline": (4, {"pp": 2, "micro_batches": 2}),
     "servers": (3, {"sync": "bsp", "servers": 1}),
-    "verify": (2, {"verify": True}),
 }
 
 
-def run(ranks: int, metrics: Any = METRICS, **options: Any) -> tuple[Trainer, Event]:
-    def rank(comm: Comm) -> tuple[Trainer, Event]:
-        config = Config(**{"epochs": 2, "batch_size": 28, "dtype": "float64", **options})
-        trainer = Trainer(config, small, rows(), comm, metrics=metrics)
-        return trainer, trainer.fit(NullReport())
-
-    return threads.run(ranks, rank)[0]
-
-
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("layout", OF_METRICS.values(), ids=OF_METRICS)
 def test_every_layout_adds_up_arrays(layout: tuple[int, dict[str, Any]]) -> None:
-    ranks, options = layout
-    small_batch = {"batch_size": options["batch_size"]} if "batch_size" in options else {}
-    (_, alone), (_, found) = run(1, **small_batch), run(ranks, **options)
+    small_batch = {name: n for name, n in layout[1].items() if name == "batch_size"}
+    alone, found = (trained(*one, metrics=METRICS)[0] for one in ((1, small_batch), layout))
     assert found["metrics"] == alone["metrics"]
     matrix = np.array(found["metrics"]["confusion"])
     assert matrix.shape == (3, 3)
@@ -93,12 +78,6 @@ def test_a_metric_has_one_shape(ranks: int) -> None:
         return np.bincount(labels), len(labels)
 
     x, y = rows()
-    test = np.repeat(x[:1], 4, axis=0), np.array([0, 1, 1, 2])
-    config = Config(epochs=1, batch_size=2)
-
-    def rank(comm: Comm) -> Event:
-        data = (x, y, *test)
-        return Trainer(config, small, data, comm, metrics={"n": by_largest}).fit(NullReport())
-
+    data = x, y, np.repeat(x[:1], 4, axis=0), np.array([0, 1, 1, 2])
     with pytest.raises(ValueError, match=r"metric n returned sums of the shapes \(.,\) and \(.,\)"):
-        threads.run(ranks, rank)
+        trained(ranks, {"batch_size": 2}, data=data, metrics={"n": by_largest})

@@ -1,11 +1,12 @@
 """An optimizer and a schedule that the user's functions make, in every layout."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers import runs
 from helpers.mpijob import ROOT
 from helpers.runs import LAYOUTS, rows, small
 
@@ -40,19 +41,15 @@ def halved(step: int) -> float:
     return 0.5 ** (step // 3)
 
 
-def trainer_of(comm: Comm, optimizer: Any = grouped, **options: Any) -> Trainer:
-    callbacks = options.pop("callbacks", ())
-    schedule = options.pop("schedule", halved)
-    config = Config(**{"epochs": 3, "batch_size": 28, "dtype": "float64", **options})
-    own = {"callbacks": callbacks, "optimizer": optimizer, "schedule": schedule}
-    return Trainer(config, small, rows(), comm, **own)
+OWN = {"optimizer": grouped, "schedule": halved}
 
 
-def run(ranks: int, **options: Any) -> Event:
-    def rank(comm: Comm) -> Event:
-        return trainer_of(comm, **options).fit(NullReport())
+def trainer_of(comm: Comm, **own: Any) -> Trainer:
+    return runs.trainer_of(comm, {"epochs": 3}, **{**OWN, **own})
 
-    return threads.run(ranks, rank)[0]
+
+def run(ranks: int, options: Mapping[str, Any] = {}, **own: Any) -> Event:
+    return runs.trained(ranks, {"epochs": 3, **options}, **{**OWN, **own})[0]
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +78,8 @@ def test_it_is_the_loop_by_hand(alone: Event) -> None:
 
 @pytest.mark.parametrize("layout", OWN_LAYOUTS.values(), ids=OWN_LAYOUTS)
 def test_every_layout_has_the_same_groups(layout: tuple[int, dict[str, Any]], alone: Event) -> None:
-    ranks, options = layout
-    found = run(ranks, **options)
-    rel = 1e-4 if "dtype" in options else 1e-9
+    found = run(*layout)
+    rel = 1e-4 if "dtype" in layout[1] else 1e-9
     for name in ("loss", "test_loss"):
         assert found[name] == pytest.approx(alone[name], rel=rel)
 
@@ -95,8 +91,7 @@ def by_signs(named: Any) -> Optimizer:
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_rprop_trains_as_one_rank(layout: tuple[int, dict[str, Any]]) -> None:
     """Its first step sizes are the rate of the first step."""
-    ranks, options = layout
-    found, alone = run(ranks, optimizer=by_signs, **options), run(1, optimizer=by_signs)
+    found, alone = (run(*one, optimizer=by_signs) for one in (layout, (1,)))
     for name in ("loss", "test_loss"):
         assert found[name] == pytest.approx(alone[name], rel=1e-9)
 
@@ -114,7 +109,7 @@ def test_the_update_rule_of_the_page_trains_alike_in_other_layouts() -> None:
 
     alone = run(1, optimizer=signum)
     for options in ({"dp": 2, "zero": 1}, {"pp": 2}):
-        found = run(2, optimizer=signum, **options)
+        found = run(2, options, optimizer=signum)
         assert found["test_loss"] == pytest.approx(alone["test_loss"], rel=1e-9), options
 
 
@@ -135,32 +130,26 @@ def by_rate(named: Any) -> Optimizer:
     return optim.SGD([p for _, p in named], lr=0.1 if named[0][0] == "1.weight" else 0.2)
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a model's": (
-        {"optimizer": optim.SGD(small().parameters())},
-        "optimizer is <nnmpi.optim.*: give a function",
-    ),
-    "a class": ({"optimizer": optim.SGD}, "optimizer is <class .*: give a function"),
-    "a list": ({"optimizer": lambda named: named}, "returned a list: return one of nnmpi.optim"),
-    "not all": (
-        {"optimizer": missing},
-        "exactly the parameters that it gets, and 1.weight is not in both",
-    ),
-    "a rate": ({"optimizer": by_rate, "pp": 2}, "rank 1 has other groups than rank 0"),
-    "no schedule": ({"schedule": 0.5}, "schedule is 0.5: give a function"),
-    "no factor": ({"schedule": lambda step: None}, "returned None for step 0: return a number"),
-    "negative": ({"schedule": lambda step: 4 - step}, "returned -1 for step 5"),
+OF_A_MODEL = optim.SGD(small().parameters())
+REFUSED: dict[str, tuple[str, Any, str]] = {
+    "a model's": ("optimizer", OF_A_MODEL, "optimizer is <nnmpi.optim.*: give a function"),
+    "a class": ("optimizer", optim.SGD, "optimizer is <class .*: give a function"),
+    "a list": ("optimizer", lambda named: named, "returned a list: return one of nnmpi.optim"),
+    "not all": ("optimizer", missing, "parameters that it gets, and 1.weight is not in both"),
+    "a rate": ("optimizer", by_rate, "rank 1 has other groups than rank 0"),
+    "no schedule": ("schedule", 0.5, "schedule is 0.5: give a function"),
+    "no factor": ("schedule", lambda step: None, "returned None for step 0: return a number"),
+    "negative": ("schedule", lambda step: 4 - step, "returned -1 for step 5"),
 }
 
 
-@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("name", "own", "words"), REFUSED.values(), ids=REFUSED)
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_what_cannot_be_is_refused(ranks: int, case: tuple[dict[str, Any], str]) -> None:
-    options, words = case
-    if options.get("pp", 1) > ranks:
+def test_what_cannot_be_is_refused(ranks: int, name: str, own: Any, words: str) -> None:
+    if own is by_rate and ranks == 1:
         pytest.skip("of several ranks")
     with pytest.raises(ValueError, match=rf"\A[^\n]*{words}[^\n]*\Z"):
-        run(ranks, **options)
+        run(ranks, {"pp": 2} if own is by_rate else {}, **{name: own})
 
 
 def on_two_ranks(**options: Callable[[Comm], Any]) -> list[str]:

@@ -153,21 +153,24 @@ def test_a_time_limit_suspends_all_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("at", [3, 5, 12])
-def test_a_log_goes_on_without_a_line_twice_or_missing(tmp_path: Path, at: int) -> None:
-    """In the middle of an epoch, and at its end; lines behind the checkpoint are written again."""
+@pytest.mark.parametrize("at", [1, 3, 5, 12])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_log_goes_on_without_a_line_twice_or_missing(tmp_path: Path, ranks: int, at: int) -> None:
+    """In the middle of an epoch and of a mean over steps, and at its end; lines behind the
+    checkpoint are written again."""
     whole, log = tmp_path / "whole", tmp_path / "log"
-    run(tmp_path / "..", log=str(whole), checkpoint_dir=None)
-    assert run(tmp_path, Stopper(at), log=str(log))["event"] == "suspended"
+    told: dict[str, Any] = {"ranks": ranks, "log_every": 3, "evaluate_every": 2}
+    run(tmp_path, log=str(whole), checkpoint_dir=None, **told)
+    assert run(tmp_path, Stopper(at), log=str(log), **told)["event"] == "suspended"
     assert lines(log)[-1]["event"] == "suspended"
     with log.open("a") as file:
         file.write('{"event": "step", "step": 14}\n{"event": "ep')  # then the run was killed
-    run(tmp_path, Stopper(0), log=str(log), resume=True)
+    run(tmp_path, Stopper(0), log=str(log), resume=True, **told)
     kinds = [e["event"] for e in lines(log)]
     assert [kinds.count(kind) for kind in ("start", "resumed", "suspended", "done")] == [1, 1, 0, 1]
+    compared = ("step", "evaluation", "epoch", "done")
     found, wanted = (
-        [facts_of(e) for e in lines(path) if e["event"] in ("epoch", "done")]
-        for path in (log, whole)
+        [facts_of(e) for e in lines(path) if e["event"] in compared] for path in (log, whole)
     )
     assert found == wanted
     seconds = [e["seconds"] for e in lines(log) if e["event"] == "epoch"]

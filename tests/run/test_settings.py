@@ -1,14 +1,16 @@
 """Settings that callbacks change in a run: the rate and other options, and requires_grad."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers import runs
 from helpers.runs import LAYOUTS, rows, small
 
 from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm, OtherRankError
+from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event, NullReport
 from nnmpi.nn import Module
@@ -55,27 +57,20 @@ CHANGES = [set_rate, set_rate_of_group, set_decay, freeze]
 
 
 def trainer_of(comm: Comm, *callbacks: object, **options: Any) -> Trainer:
-    config = Config(
-        **{"epochs": 3, "batch_size": 28, "lr": 0.01, "lr_schedule": "step:3:0.5", **options},
-        dtype="float64",
-    )
-    return Trainer(config, small, rows(), comm, callbacks=callbacks)
+    plain = {"epochs": 3, "lr": 0.01, "lr_schedule": "step:3:0.5"}
+    return runs.trainer_of(comm, {**plain, **options}, callbacks=callbacks)
 
 
-def losses(ranks: int, options: Any, *callbacks: Callable[[], object]) -> list[float]:
+def losses(ranks: int, options: Any, *callbacks: object) -> list[float]:
     """Of each epoch, for training and test samples."""
-
-    class Heard:
-        def on_epoch(self, trainer: Trainer, event: Event) -> None:
-            found.extend((event["loss"], event["test_loss"]))
-
     found: list[float] = []
 
-    def job(comm: Comm) -> None:
-        heard = [Heard()] if comm.rank == 0 else []
-        trainer_of(comm, *(make() for make in callbacks), *heard, **options).fit(NullReport())
+    def hear(trainer: Trainer, event: Event) -> None:
+        if trainer.is_first:
+            found.extend((event["loss"], event["test_loss"]))
 
-    threads.run(ranks, job)
+    heard = SimpleNamespace(on_epoch=hear)
+    threads.run(ranks, lambda c: trainer_of(c, *callbacks, heard, **options).fit(NullReport()))
     return found
 
 
@@ -83,17 +78,17 @@ def losses(ranks: int, options: Any, *callbacks: Callable[[], object]) -> list[f
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_change_after_a_step_trains_as_on_one_rank(layout: str, change: Any) -> None:
-    wanted = losses(1, {}, lambda: Change(change))
+    wanted = losses(1, {}, Change(change))
     assert wanted != losses(1, {})
-    assert losses(*LAYOUTS[layout], lambda: Change(change)) == pytest.approx(wanted, rel=1e-10)
+    assert losses(*LAYOUTS[layout], Change(change)) == pytest.approx(wanted, rel=1e-10)
 
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("change", CHANGES[:3], ids=lambda change: change.__name__)
 def test_a_change_after_an_epoch_reaches_servers(change: Any) -> None:
-    wanted = losses(1, {}, lambda: Change(change, "epoch"))
+    wanted = losses(1, {}, Change(change, "epoch"))
     assert wanted != losses(1, {})
-    assert losses(*SERVERS, lambda: Change(change, "epoch")) == pytest.approx(wanted, rel=1e-10)
+    assert losses(*SERVERS, Change(change, "epoch")) == pytest.approx(wanted, rel=1e-10)
 
 
 def spoil(trainer: Trainer) -> None:
@@ -121,12 +116,8 @@ def test_copies_that_differ_end_the_run(layout: str, check_copies: int, tmp_path
 
 def test_the_schedule_multiplies_the_rate_of_each_group() -> None:
     rates: list[float] = []
-
-    class Noted:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            rates.append(trainer.last_lr)
-
-    threads.run(1, lambda c: trainer_of(c, Change(set_rate), Noted()).fit(NullReport()))
+    noted = SimpleNamespace(on_step=lambda trainer, event: rates.append(trainer.last_lr))
+    trainer_of(comm_self(), Change(set_rate), noted).fit(NullReport())
     assert rates == [0.3, 0.3, 0.3, 0.15, 0.15, 0.15]
 
 
@@ -179,6 +170,5 @@ def test_settings_go_on_in_another_layout(change: Any) -> None:
         change(trainer)
         trainer.rearrange(zero=1)
 
-    wanted = losses(1, {}, lambda: Change(change))
-    found = losses(2, {}, lambda: Change(rearranged))
-    assert found == pytest.approx(wanted, rel=1e-10)
+    wanted = losses(1, {}, Change(change))
+    assert losses(2, {}, Change(rearranged)) == pytest.approx(wanted, rel=1e-10)

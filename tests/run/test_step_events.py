@@ -1,35 +1,30 @@
 """What a run reports within epochs: steps (--log-every) and evaluations (--evaluate-every)."""
 
-import json
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.runs import but_steps, rows, small
-from helpers.training.laws_checkpoints import facts_of
+from helpers import runs
+from helpers.runs import but_steps, rows
 from helpers.training.pipelined import Heard
 
-from nnmpi import Config, Trainer
+from nnmpi import Trainer
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.checkpoints.manifest import read_outcome
 from nnmpi.io.checkpoints.write import WriteResult
 from nnmpi.io.output import Event
 
-OPTIONS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dtype": "float64", "lr": 0.05}
+OPTIONS: dict[str, Any] = {"batch_size": 16, "lr": 0.05}
 STEPS = 8  # of 56 samples: the last batch of an epoch has half as many as the others
 
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "ring": (3, {"allreduce": "ring", "clip_norm": 0.1}),
-    "shared": (2, {"allreduce": "shared", "micro_batches": 2}),
-    "pipeline": (4, {"pp": 2, "micro_batches": 2}),
-    "sharded layers": (4, {"tp": 2}),
-    "zero 1": (2, {"zero": 1}),
-    "zero 3": (2, {"zero": 3}),
-    "slices": (2, {"reproducible": True, "slices": 4}),
+    **runs.LAYOUTS,
+    "clipped": (3, {"allreduce": "ring", "clip_norm": 0.1, "micro_batches": 2}),
 }
 OTHERS: dict[str, tuple[int, dict[str, Any]]] = {
     "local": (2, {"sync": "local", "every": 3}),
@@ -72,33 +67,27 @@ class Told:
         self.epochs.append(event)
 
 
-class EachStep:
+def each_step(losses: list[float]) -> object:
     """A callback that keeps the loss of each step."""
-
-    def __init__(self) -> None:
-        self.losses = list[float]()
-
-    def on_step(self, trainer: Trainer, event: Event) -> None:
-        self.losses.append(event["loss"])
+    return SimpleNamespace(on_step=lambda trainer, event: losses.append(event["loss"]))
 
 
 def run(comm: Comm, *callbacks: object, **options: Any) -> list[Event]:
     """The events of a run."""
-    heard = Heard()
-    config = Config(**{**OPTIONS, **options})
-    trainer = Trainer(config, small, rows(), comm, callbacks=callbacks)
+    heard, data = Heard(), options.pop("data", None)
+    trainer = runs.trainer_of(comm, {**OPTIONS, **options}, data=data, callbacks=callbacks)
     for each in comm.comms_of_rank:  # a pipeline is cut by times, as texts that differ in length
         each.ledger.reset()
     trainer.fit(heard)
     return heard.events
 
 
-def steps_of(events: list[Event]) -> list[Event]:
-    return [event for event in events if event["event"] == "step"]
+def those(kind: str, events: list[Event]) -> list[Event]:
+    """The events of a kind."""
+    return [event for event in events if event["event"] == kind]
 
 
-def evaluations_of(events: list[Event]) -> list[Event]:
-    return [event for event in events if event["event"] == "evaluation"]
+steps_of, evaluations_of = partial(those, "step"), partial(those, "evaluation")
 
 
 # ---- steps
@@ -109,10 +98,10 @@ def evaluations_of(events: list[Event]) -> list[Event]:
 def test_any_layout_reports_the_loss_and_the_norm_of_one_rank(
     ranks: int, options: dict[str, Any]
 ) -> None:
-    each = EachStep()
-    clip = {"clip_norm": options.get("clip_norm")}
-    wanted = steps_of(run(comm_self(), each, log_every=1, **clip))
-    assert [event["loss"] for event in wanted] == each.losses
+    losses, clip = list[float](), {"clip_norm": options.get("clip_norm")}
+    of_one = run(comm_self(), each_step(losses), log_every=1, **clip)
+    wanted, epochs = steps_of(of_one), those("epoch", of_one)
+    assert [event["loss"] for event in wanted] == losses
     assert [event["step"] for event in wanted] == [*range(1, STEPS + 1)]
     assert [event["epoch"] for event in wanted] == [k / 4 for k in range(1, STEPS + 1)]
     for events in threads.run(ranks, lambda comm: run(comm, log_every=1, **options)):
@@ -121,14 +110,15 @@ def test_any_layout_reports_the_loss_and_the_norm_of_one_rank(
                 assert event[key] == one[key]
             for key in ("loss", "gradient_norm"):
                 assert event[key] == pytest.approx(one[key], rel=1e-10)
+        norms = [epoch["mean_gradient_norm"] for epoch in those("epoch", events)]
+        assert norms == pytest.approx([epoch["mean_gradient_norm"] for epoch in epochs], rel=1e-10)
 
 
 def test_a_step_is_reported_with_means_over_those_since_the_last_one() -> None:
     """The first one alone, as a sign that all is well; a batch of 8 counts as half of one of 16."""
-    each = EachStep()
-    events = steps_of(run(comm_self(), each, log_every=3))
+    losses = list[float]()
+    events = steps_of(run(comm_self(), each_step(losses), log_every=3))
     assert [event["step"] for event in events] == [1, 3, 6]
-    losses = each.losses
     means = [losses[0], np.mean(losses[1:3]), np.average(losses[3:6], weights=[8, 16, 16])]
     assert [event["loss"] for event in events] == pytest.approx(means, rel=1e-12)
     assert "samples_per_second" not in events[0]  # no step has been measured
@@ -140,8 +130,8 @@ def test_a_step_is_reported_with_means_over_those_since_the_last_one() -> None:
 def test_a_run_has_about_two_hundred_events_of_steps(steps: int, wanted: int) -> None:
     told = Told()
     x, y = rows(100)
-    config = Config(steps=steps, epochs=steps, batch_size=1)
-    trainer = Trainer(config, small, (x, y, x[:1], y[:1]), comm_self(), callbacks=[told])
+    data, options = (x, y, x[:1], y[:1]), {"steps": steps, "epochs": steps, "batch_size": 1}
+    trainer = runs.trainer_of(comm_self(), options, data=data, callbacks=[told])
     trainer.fit(Heard())
     assert len(told.logged) == wanted
     trainer.fit(Heard(), epochs=1)
@@ -178,24 +168,16 @@ def test_where_ranks_have_a_pace_of_their_own_steps_have_a_loss_and_no_norm(
     ranks: int, options: dict[str, Any]
 ) -> None:
     """That of all samples since the last event, on the first rank, which writes them."""
-
-    events = steps_of(threads.run(ranks, lambda comm: run(comm, log_every=1, **options))[0])
+    of_ranks = threads.run(ranks, lambda comm: run(comm, log_every=1, **options))
+    events = steps_of(of_ranks[0])
     assert len(events) >= STEPS - 1  # the last one may be that of an epoch's end
     assert all(np.isfinite(event["loss"]) and event["lr"] >= 0 for event in events)
-    assert not any("gradient_norm" in event for event in events)
+    for told in of_ranks:
+        assert not any({"gradient_norm", "mean_gradient_norm"} & event.keys() for event in told)
+        assert all("lr" in event for event in those("epoch", told))
 
 
 # ---- evaluations
-
-
-class Evaluates:
-    """A callback that evaluates after each step."""
-
-    def __init__(self) -> None:
-        self.losses = list[float]()
-
-    def on_step(self, trainer: Trainer, event: Event) -> None:
-        self.losses.append(trainer.evaluate().mean_loss)
 
 
 @pytest.mark.one_in(2)
@@ -206,16 +188,21 @@ def test_a_run_is_evaluated_within_epochs_and_at_their_ends(
     """Once at each: step 4 ends an epoch."""
 
     def on_rank(comm: Comm) -> None:
-        told, each = Told(), Evaluates()
+        told, losses = Told(), list[float]()
+
+        def evaluates(trainer: Trainer, event: Event) -> None:
+            losses.append(trainer.evaluate().mean_loss)
+
+        each = SimpleNamespace(on_step=evaluates)
         events = run(comm, told, each, evaluate_every=2, **options)
-        within, losses = evaluations_of(events), each.losses
+        within = evaluations_of(events)
         assert [(event["step"], event["epoch"]) for event in within] == [(2, 0.5), (6, 1.5)]
         assert [event["test_loss"] for event in within] == [losses[1], losses[5]]
         assert all("accuracy" in event and "loss" not in event for event in within)
         assert [event["step"] for event in told.evaluated] == [2, 4, 6, 8]
         assert [event["test_loss"] for event in told.evaluated] == losses[1::2]
         assert [event["steps"] for event in told.epochs] == [4, 8]
-        kinds = [event["event"] for event in but_steps(events)]
+        kinds = [e["event"] for e in but_steps(events) if e["event"] != "verify"]
         assert kinds == ["start", *["evaluation", "epoch"] * 2, "done"]
 
     threads.run(ranks, on_rank)
@@ -325,44 +312,7 @@ def test_settings_that_differ_after_an_evaluation_are_found(tmp_path: Path) -> N
         threads.run(2, lambda comm: run(comm, Differs(), evaluate_every=2))
 
 
-# ---- runs that go on
-
-
-class Suspends:
-    def __init__(self, at: int) -> None:
-        self.at = at
-
-    def on_step(self, trainer: Trainer, event: Event) -> None:
-        if event["step"] == self.at:
-            trainer.suspend()
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("at", [1, 2, 3, 5])
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_resumed_log_has_each_step_and_evaluation_once(
-    tmp_path: Path, at: int, ranks: int
-) -> None:
-    """With the bits of a run that was not interrupted, wherever a mean over steps was begun."""
-    options = {"log_every": 3, "evaluate_every": 2, "allreduce": "ring"}
-    whole, log = tmp_path / "whole", tmp_path / "log"
-    saved = {"checkpoint_dir": str(tmp_path / "c"), "log": str(log)}
-
-    def fit(comm: Comm, *callbacks: object, **more: Any) -> None:
-        config = Config(**{**OPTIONS, **options, **more}, quiet=True)
-        Trainer(config, small, rows(), comm, callbacks=callbacks).fit()
-
-    threads.run(ranks, lambda comm: fit(comm, log=str(whole)))
-    threads.run(ranks, lambda comm: fit(comm, Suspends(at), **saved))
-    threads.run(ranks, lambda comm: fit(comm, resume=True, **saved))
-    kinds = ("step", "evaluation", "epoch", "done")
-    found, wanted = (
-        [facts_of(e) for e in map(json.loads, path.read_text().splitlines()) if e["event"] in kinds]
-        for path in (log, whole)
-    )
-    assert found == wanted
-    assert [e["step"] for e in found if e["event"] == "step"] == [1, 3, 6]
-    assert [e["step"] for e in found if e["event"] == "evaluation"] == [2, 6]
+# ---- runs that go back
 
 
 class GoesBackOnce:
@@ -379,14 +329,11 @@ class GoesBackOnce:
 
 
 def test_steps_are_reported_again_after_a_restore() -> None:
-    """Their means begin anew."""
-    events = steps_of(run(comm_self(), GoesBackOnce(), log_every=2))
-    assert [event["step"] for event in events] == [1, 2, 4, 3, 4, 6, 8]
-
-
-def test_a_mean_norm_has_no_steps_that_a_restore_has_undone() -> None:
+    """Their means begin anew, and those of norms have no steps that it has undone."""
+    events = run(comm_self(), GoesBackOnce(), log_every=2)
+    assert [event["step"] for event in steps_of(events)] == [1, 2, 4, 3, 4, 6, 8]
     plain, again = (
-        [event["mean_gradient_norm"] for event in events if event["event"] == "epoch"]
-        for events in (run(comm_self()), run(comm_self(), GoesBackOnce()))
+        [event["mean_gradient_norm"] for event in those("epoch", some)]
+        for some in (run(comm_self()), events)
     )
     assert again == [plain[0], *plain]

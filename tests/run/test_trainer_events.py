@@ -22,14 +22,10 @@ from nnmpi.run.setup.setup import total_steps
 OPTIONS: dict[str, Any] = {"epochs": 2, "batch_size": 14, "dtype": "float64", "lr": 0.05}
 
 
-def events_of(comm: Comm, **options: Any) -> list[dict[str, Any]]:
+def events_of(comm: Comm, build: Any = small, **options: Any) -> list[dict[str, Any]]:
     heard = Heard()
-    Trainer(Config(**{**OPTIONS, **options}), small, rows(), comm).fit(heard)
+    Trainer(Config(**{**OPTIONS, **options}), build, rows(), comm).fit(heard)
     return heard.events
-
-
-def epochs_of(comm: Comm, **options: Any) -> list[dict[str, Any]]:
-    return [e for e in events_of(comm, **options) if e["event"] == "epoch"]
 
 
 def test_an_epoch_has_the_mean_norm_of_its_gradients_before_clipping() -> None:
@@ -53,28 +49,6 @@ def test_an_epoch_has_the_mean_norm_of_its_gradients_before_clipping() -> None:
     assert min(found) > 0.1
 
 
-LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "ring": (3, {"allreduce": "ring"}),
-    "shared": (3, {"allreduce": "shared", "micro_batches": 2}),
-    "pipeline": (4, {"pp": 2, "micro_batches": 2}),
-    "sharded layers": (4, {"tp": 2}),
-    "zero 1": (2, {"zero": 1}),
-    "zero 2": (2, {"zero": 2}),
-    "zero 3": (2, {"zero": 3}),
-    "slices": (3, {"reproducible": True, "slices": 4}),
-    "verify": (2, {"verify": True}),
-}
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("case", LAYOUTS.values(), ids=LAYOUTS)
-def test_any_layout_tells_the_norm_of_one_rank(case: Any) -> None:
-    ranks, options = case
-    wanted = [e["mean_gradient_norm"] for e in epochs_of(comm_self())]
-    for found in threads.run(ranks, lambda comm: epochs_of(comm, **options)):
-        assert [e["mean_gradient_norm"] for e in found] == pytest.approx(wanted, rel=1e-10)
-
-
 @pytest.mark.parametrize("zero", [2, 3])
 def test_the_norm_counts_no_padding_of_gradients(zero: int) -> None:
     """Buckets of different lengths use one memory in turn: padding has been gradients."""
@@ -84,21 +58,12 @@ def test_the_norm_counts_no_padding_of_gradients(zero: int) -> None:
         return nn.Sequential(*(nn.Sequential(nn.Linear(n, m), nn.Tanh()) for n, m in pairs))
 
     def norms(comm: Comm, **options: Any) -> list[float]:
-        heard = Heard()
-        Trainer(Config(**OPTIONS, **options), build, rows(), comm).fit(heard)
-        return [e["mean_gradient_norm"] for e in heard.events if e["event"] == "epoch"]
+        events = events_of(comm, build, **options)
+        return [e["mean_gradient_norm"] for e in events if e["event"] == "epoch"]
 
     wanted = norms(comm_self())
     for found in threads.run(2, lambda comm: norms(comm, zero=zero, bucket_mb=1e-5)):
         assert found == pytest.approx(wanted, rel=1e-10)
-
-
-@pytest.mark.parametrize(
-    "options", [{"servers": 1}, {"sync": "asp"}, {"pp": 2, "schedule": "pipedream"}], ids=str
-)
-def test_where_no_rank_knows_the_norm_there_is_none(options: dict[str, Any]) -> None:
-    for found in threads.run(2, lambda comm: epochs_of(comm, **options)):
-        assert [e for e in found if "mean_gradient_norm" in e or "lr" not in e] == []
 
 
 def test_an_epoch_has_its_time_its_rate_and_its_learning_rate() -> None:
