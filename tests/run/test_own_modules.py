@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import runs
 from helpers.runs import rows
 
 import nnmpi
-from nnmpi import Config, Tensor, Trainer, nn
+from nnmpi import Tensor, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event, NullReport
@@ -116,8 +117,7 @@ def with_own(own: Callable[[], Module]) -> Callable[[], Module]:
 
 def trainer_of(comm: Comm, build: Callable[[], Module], **options: Any) -> Trainer:
     loss = options.pop("loss", None)
-    config = Config(**{"dtype": "float64", "epochs": 2, "batch_size": 26, "seed": 3, **options})
-    return Trainer(config, build, rows(), comm, loss=loss)
+    return runs.trainer_of(comm, {"batch_size": 26, "seed": 3, **options}, build, loss=loss)
 
 
 def trained(
@@ -153,12 +153,7 @@ def same_as_one_rank(layout: str, build: Callable[[], Module], **changes: Any) -
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_numbers_of_nnmpi_random_are_the_same_in_every_layout(layout: str) -> None:
     same_as_one_rank(layout, with_own(Noise))
-    assert trained(1, with_own(Noise))[0]["loss"] != trained(1, with_own(Module_))[0]["loss"]
-
-
-class Module_(Module):  # noqa: N801 - one that does nothing
-    def forward(self, x: Tensor) -> Tensor:
-        return x
+    assert trained(1, with_own(Noise))[0]["loss"] != trained(1, with_own(nn.Identity))[0]["loss"]
 
 
 @pytest.mark.one_in(2)
@@ -224,13 +219,6 @@ def test_operations_on_buffers_are_those_of_one_rank(layout: str) -> None:
     same_as_one_rank(layout, with_own(ReadsTable), cut="3")
 
 
-def test_a_buffer_counts_every_sample_once() -> None:
-    ranks, options = LAYOUTS["recomputed"]
-    _, buffers = trained(ranks, with_own(Scaled), **options)
-    assert buffers["1.count"] == 2 * len(rows()[1]) * 0.8
-    assert not np.array_equal(buffers["1.scale"], np.ones(6))
-
-
 @pytest.mark.parametrize("options", [{}, {"pp": 2, "recompute": True}], ids=str)
 def test_a_buffer_that_does_not_say_so_is_refused(options: Options) -> None:
     build = with_own(lambda: Scaled(None))
@@ -255,28 +243,31 @@ def test_other_outputs_of_a_recompute_are_found() -> None:
         trained(ranks, with_own(OwnNoise), **options)
 
 
-def test_a_hook_that_mixes_samples_is_named() -> None:
-    def build() -> nn.Sequential:
-        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-        model[1].register_forward_hook(lambda m, args, y: y - y.mean(0))
-        return model
+def hooked() -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    model[1].register_forward_hook(lambda m, args, y: y - y.mean(0))
+    return model
 
-    for found in threads.run(2, lambda comm: trainer_of(comm, build, micro_batches=2).warning):
-        assert "1 (Tanh): the output for a sample depends on the other samples" in found
+
+MIXING = {
+    "Centred": with_own(Centred),
+    "OwnNoise": with_own(OwnNoise),
+    "Tanh": hooked,
+}
+"""Models, by the layer that mixes samples."""
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("own", [Centred, OwnNoise], ids=lambda own: own.__name__)
+@pytest.mark.parametrize("layer", MIXING)
 @pytest.mark.parametrize(
     "options", [{}, {"micro_batches": 2}, {"pp": 2, "cut": "1"}, {"tp": 2}], ids=str
 )
-def test_a_module_that_mixes_samples_is_named(own: Any, options: Options) -> None:
+def test_a_module_that_mixes_samples_is_named(layer: str, options: Options) -> None:
     def job(comm: Comm) -> str:
-        return trainer_of(comm, with_own(own), **{"micro_batches": 2, **options}).warning
+        return trainer_of(comm, MIXING[layer], **{"micro_batches": 2, **options}).warning
 
-    ranks = 2
-    for found in threads.run(ranks, job):
-        assert f"({own.__name__}): the output for a sample depends on the other samples" in found
+    for found in threads.run(2, job):
+        assert f"1 ({layer}): the output for a sample depends on the other samples" in found
 
 
 class Plain(Module):

@@ -6,10 +6,12 @@ import json
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers import runs
 from helpers.datafiles import refused
 from helpers.runs import but_steps, fit, rows, small
 
@@ -21,32 +23,34 @@ from nnmpi.data import Standardiser
 from nnmpi.io.output import Event, NullReport, Report
 from nnmpi.parallel.strategy import AgreedError
 
-LAYOUTS: list[tuple[int, dict[str, Any]]] = [
-    (1, {}),
-    (3, {"allreduce": "shared"}),
-    (2, {"zero": 1}),
-    (3, {"zero": 3}),
-    (2, {"pp": 2, "micro_batches": 3}),
-    (2, {"tp": 2}),
-    (4, {"dp": 2, "tp": 2, "zero": 2}),
-    (4, {"dp": 2, "pp": 2, "micro_batches": 2}),
-    (2, {"pp": 2, "schedule": "pipedream"}),
-    (2, {"reproducible": True, "slices": 4}),
-    (3, {"servers": 1}),
-    (2, {"verify": True}),
-]
-SHORT = {"batch_size": 14, "dtype": "float64", "lr_schedule": "constant"}
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    **runs.LAYOUTS,
+    "one rank": (1, {}),
+    "pipedream": (2, {"pp": 2, "schedule": "pipedream"}),
+    "servers": (3, {"servers": 1}),
+}
+SHORT = {"batch_size": 14, "epochs": 1, "lr_schedule": "constant"}
+
+
+def trainer_of(comm: Comm, *callbacks: object, **options: Any) -> Trainer:
+    return runs.trainer_of(comm, {**SHORT, **options}, callbacks=callbacks)
+
+
+def trained(comm: Comm, **options: Any) -> Trainer:
+    """One that has trained for an epoch."""
+    trainer = trainer_of(comm, **options)
+    trainer.fit(NullReport())
+    return trainer
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize(("ranks", "options"), [*LAYOUTS, (3, {"sync": "asp"})], ids=str)
-def test_after_a_run_a_model_is_tested_used_and_saved(
-    ranks: int, options: dict[str, Any], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", [*LAYOUTS, "asp"])
+def test_after_a_run_a_model_is_tested_used_and_saved(name: str, tmp_path: Path) -> None:
+    ranks, options = {**LAYOUTS, "asp": (3, {"sync": "asp"})}[name]
     x, path = rows(33)[0] + 0.5, str(tmp_path / "m.safetensors")
 
     def rank(comm: Comm) -> list[np.ndarray]:
-        with Trainer(Config(**SHORT, epochs=1, **options), small, rows(), comm) as trainer:
+        with trainer_of(comm, **options) as trainer:
             result = trainer.fit(NullReport())
             assert trainer.evaluate().mean_loss == result["test_loss"]
             found = [trainer.predict(x[:n]) for n in (33, 0, 1, 2)]
@@ -71,11 +75,11 @@ def test_after_a_run_a_model_is_tested_used_and_saved(
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.parametrize(("ranks", "options"), LAYOUTS, ids=str)
+@pytest.mark.parametrize(("ranks", "options"), LAYOUTS.values(), ids=LAYOUTS)
 def test_more_epochs_are_those_of_one_longer_run(ranks: int, options: dict[str, Any]) -> None:
     def rank(comm: Comm, *epochs: int) -> Event:
         first, *more = epochs
-        trainer = Trainer(Config(**SHORT, epochs=first, **options), small, rows(), comm)
+        trainer = trainer_of(comm, epochs=first, **options)
         result = trainer.fit(NullReport())
         for n in more:
             trainer.predict(np.zeros((1, 6)))
@@ -92,8 +96,7 @@ def test_ranks_of_a_run_can_use_the_model_alone() -> None:
     """With ZeRO too, where each has parts between steps."""
 
     def rank(comm: Comm, **options: Any) -> list[np.ndarray]:
-        trainer = Trainer(Config(**SHORT, epochs=1, **options), small, rows(), comm)
-        trainer.fit(NullReport())
+        trainer = trained(comm, **options)
         found = [trainer.model(np.ones((2, 6))).numpy()] if trainer.is_first else []
         if comm.size > 1:
             with refused("call trainer.close() before another optimizer updates them"):
@@ -233,21 +236,14 @@ def test_the_first_rank_saves_alone_where_it_has_all(
     path = str(tmp_path / "m.safetensors")
 
     def rank(comm: Comm) -> None:
-        trainer = Trainer(Config(**SHORT, epochs=1, **options), small, rows(), comm)
-        trainer.fit(NullReport())
+        trainer = trained(comm, **options)
         if trainer.is_first:
             trainer.save(path)
 
     threads.run(3, rank)
-    (one,) = threads.run(1, fit_alone)
+    one = trained(comm_self()).model.state_dict()
     for name, array in nnmpi.load(path).items():
         np.testing.assert_allclose(array, one[name], rtol=1e-7)
-
-
-def fit_alone(comm: Comm) -> dict[str, Any]:
-    trainer = Trainer(Config(**SHORT, epochs=1), small, rows(), comm_self())
-    trainer.fit(NullReport())
-    return trainer.model.state_dict()
 
 
 def test_ranks_that_call_different_things_are_refused() -> None:
@@ -268,15 +264,14 @@ def test_a_run_that_could_not_save_goes_on_on_all_ranks(options: Any, tmp_path: 
     folder.mkdir()
     save = folder / "m.safetensors"
 
-    class Stops:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            if event["step"] == 1 and trainer.is_first:
-                trainer.stop()
-                folder.rmdir()
+    def stops(trainer: Trainer, event: Event) -> None:
+        if event["step"] == 1 and trainer.is_first:
+            trainer.stop()
+            folder.rmdir()
 
     def rank(comm: Comm) -> int:
-        config = Config(epochs=2, batch_size=28, save=str(save), **options)
-        trainer = Trainer(config, small, rows(), comm, callbacks=[Stops()])
+        given = {"epochs": 2, "batch_size": 28, "save": str(save), **options}
+        trainer = trainer_of(comm, SimpleNamespace(on_step=stops), **given)
         with pytest.raises(AgreedError, match=r"\Acannot save"):
             trainer.fit(NullReport())
         comm.barrier()
@@ -292,16 +287,11 @@ def test_a_run_that_could_not_save_goes_on_on_all_ranks(options: Any, tmp_path: 
 def test_a_trainer_that_is_dropped_is_freed_at_once() -> None:
     """Nothing that it has made knows it, nor its session: memory does not wait for a collection."""
 
-    class Counts:
-        steps = 0
-
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            self.steps += 1
-
-    counts = Counts()
+    steps = list[int]()
+    counts = SimpleNamespace(on_step=lambda trainer, event: steps.append(event["step"]))
     gc.disable()
     try:
-        trainer = Trainer(Config(**SHORT, epochs=1), small, rows(), callbacks=[counts])
+        trainer = trainer_of(comm_self(), counts)
         trainer.fit(NullReport())
         trainer.rearrange(micro_batches=2)
         trainer.fit(NullReport(), epochs=1)
@@ -310,4 +300,4 @@ def test_a_trainer_that_is_dropped_is_freed_at_once() -> None:
         assert [one() for one in there] == [None, None]
     finally:
         gc.enable()
-    assert counts.steps
+    assert steps
