@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from helpers.training import recovered
-from helpers.training.acts import KillsAt, kill_soon
+from helpers.training.acts import GoesBack, KillsAt, kill_soon, rank_of
 from helpers.training.recovered import COMMON, RING, Left
 
 from nnmpi import Trainer, nn
@@ -61,20 +61,6 @@ def test_an_epoch_is_told_by_those_left_where_a_rank_is_lost_in_its_evaluation()
         assert [event["step"] for event in whole(left).recovered] == [5]
 
 
-class GoesBack:
-    """A callback: after step 4 the run goes back to step 2, once."""
-
-    def __init__(self) -> None:
-        self._snapshots: dict[int, Snapshot] = {}  # of each rank, which are threads
-
-    def on_step(self, trainer: Trainer, event: Event) -> None:
-        rank = trainer.comm.members[trainer.comm.rank]
-        if event["step"] == 2:
-            self._snapshots.setdefault(rank, trainer.snapshot())
-        if event["step"] == 4 and not trainer.run.restored:
-            trainer.restore(self._snapshots[rank])
-
-
 class DiesAfterRestore(KillsAt):
     def on_step(self, trainer: Trainer, event: Event) -> None:
         if trainer.run.restored:
@@ -86,9 +72,9 @@ def test_a_spare_rank_that_has_not_gone_back_takes_part_in_backups(tmp_path: Pat
     is lost too, the copies of its part and theirs are one state."""
     options = {**COMMON, "pp": 3, "dp": 1, "micro_batches": 3, "backup": 1}
     with_spare = {**options, "elastic": True, "checkpoint_dir": str(tmp_path)}
-    left = left_by(4, with_spare, GoesBack(), DiesAfterRestore(2, 3), DiesAfterRestore(1, 5))
+    left = left_by(4, with_spare, GoesBack(2, 4), DiesAfterRestore(2, 3), DiesAfterRestore(1, 5))
     assert [event["lost"] for event in whole(left).recovered] == [[2], [1, 2]]
-    recovered.check(left[:1], whole(left_by(3, options, GoesBack())))
+    recovered.check(left[:1], whole(left_by(3, options, GoesBack(2, 4))))
 
 
 class StopsAfterGoingBack:
@@ -100,7 +86,7 @@ class StopsAfterGoingBack:
 
     def on_step(self, trainer: Trainer, event: Event) -> None:
         comm, step = trainer.comm, event["step"]
-        rank = comm.members[comm.rank]
+        rank = rank_of(comm)
         if step == 2:
             self._snapshots.setdefault(rank, trainer.snapshot())
         if step == 5 and len(comm.members) == 3:

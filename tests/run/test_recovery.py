@@ -10,6 +10,7 @@ import pytest
 from helpers.training import recovered
 from helpers.training.acts import KillsAt
 from helpers.training.pipelined import digits
+from helpers.training.recovered import trainer_of
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
@@ -37,14 +38,8 @@ def test_a_lost_replica_leaves_the_mean_of_local_steps(
 ) -> None:
     """The others begin its round again, each with the state of its own optimizer; a replica that
     has lost one of its ranks is lost."""
-    options = {
-        **recovered.COMMON,
-        **recovered.RING,
-        "sync": "local",
-        "every": 3,
-        "optimizer": "adam",
-        **layout,
-    }
+    local = {"sync": "local", "every": 3, "optimizer": "adam"}
+    options = {**recovered.COMMON, **recovered.RING, **local, **layout}
 
     def run(killed: dict[int, int]) -> list[recovered.Left | None]:
         return recovered.run_of(ranks, options, killed)
@@ -83,9 +78,7 @@ def test_a_part_that_nobody_has_ends_the_run_with_one_line(
         layout = {**layout, "checkpoint_dir": str(tmp_path)}
 
     def fit(comm: Comm) -> str:
-        config = Config(**{**recovered.COMMON, "pp": 3, **layout})
-        callbacks = [KillsAt(rank, 4) for rank in killed]
-        trainer = Trainer(config, None, digits(), comm, callbacks=callbacks)
+        trainer = trainer_of(comm, *(KillsAt(rank, 4) for rank in killed), pp=3, **layout)
         with pytest.raises(NothingLeftError) as error:
             trainer.fit(NullReport())
         return str(error.value)
@@ -111,8 +104,7 @@ def test_a_callback_that_was_interrupted_is_called_again() -> None:
 
     def fit(comm: Comm) -> list[float]:
         callback = Evaluates()
-        config = Config(**{**recovered.COMMON, **recovered.RING})
-        Trainer(config, None, digits(), comm, callbacks=[callback]).fit(NullReport())
+        trainer_of(comm, callback).fit(NullReport())
         return callback.found
 
     first, second, lost = threads.run(3, fit, fault_tolerant=True)
@@ -123,8 +115,7 @@ def test_a_trainer_goes_on_to_work_after_its_run() -> None:
     x = digits().test.x
 
     def fit(comm: Comm) -> tuple[bool, np.ndarray | str]:
-        config = Config(**{**recovered.COMMON, **recovered.RING, "dp": 2, "tp": 2})
-        with Trainer(config, None, digits(), comm) as trainer:
+        with trainer_of(comm, dp=2, tp=2) as trainer:
             trainer.fit(NullReport())
             if trainer.is_spare:
                 with pytest.raises(ValueError, match="is spare: the layout has no place") as error:
@@ -158,8 +149,7 @@ def test_the_next_rank_goes_on_with_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
 
     def fit(comm: Comm) -> None:
-        config = Config(**{**recovered.COMMON, **recovered.RING, "log": str(log), "quiet": True})
-        Trainer(config, None, digits(), comm).fit()
+        trainer_of(comm, log=str(log), quiet=True).fit()
 
     threads.run(3, fit, fault_tolerant=True, killed={0: 400})
     whole = [json.loads(line) for line in log.read_text().splitlines()]

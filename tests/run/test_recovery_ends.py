@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from helpers.runs import but_steps
 from helpers.training import recovered
-from helpers.training.acts import KillsAt
+from helpers.training.acts import KillsAt, rank_of
 from helpers.training.pipelined import digits
-from helpers.training.recovered import COMMON, RING
+from helpers.training.recovered import COMMON, trainer_of
 
-from nnmpi import Config, Trainer
+from nnmpi import Trainer
 from nnmpi.comm import Comm, OtherRankError, RankLost
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event, NullReport
@@ -27,9 +27,8 @@ def killed_at_step_5(options: dict[str, Any], rank: int = 2, ranks: int = 3) -> 
     """What the others say then."""
 
     def fit(comm: Comm) -> str:
-        callbacks = [KillsAt(rank, 5)]
         with pytest.raises(AgreedError) as error:
-            Trainer(Config(**options), None, digits(), comm, callbacks=callbacks).fit(NullReport())
+            trainer_of(comm, KillsAt(rank, 5), **options).fit(NullReport())
         assert isinstance(error.value, NothingLeftError)
         return f"{error.value.checkpoint}: {error.value}"
 
@@ -85,8 +84,7 @@ def test_an_error_of_the_run_ends_spare_ranks_too() -> None:
                 raise AgreedError("the run has failed")
 
     def fit(comm: Comm) -> str:
-        config = Config(**{**COMMON, **RING, "dp": 2, "tp": 2})
-        trainer = Trainer(config, None, digits(), comm, callbacks=[Fails(3, 3)])
+        trainer = trainer_of(comm, Fails(3, 3), dp=2, tp=2)
         kind = (AgreedError, OtherRankError)
         with pytest.raises(kind, match="the run has failed"):
             trainer.fit(NullReport())
@@ -101,8 +99,7 @@ def test_outside_of_fit_a_loss_is_raised(what: str, tmp_path: Path) -> None:
     """And the next run goes on without that rank."""
 
     def fit(comm: Comm) -> int | str:
-        config = Config(**{**COMMON, **RING})
-        trainer = Trainer(config, None, digits(), comm)
+        trainer = trainer_of(comm)
         trainer.fit(NullReport())
         if comm.rank == 1:
             threads.kill(comm)
@@ -133,7 +130,7 @@ def test_a_spare_rank_alone_goes_back_and_makes_the_epochs_that_were_asked_for(
 
         def on_step(self, trainer: Trainer, event: Event) -> None:
             self.steps += 1
-            is_lost = trainer.comm.members[trainer.comm.rank] == 3 and event["step"] == 2
+            is_lost = rank_of(trainer.comm) == 3 and event["step"] == 2
             are_lost = trainer.comm.size == 4 and event["step"] == 8
             if are_lost:  # none of them hears of the others before
                 together.wait(60)
@@ -147,10 +144,9 @@ def test_a_spare_rank_alone_goes_back_and_makes_the_epochs_that_were_asked_for(
             self.steps = state["steps"]
 
     def fit(comm: Comm) -> tuple[int, int]:
-        options = {**COMMON, **RING, "dp": 2, "tp": 2, "log": str(log), "quiet": True}
         saves = {"checkpoint_dir": str(tmp_path / "c"), "save_every": "2", "elastic": True}
         counts = Counts()
-        trainer = Trainer(Config(**options, **saves), None, digits(), comm, callbacks=[counts])
+        trainer = trainer_of(comm, counts, dp=2, tp=2, log=str(log), quiet=True, **saves)
         return trainer.fit(epochs=2)["steps"], counts.steps
 
     log = tmp_path / "log"
@@ -164,8 +160,7 @@ def test_a_spare_rank_alone_goes_back_and_makes_the_epochs_that_were_asked_for(
 
 def test_a_log_of_another_run_is_not_that_of_a_run_whose_first_rank_is_lost(tmp_path: Path) -> None:
     def fit(comm: Comm, dies: bool) -> None:
-        options = {**COMMON, **RING, "log": str(tmp_path / "log"), "append": True}
-        trainer = Trainer(Config(**options), None, digits(), comm)
+        trainer = trainer_of(comm, log=str(tmp_path / "log"), append=True)
         if dies and comm.rank == 0:
             threads.kill(comm)
         trainer.fit()

@@ -4,16 +4,17 @@ import json
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from helpers.training import recovered
-from helpers.training.acts import KillsAt, kill_soon
-from helpers.training.pipelined import BOUND, digits, distance
-from helpers.training.recovered import COMMON, RING
+from helpers.training.acts import GoesBack, KillsAt, SavesAt, kill_soon, rank_of
+from helpers.training.pipelined import BOUND, distance
+from helpers.training.recovered import COMMON, RING, trainer_of
 
 from nnmpi import Config, Trainer, train
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.hub import Hub
 from nnmpi.io.checkpoints.manifest import read_outcome
@@ -25,23 +26,6 @@ from nnmpi.run.recovery.recovery import Recovery
 PIPELINE = {**COMMON, "pp": 3, "micro_batches": 3, "backup": 3}
 
 
-class GoesBack:
-    """A callback: after step 4 the run goes back to step 2, once, and a rank is killed then."""
-
-    def __init__(self, lost: int, later: int) -> None:
-        self._lost, self._later = lost, later
-        self._snapshots: dict[int, Snapshot | None] = {}  # of each rank, which are threads
-
-    def on_step(self, trainer: Trainer, event: Event) -> None:
-        rank = trainer.comm.members[trainer.comm.rank]
-        if event["step"] == 2:
-            self._snapshots.setdefault(rank, trainer.snapshot())
-        if event["step"] == 4 and (snapshot := self._snapshots[rank]) is not None:
-            self._snapshots[rank] = None
-            kill_soon(trainer.comm, self._lost, self._later)
-            trainer.restore(snapshot)
-
-
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("lost", [0, 2])
 def test_values_are_of_the_step_that_is_said_where_a_rank_is_lost_in_restore(
@@ -51,34 +35,16 @@ def test_values_are_of_the_step_that_is_said_where_a_rank_is_lost_in_restore(
     wanted, _ = recovered.whole("ring")
     assert wanted.state is not None
     for later in range(2, 120, 18 if is_sample else 6):
-        options = {**COMMON, **RING, "callbacks": [GoesBack(lost, later)]}
+
+        def kills(trainer: Trainer, later: int = later) -> None:
+            kill_soon(trainer.comm, lost, later)
+
+        options = {**COMMON, **RING, "callbacks": [GoesBack(2, 4, first=kills)]}
         for one in filter(None, recovered.run_of(3, options, {})):
             assert (one.last["event"], one.last["steps"]) == ("done", 6)
             assert one.told.steps[-1] == pytest.approx(wanted.told.steps[-1], rel=BOUND)
             if one.state is not None:
                 assert distance(one.state, wanted.state) < 100 * BOUND
-
-
-class StopsAfterGoingBack:
-    """A callback: after step 5 the run goes back to step 2, once; at step 3 of then it is asked to
-    stop."""
-
-    def __init__(self) -> None:
-        self._snapshots: dict[int, Snapshot | None] = {}  # of each rank, which are threads
-
-    def on_step(self, trainer: Trainer, event: Event) -> None:
-        rank = trainer.comm.members[trainer.comm.rank]
-        if event["step"] == 2:
-            self._snapshots.setdefault(rank, trainer.snapshot())
-        if event["step"] == 5 and (snapshot := self._snapshots[rank]) is not None:
-            self._snapshots[rank] = None
-            trainer.restore(snapshot)
-        if event["step"] == 3 and self.goes_back(rank):
-            trainer.stop()
-
-    def goes_back(self, rank: int) -> bool:
-        """Whether a rank has called `restore`."""
-        return self._snapshots.get(rank, True) is None
 
 
 @pytest.mark.parametrize(
@@ -90,12 +56,17 @@ def test_steps_that_a_restore_has_undone_do_not_delay_a_stop(
     owner: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rank is lost in the restore, when each rank has ended its old session."""
-    plain, heard = getattr(owner, name), StopsAfterGoingBack()
+
+    def stops(trainer: Trainer, event: Event) -> None:
+        if event["step"] == 3:
+            trainer.stop()
+
+    plain, heard = getattr(owner, name), GoesBack(2, 5, then=stops)
 
     def dies(*arguments: Any) -> None:
         comm: Comm = arguments[-1].comm  # of a Trainer, or of a Session
-        rank = comm.members[comm.rank]
-        if rank == 2 and heard.goes_back(rank):
+        rank = rank_of(comm)
+        if rank == 2 and heard.is_back(rank):
             threads.kill(comm)
         plain(*arguments)
 
@@ -107,23 +78,12 @@ def test_steps_that_a_restore_has_undone_do_not_delay_a_stop(
         assert (one.last["event"], one.last["steps"]) == ("stopped", 3)
 
 
-class SavesAt:
-    """A callback: after a step it writes a checkpoint to the directory of the run."""
-
-    def __init__(self, step: int) -> None:
-        self._step = step
-
-    def on_step(self, trainer: Trainer, event: Event) -> None:
-        if event["step"] == self._step and trainer.config.checkpoint_dir:
-            trainer.save_checkpoint(trainer.config.checkpoint_dir)
-
-
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("saved", "step"), [(4, 4), (2, 3)])
 def test_ranks_go_on_from_the_newest_of_backups_and_checkpoints(
     saved: int, step: int, tmp_path: Path
 ) -> None:
-    callbacks = [SavesAt(saved), KillsAt(2, 5)]
+    callbacks = [SavesAt(saved, tmp_path), KillsAt(2, 5)]
     options = {**PIPELINE, "checkpoint_dir": str(tmp_path), "callbacks": callbacks}
     left = recovered.run_of(3, options, {})
     recovered.check(left, recovered.run_of(3, PIPELINE, {})[0])
@@ -145,8 +105,7 @@ def test_the_start_is_told_by_the_next_rank_where_the_first_one_has_not(
         told(report, event)
 
     def fit(comm: Comm, first: bool) -> None:
-        options = {**COMMON, **RING, "log": str(log), "quiet": True, "append": True}
-        trainer = Trainer(Config(**options), None, digits(), comm)
+        trainer = trainer_of(comm, log=str(log), quiet=True, append=True)
         if comm.rank == 0 and not first:
             comms.append(comm)
         trainer.fit()
@@ -188,54 +147,31 @@ def test_ranks_of_which_some_are_in_fit_set_up_again_together(
         assert left[:3] == [0, 0, 0]
 
 
-class GoesBackAndLoses:
-    """A callback: after step 5 the run goes back to step 2, once; a rank is killed behind step 3 of
-    then."""
+@pytest.mark.parametrize("zero", [0, 1], ids=["whole copies", "zero 1"])
+def test_a_checkpoint_of_steps_that_a_restore_has_undone_does_not_count_where_a_rank_is_lost(
+    zero: int, tmp_path: Path
+) -> None:
+    """The one that is being written when the run goes back is complete later. With ZeRO the others
+    have no whole copy: they go on from step 2, not from the old step 4."""
 
-    def __init__(self) -> None:
-        self._snapshots: dict[int, Snapshot | None] = {}  # of each rank, which are threads
-        self.steps: dict[int, list[int]] = {}
-
-    def on_step(self, trainer: Trainer, event: Event) -> None:
-        rank = trainer.comm.members[trainer.comm.rank]
-        self.steps.setdefault(rank, []).append(event["step"])
-        if event["step"] == 2:
-            self._snapshots.setdefault(rank, trainer.snapshot())
-        elif event["step"] == 5 and (snapshot := self._snapshots[rank]) is not None:
-            self._snapshots[rank] = None
-            trainer.restore(snapshot)
-        elif event["step"] == 3 and rank in self._snapshots and self._snapshots[rank] is None:
+    def kills(trainer: Trainer, event: Event) -> None:
+        if event["step"] == 3:
             kill_soon(trainer.comm, 2, 5)
 
-
-def test_a_checkpoint_from_before_a_restore_does_not_count_where_a_rank_is_lost(
-    tmp_path: Path,
-) -> None:
-    """The one that is being written when the run goes back is complete later."""
-    heard = GoesBackAndLoses()
-    saves = {"checkpoint_dir": str(tmp_path), "save_every": "1", "callbacks": [heard]}
-    left = recovered.run_of(3, {**COMMON, **RING, "steps": 8, "epochs": 4, **saves}, {})
-    assert left[0] is not None
-    assert [event["step"] for event in left[0].recovered] == [3]
-    assert heard.steps[0][:5] == [1, 2, 3, 4, 5]
-    assert [*dict.fromkeys(heard.steps[0][5:])] == [3, 4, 5, 6, 7, 8]
-
-
-def test_a_checkpoint_of_steps_that_a_restore_has_undone_is_passed_over(tmp_path: Path) -> None:
-    """With ZeRO the others have no whole copy: they go on from step 2, not from the old step 4."""
-    heard = GoesBackAndLoses()
+    heard = GoesBack(2, 5, then=kills)
     saves = {"checkpoint_dir": str(tmp_path), "save_every": "1", "keep": 9, "callbacks": [heard]}
-    options = {**COMMON, **RING, "zero": 1, "steps": 8, "epochs": 4, **saves}
+    options = {**COMMON, **RING, "zero": zero, "steps": 8, "epochs": 4, **saves}
     left = recovered.run_of(3, options, {})
     assert left[0] is not None
-    assert [event["step"] for event in left[0].recovered] == [2]
-    assert heard.steps[0] == [1, 2, 3, 4, 5, 3, 4, 5, 6, 7, 8]
+    assert [event["step"] for event in left[0].recovered] == [2 if zero else 3]
+    assert heard.steps[0][:5] == [1, 2, 3, 4, 5]
+    assert [*dict.fromkeys(heard.steps[0][5:])] == [3, 4, 5, 6, 7, 8]
 
 
 def test_a_run_resumes_from_the_newest_step_that_no_restore_has_undone(tmp_path: Path) -> None:
     """Also from one that was written after others had turned out to be damaged."""
 
-    class GoesBack:
+    class GoesBackTwice:
         def __init__(self, end: list[int]) -> None:
             self.snapshot: Snapshot | None = None
             self.steps, self.end = list[int](), end
@@ -251,10 +187,9 @@ def test_a_run_resumes_from_the_newest_step_that_no_restore_has_undone(tmp_path:
 
     def fit(*steps: int, resume: bool = True) -> list[int]:
         saves = {"checkpoint_dir": str(tmp_path), "save_every": "1", "keep": 9, "resume": resume}
-        heard = GoesBack([*steps])
-        options = {**COMMON, **RING, "steps": 6, "epochs": 4, "quiet": True, **saves}
+        heard = GoesBackTwice([*steps])
         with suppress(RuntimeError):
-            Trainer(Config(**options), None, digits(), callbacks=[heard]).fit()
+            trainer_of(comm_self(), heard, epochs=4, quiet=True, **saves).fit()
         return heard.steps
 
     def damage(*steps: int) -> None:
@@ -277,18 +212,16 @@ def test_a_run_that_goes_on_twice_from_one_checkpoint_tells_so_once_where_the_fi
 ) -> None:
     log, saved = tmp_path / "log", tmp_path / "checkpoints"
 
-    class Stops:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            if event["step"] == 5:
-                raise RuntimeError("it ends here")
+    def stops(trainer: Trainer, event: Event) -> None:
+        if event["step"] == 5:
+            raise RuntimeError("it ends here")
 
     def fit(comm: Comm, callbacks: list[object], resume: bool) -> None:
         files = {"log": str(log), "checkpoint_dir": str(saved), "resume": resume}
-        plain = {"steps": 8, "epochs": 4, "quiet": True}
-        config = Config(**{**COMMON, **RING, **plain, **files})
-        Trainer(config, None, digits(), comm, callbacks=callbacks).fit()
+        trainer_of(comm, *callbacks, steps=8, epochs=4, quiet=True, **files).fit()
 
-    for callbacks, resume in (([SavesAt(3), Stops()], False), ([Stops()], True)):
+    ends = SimpleNamespace(on_step=stops)
+    for callbacks, resume in (([SavesAt(3, saved), ends], False), ([ends], True)):
         with pytest.raises(RuntimeError):
             threads.run(3, fit, callbacks, resume)
     threads.run(3, fit, [KillsAt(0, 5)], True, fault_tolerant=True)

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 from helpers.training import recovered
-from helpers.training.acts import KillsAt
+from helpers.training.acts import KillsAt, rank_of
 from helpers.training.laws_checkpoints import Stopper
-from helpers.training.pipelined import digits
-from helpers.training.recovered import COMMON, RING
+from helpers.training.recovered import COMMON, RING, trainer_of
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, RankLost
@@ -22,8 +21,7 @@ from nnmpi.run.start import NotReadyError
 TENSORS = {**COMMON, **RING, "dp": 2, "tp": 2}
 
 
-def elastic(folder: Path, **options: Any) -> dict[str, Any]:
-    return {**TENSORS, "elastic": True, "checkpoint_dir": str(folder), **options}
+ELASTIC = {"dp": 2, "tp": 2, "elastic": True}
 
 
 @pytest.mark.one_in(2)
@@ -35,7 +33,9 @@ def test_a_spare_rank_takes_the_place_of_one_that_is_lost(
 ) -> None:
     """Before the first step, in others, and where the run ends."""
     wanted = recovered.whole("tensor parallel")[0]
-    options = elastic(tmp_path, callbacks=[KillsAt(lost, step, later)] if step else [])
+    kills = [KillsAt(lost, step, later)] if step else []
+    saves = {"checkpoint_dir": str(tmp_path)}
+    options = {**COMMON, **RING, **ELASTIC, **saves, "callbacks": kills}
     left = recovered.run_of(5, options, {} if step else {lost: later})
     recovered.check(left[:4], wanted)
     *_, spare = left
@@ -47,16 +47,10 @@ def test_a_spare_rank_takes_the_place_of_one_that_is_lost(
 def test_a_spare_rank_knows_from_what_the_run_goes_on(tmp_path: Path) -> None:
     """It takes a place in a run that was resumed, with states of callbacks."""
 
-    class Dies:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            if trainer.comm.members[trainer.comm.rank] == 1 and event["step"] == 5:
-                threads.kill(trainer.comm)
-
     def fit(comm: Comm, stop: int, dies: bool) -> tuple[Event, Any]:
-        config = Config(**elastic(tmp_path, keep_best="test_loss"))
+        saves = {"checkpoint_dir": str(tmp_path), "keep_best": "test_loss"}
         stopper = Stopper(stop)
-        callbacks = [stopper, *[Dies()] * dies]
-        trainer = Trainer(config, None, digits(), comm, callbacks=callbacks)
+        trainer = trainer_of(comm, stopper, *[KillsAt(1, 5)] * dies, **ELASTIC, **saves)
         assert trainer.fitted.startswith("dp 2 x tp 2 on 4 ranks; 1 spare rank")
         assert trainer.is_spare == (comm.rank == 4)
         done = trainer.fit(NullReport())
@@ -72,8 +66,7 @@ def test_a_spare_rank_knows_from_what_the_run_goes_on(tmp_path: Path) -> None:
 
 def test_spare_ranks_wait_where_no_rank_can_be_lost(tmp_path: Path) -> None:
     def fit(comm: Comm) -> tuple[bool, Event]:
-        config = Config(**elastic(tmp_path))
-        with Trainer(config, None, digits(), comm) as trainer:
+        with trainer_of(comm, **ELASTIC, checkpoint_dir=str(tmp_path)) as trainer:
             return trainer.is_spare, trainer.fit(NullReport())
 
     found = threads.run(5, fit)
@@ -83,7 +76,7 @@ def test_spare_ranks_wait_where_no_rank_can_be_lost(tmp_path: Path) -> None:
 
 def test_a_spare_rank_hears_that_there_is_no_run_to_make(tmp_path: Path) -> None:
     def fit(comm: Comm) -> str:
-        trainer = Trainer(Config(**elastic(tmp_path)), None, digits(), comm)
+        trainer = trainer_of(comm, **ELASTIC, checkpoint_dir=str(tmp_path))
         trainer.fit(NullReport())
         for epochs in (None, 0):
             kind = AgreedError if trainer.is_spare else NotReadyError
@@ -95,15 +88,8 @@ def test_a_spare_rank_hears_that_there_is_no_run_to_make(tmp_path: Path) -> None
 
 
 def test_the_run_ends_where_only_spare_ranks_are_left() -> None:
-    class Dies:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            if (trainer.comm.size == 4 and trainer.comm.rank == 3 and event["step"] == 2) or (
-                trainer.comm.size == 2 and event["step"] == 4
-            ):
-                threads.kill(trainer.comm)
-
     def fit(comm: Comm) -> str:
-        trainer = Trainer(Config(**TENSORS), None, digits(), comm, callbacks=[Dies()])
+        trainer = trainer_of(comm, KillsAt(3, 2), KillsAt(0, 4), KillsAt(1, 4), dp=2, tp=2)
         with pytest.raises(NothingLeftError) as error:
             trainer.fit(NullReport())
         return str(error.value)
@@ -128,7 +114,7 @@ class Fails:
             self.calls += 1
             if self._dies and self._lost in trainer.comm.members:
                 trainer.comm.barrier()  # all have called it
-                if trainer.comm.members[trainer.comm.rank] == self._lost:
+                if rank_of(trainer.comm) == self._lost:
                     threads.kill(trainer.comm)
             raise AgreedError("the run has failed")
 
@@ -139,7 +125,7 @@ def test_the_error_of_a_run_is_that_of_all_ranks_that_are_left(spare: int, tmp_p
 
     def fit(comm: Comm) -> int:
         fails = Fails(1, dies=True)
-        trainer = Trainer(Config(**elastic(tmp_path)), None, digits(), comm, callbacks=[fails])
+        trainer = trainer_of(comm, fails, **ELASTIC, checkpoint_dir=str(tmp_path))
         with pytest.raises(AgreedError, match="the run has failed"):
             trainer.fit(NullReport())
         return fails.calls

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers import runs
 from helpers.runs import but_steps, rows
+from helpers.training.acts import GoesBack
 from helpers.training.pipelined import Heard
 
 from nnmpi import Trainer
@@ -315,22 +316,9 @@ def test_settings_that_differ_after_an_evaluation_are_found(tmp_path: Path) -> N
 # ---- runs that go back
 
 
-class GoesBackOnce:
-    """After step 5 to step 2."""
-
-    snapshots: tuple[Any, ...] | None = ()
-
-    def on_step(self, trainer: Trainer, event: Event) -> None:
-        if event["step"] == 2 and self.snapshots == ():
-            self.snapshots = (trainer.snapshot(),)
-        elif event["step"] == 5 and self.snapshots:
-            trainer.restore(*self.snapshots)
-            self.snapshots = None
-
-
 def test_steps_are_reported_again_after_a_restore() -> None:
     """Their means begin anew, and those of norms have no steps that it has undone."""
-    events = run(comm_self(), GoesBackOnce(), log_every=2)
+    events = run(comm_self(), GoesBack(2, 5), log_every=2)
     assert [event["step"] for event in steps_of(events)] == [1, 2, 4, 3, 4, 6, 8]
     plain, again = (
         [event["mean_gradient_norm"] for event in those("epoch", some)]

@@ -115,6 +115,12 @@ def trained(comm: Comm, options: Options) -> Left:
     return Left(told, heard.events, last, trainer.is_spare, state, serves)
 
 
+def trainer_of(comm: Comm, *callbacks: object, **options: Any) -> Trainer:
+    """A Trainer of the same runs, which sum around a ring."""
+    config = Config(**{**COMMON, **RING, **options})
+    return Trainer(config, None, digits(), comm, callbacks=callbacks)
+
+
 def run(name: str, killed: Mapping[int, int], **options: Any) -> list[Left | None]:
     """What is left of a run of which ranks are killed, each at an operation of that number."""
     ranks, layout = LAYOUTS[name]
