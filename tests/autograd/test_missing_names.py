@@ -10,6 +10,7 @@ IMPORTS = {
     "from nnmpi import set_printoptions": "write numpy.set_printoptions",
     "from nnmpi.nn import Conv3d": "nnmpi.nn has no 'Conv3d': layers take sequences and images",
     "from nnmpi.nn.functional import fold": "nnmpi.nn.functional has no 'fold': take the layer",
+    "from nnmpi.nn.utils import clip_grad_norm": "write nnmpi.nn.utils.clip_grad_norm_",
     "from nnmpi.nn.utils import parametrizations": "write weight_norm",
     "from nnmpi.optim import SparseAdam": "use Adam with a schedule",
     "from nnmpi.optim.lr_scheduler import NoamLR": "use LambdaLR(optimizer, f)",

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.ops.oracle import needs_torch, pytorch
+from helpers.ops.oracle import needs_torch, same_as_pytorch
 
 import nnmpi
 from nnmpi import nn
@@ -24,26 +24,15 @@ NUMBERS, WEIGHTS, STARTS = RNG.integers(0, 7, 20), RNG.standard_normal(20), [0, 
 def test_values_and_gradients_are_pytorchs(
     mode: str, padding: int | None, last: bool, is_matrix: bool
 ) -> None:
-    torch = pytorch()
     options: dict[str, Any] = {"mode": mode, "padding_idx": padding, "include_last_offset": last}
-    theirs = torch.nn.EmbeddingBag(7, 4, **options).double()
-    ours = nn.EmbeddingBag(7, 4, **options).double()
-    ours.load_state_dict({k: v.numpy() for k, v in theirs.state_dict().items()})
-    found = []
-    for library, layer in ((nnmpi, ours), (torch, theirs)):
-        numbers, starts = library.tensor(NUMBERS), library.tensor(STARTS + [20] * last)
-        factors = library.tensor(WEIGHTS, requires_grad=True) if mode == "sum" else None
-        shape = (4, 5) if is_matrix else (20,)
-        y = layer(
-            numbers.view(shape),
-            None if is_matrix else starts,
-            None if factors is None else factors.view(shape),
-        )
-        (y * y).sum().backward()
-        leaves = [layer.weight, *([] if factors is None else [factors])]
-        found.append([y.detach().numpy(), *(t.grad.numpy() for t in leaves)])
-    for a, b in zip(*found, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14, strict=True)
+    starts, shape = np.array(STARTS + [20] * last), (4, 5) if is_matrix else (20,)
+
+    def program(n: Any, layer: Any, factors: Any, numbers: Any, starts: Any) -> Any:
+        weights = factors.view(shape) if mode == "sum" else None
+        return layer(numbers.view(shape), None if is_matrix else starts, weights)
+
+    make = lambda nn: nn.EmbeddingBag(7, 4, **options)  # noqa: E731
+    same_as_pytorch(program, WEIGHTS, NUMBERS, starts, make=make)
 
 
 def test_only_padding_gives_zeros() -> None:

@@ -1,12 +1,11 @@
 """Losses as modules: on devices, in parts, and what is refused; tests/outside has their values."""
 
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.device import DEVICE, needs_device, waits
-from helpers.ops.oracle import needs_torch, pytorch
+from helpers.ops.oracle import needs_torch, same_as_pytorch
 
 import nnmpi
 from nnmpi import nn
@@ -99,25 +98,15 @@ def test_a_divergence_is_divided_by_the_samples() -> None:
     assert described(criterion(loss)) != described(criterion(nn.KLDivLoss()))
 
 
+@needs_torch
+@pytest.mark.filterwarnings("ignore")  # of the reduction "mean"
 @pytest.mark.parametrize("log_target", [False, True])
 @pytest.mark.parametrize("reduction", [*REDUCTIONS, "batchmean"])
 def test_a_divergence_without_axes_is_that_of_one_sample(reduction: str, log_target: bool) -> None:
-    torch = pytest.importorskip(
-        "torch", reason="PyTorch is not installed: NNMPI_WITH_TORCH=1 scripts/test installs it"
-    )
-    options, x, y = (
-        {"reduction": reduction, "log_target": log_target},
-        np.array(-0.5),
-        np.array(0.3),
-    )
-    theirs = torch.tensor(x, requires_grad=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the reduction "mean"
-        wanted = torch.nn.KLDivLoss(**options)(theirs, torch.tensor(y))
-    wanted.backward()
-    value, gradient = result(loss := nn.KLDivLoss(**options), x, y)
-    np.testing.assert_allclose(value, wanted.detach().numpy(), rtol=1e-12)
-    np.testing.assert_allclose(gradient, theirs.grad.numpy(), rtol=1e-12)
+    options = {"reduction": reduction, "log_target": log_target}
+    x, y = np.array(-0.5), np.array(0.3)
+    same_as_pytorch(lambda n, x, y: n.nn.KLDivLoss(**options)(x, y), x, y)
+    loss = nn.KLDivLoss(**options)
     assert loss.divisor(y) == loss.divisor(0.3) == 1
 
 
@@ -158,16 +147,13 @@ def test_evaluation_leaves_ignored_labels_out() -> None:
 def test_cross_entropy_of_probabilities(
     reduction: str, smoothing: float, weight: Any, axes: tuple[int, ...]
 ) -> None:
-    torch, rng = pytorch(), np.random.default_rng(0)
+    rng, options = np.random.default_rng(0), {"reduction": reduction, "label_smoothing": smoothing}
     x, p = rng.standard_normal((5, 3, *axes)), rng.dirichlet((1, 1, 1), (5, *axes))
     p = np.moveaxis(p, -1, 1).copy()
-    options = {"reduction": reduction, "label_smoothing": smoothing}
-    a, b = nnmpi.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
-    y = nn.CrossEntropyLoss(weight, **options)(a, nnmpi.tensor(p))
-    weights = None if weight is None else torch.tensor(weight, dtype=torch.float64)
-    z = torch.nn.CrossEntropyLoss(weights, **options)(b, torch.tensor(p))
-    np.testing.assert_allclose(y.numpy(), z.detach().numpy(), rtol=1e-12)
-    y.sum().backward()
-    z.sum().backward()
-    np.testing.assert_allclose(np.asarray(a.grad), b.grad.numpy(), rtol=1e-10, atol=1e-14)
+
+    def program(n: Any, x: Any, p: Any) -> Any:
+        of_classes = weight and n.tensor(weight, dtype=n.float64)
+        return n.nn.CrossEntropyLoss(of_classes, **options)(x, p.detach())
+
+    same_as_pytorch(program, x, p, rtol=1e-10)
     assert nn.CrossEntropyLoss().divisor(p) == 5 * int(np.prod(axes))

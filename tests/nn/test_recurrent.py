@@ -1,12 +1,11 @@
 """Recurrent layers: against PyTorch's, with all options; padding; dropout; what they refuse."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.device import DEVICE, needs_device, waits
-from helpers.ops.oracle import needs_torch, pytorch
+from helpers.ops.oracle import needs_torch, same_as_pytorch
 
 import nnmpi
 from nnmpi import nn
@@ -41,17 +40,18 @@ def as_tuple(state: Any) -> tuple[Any, ...]:
     return state if isinstance(state, tuple) else (state,)
 
 
-def weighted(values: Any, on: Callable[[np.ndarray], Any]) -> Any:
-    """The sum of all elements, each with a weight of its own, so that each counts."""
-    rng = np.random.default_rng(2)
-    return sum((v * on(rng.standard_normal(tuple(v.shape)))).sum() for v in values)
+def squares(values: Any) -> Any:
+    """The sum of the squares of all elements, each set of values with a weight of its own."""
+    return sum(k * (v * v).sum() for k, v in enumerate(values, 1))
 
 
-def theirs_of(torch: Any, layer: Any, x: Any, states: Any, lengths: Any, first: bool) -> Any:
-    """What PyTorch's layer makes of sequences of these lengths, or of whole ones."""
+def read(n: Any, layer: Any, x: Any, states: Any, lengths: Any, first: bool) -> Any:
+    """What a layer makes of sequences of these lengths, or of whole ones."""
     if lengths is None:
         return layer(x, states)
-    rnn = torch.nn.utils.rnn
+    if n is nnmpi:
+        return layer(x, states, lengths=lengths)
+    rnn = n.nn.utils.rnn
     packed = rnn.pack_padded_sequence(x, lengths, first, enforce_sorted=False)
     y, state = layer(packed, states)
     return rnn.pad_packed_sequence(y, first, total_length=T)[0], state
@@ -66,31 +66,18 @@ def theirs_of(torch: Any, layer: Any, x: Any, states: Any, lengths: Any, first: 
 def test_values_and_gradients_are_pytorchs(
     kind: str, shape: Any, given: bool, lengths: Any
 ) -> None:
-    torch, (name, options) = pytorch(), KINDS[kind]
-    ours = getattr(nn, name)(K, H, **shape, **options).to("float64")
-    theirs = getattr(torch.nn, name)(K, H, **shape, **options).double()
-    assert list(ours.state_dict()) == list(theirs.state_dict())
-    theirs.load_state_dict({k: torch.from_numpy(v.numpy()) for k, v in ours.state_dict().items()})
-    first = shape.get("batch_first", False)
+    (name, options), first = KINDS[kind], shape.get("batch_first", False)
     copies = shape.get("num_layers", 1) * (2 if "bidirectional" in shape else 1)
     draws = np.random.default_rng(1).standard_normal((2, copies, N, H))
-    arrays = [inputs(first), *(draws[: 2 if name == "LSTM" else 1] if given else ())]
-    a = [nnmpi.tensor(v, requires_grad=True) for v in arrays]
-    b = [torch.tensor(v, requires_grad=True) for v in arrays]
-    start = [(tuple(v[1:]) if name == "LSTM" else v[1]) if given else None for v in (a, b)]
-    y, state = ours(a[0], start[0], lengths=lengths)
-    z, last = theirs_of(torch, theirs, b[0], start[1], lengths, first)
-    weighted((y, *as_tuple(state)), nnmpi.tensor).backward()
-    weighted((z, *as_tuple(last)), torch.tensor).backward()
-    pairs = [
-        *((u.numpy(), v) for u, v in zip((y, *as_tuple(state)), (z, *as_tuple(last)), strict=True)),
-        *((u.grad, v.grad) for u, v in zip(a, b, strict=True)),
-        *((p.grad, q.grad) for p, q in zip(ours.parameters(), theirs.parameters(), strict=True)),
-    ]
-    for k, (u, v) in enumerate(pairs):
-        expected = v.detach().numpy()
-        assert u.shape == expected.shape
-        assert np.abs(u - expected).max() <= 1e-13 * np.abs(expected).max(), k
+    states = draws[: 2 if name == "LSTM" else 1] if given else ()
+
+    def program(n: Any, layer: Any, x: Any, *states: Any) -> Any:
+        start = (states if name == "LSTM" else states[0]) if given else None
+        y, last = read(n, layer, x, start, lengths, first)
+        return y, *as_tuple(last)
+
+    make = lambda nn: getattr(nn, name)(K, H, **shape, **options)  # noqa: E731
+    same_as_pytorch(program, inputs(first), *states, make=make, rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -103,7 +90,7 @@ def test_padding_is_not_read(kind: str) -> None:
         x[length:, n] = np.nan
     t = nnmpi.tensor(x, requires_grad=True)
     y, state = layer(t, lengths=nnmpi.tensor(LENGTHS))
-    weighted((y, *as_tuple(state)), nnmpi.tensor).backward()
+    squares((y, *as_tuple(state))).backward()
     for n, length in enumerate(LENGTHS):
         alone, last = layer(nnmpi.tensor(x[:length, n : n + 1]))
         np.testing.assert_allclose(y.numpy()[:length, n], alone.numpy()[:, 0], atol=1e-14)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.ops.oracle import needs_torch, pytorch
+from helpers.ops.oracle import needs_torch, same_as_pytorch
 
 import nnmpi
 from nnmpi import nn
@@ -29,22 +29,15 @@ def as_tuple(state: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize("rows", [slice(None), 0], ids=["a batch", "one sample"])
 @pytest.mark.parametrize("case", CELLS)
 def test_two_steps_are_pytorchs(case: str, rows: Any, given: bool) -> None:
-    torch, (name, options) = pytorch(), CELLS[case]
-    theirs = getattr(torch.nn, name)(3, 5, **options).double()
-    ours = getattr(nn, name)(3, 5, **options).double()
-    assert [*ours.state_dict()] == [*theirs.state_dict()]
-    ours.load_state_dict({k: v.numpy() for k, v in theirs.state_dict().items()})
-    found = []
-    for library, cell in ((nnmpi, ours), (torch, theirs)):
-        x = library.tensor(X[rows], requires_grad=True)
-        states = [library.tensor(s[rows], requires_grad=True) for s in STATES]
-        start = tuple(states) if name == "LSTMCell" else states[0]
-        after = as_tuple(cell(x, cell(x, start if given else None)))
-        sum((k + 1) * (s * s).sum() for k, s in enumerate(after)).backward()
-        leaves = [x, *cell.parameters(), *(as_tuple(start) if given else ())]
-        found.append([s.detach().numpy() for s in after] + [t.grad.numpy() for t in leaves])
-    for a, b in zip(*found, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13, strict=True)
+    name, options = CELLS[case]
+
+    def program(n: Any, cell: Any, x: Any, *states: Any) -> Any:
+        start = states if name == "LSTMCell" else states[0]
+        return as_tuple(cell(x, cell(x, start if given else None)))
+
+    arrays = X[rows], *(s[rows] for s in STATES)
+    make = lambda nn: getattr(nn, name)(3, 5, **options)  # noqa: E731
+    same_as_pytorch(program, *arrays, make=make, rtol=1e-11, atol=1e-13)
 
 
 def test_steps_are_those_of_a_layer() -> None:

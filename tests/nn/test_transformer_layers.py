@@ -8,65 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.ops.oracle import needs_torch, pytorch
+from helpers.ops.oracle import needs_torch, pytorch, same_as_pytorch
 
 import nnmpi
 from nnmpi import nn
 
-TOLERANCE = 1e-12
 N, T, S, E, H = 3, 5, 4, 6, 2
 Options = dict[str, Any]
 
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).standard_normal(shape)
-
-
-def close(a: Any, b: Any, what: str) -> None:
-    a = a.numpy() if isinstance(a, nnmpi.Tensor) else a
-    b = b.detach().numpy()
-    assert a.shape == b.shape, what
-    assert np.abs(a - b).max() <= TOLERANCE * max(np.abs(b).max(), 1), what
-
-
-def share_weights(torch: Any, ours: nn.Module, theirs: Any) -> None:
-    """Both get the same random numbers in float64, through the state dict of PyTorch."""
-    ours.to(np.float64)
-    theirs.double()
-    with torch.no_grad():
-        for i, p in enumerate(theirs.parameters()):
-            p.copy_(torch.as_tensor(numbers(*p.shape, seed=i) / 2))
-    ours.load_state_dict({k: v.numpy() for k, v in theirs.state_dict().items()})
-    assert list(ours.state_dict()) == list(theirs.state_dict())
-
-
-def answer(call: Callable[..., Any], tensors: list[Any], constant: Callable[..., Any]) -> list[Any]:
-    """What a module returns, after a backward pass from a sum in which each number counts."""
-    found = call(*tensors)
-    outputs = [y for y in (found if isinstance(found, tuple) else (found,)) if y is not None]
-    terms = [(y * constant(numbers(*y.shape, seed=9))).sum() for y in outputs]
-    sum(terms[1:], start=terms[0]).backward()
-    return outputs
-
-
-def compare(
-    ours: nn.Module, theirs: Any, inputs: list[np.ndarray], repeats: int, options: Options
-) -> None:
-    """Outputs, gradients of parameters, and those of inputs; the last one is given again."""
-    torch = pytorch()
-    share_weights(torch, ours, theirs)
-    a = [nnmpi.tensor(x, requires_grad=True) for x in inputs]
-    b = [torch.tensor(x, requires_grad=True) for x in inputs]
-    masks = {k: torch.as_tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
-    again = [-1] * repeats
-    got = answer(lambda *x: ours(*x, *(x[i] for i in again), **options), a, np.asarray)
-    wanted = answer(lambda *x: theirs(*x, *(x[i] for i in again), **masks), b, torch.as_tensor)
-    for k, (y, z) in enumerate(zip(got, wanted, strict=True)):
-        close(y, z, f"output {k}")
-    for k, (x, z) in enumerate(zip(a, b, strict=True)):
-        close(x.grad, z.grad, f"gradient of input {k}")
-    for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-        close(p.grad, q.grad, f"gradient of {name}")
 
 
 def later(T: int, S: int) -> np.ndarray:
@@ -86,10 +38,7 @@ MASKS: dict[str, Options] = {
     "numbers": {"attn_mask": numbers(T, S)},
     "numbers of each head": {"attn_mask": ADDED},
     "padding and bools": {"key_padding_mask": HIDDEN, "attn_mask": later(T, S)},
-    "padding and numbers": {
-        "key_padding_mask": np.where(HIDDEN, -np.inf, 0.0),
-        "attn_mask": ADDED,
-    },
+    "padding and numbers": {"key_padding_mask": np.where(HIDDEN, -np.inf, 0.0), "attn_mask": ADDED},
     "causal": {"attn_mask": later(T, S), "is_causal": True},
     "causal and padding": {
         "key_padding_mask": HIDDEN,
@@ -99,19 +48,26 @@ MASKS: dict[str, Options] = {
 }
 
 
+def compare(
+    make: Callable[[Any], Any], inputs: list[np.ndarray], options: Options, repeats: int = 0
+) -> None:
+    """Compares layers that get the last input `repeats` times more, and options with masks."""
+
+    def call(n: Any, layer: Any, *x: Any) -> Any:
+        given = {k: n.tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
+        found = layer(*x, *[x[-1]] * repeats, **given)
+        return [y for y in found if y is not None] if isinstance(found, tuple) else found
+
+    same_as_pytorch(call, *inputs, make=make, rtol=1e-11, atol=1e-12)
+
+
 @needs_torch
 @pytest.mark.parametrize("weights", ["none", "mean", "each head"])
 @pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
 def test_attention_of_others_is_pytorchs(masks: Options, weights: str) -> None:
-    torch = pytorch()
-    options = masks | {
-        "need_weights": weights != "none",
-        "average_attn_weights": weights == "mean",
-    }
-    made = E, H, 0.0, True, False, False
-    ours, theirs = (library.MultiheadAttention(*made) for library in (nn, torch.nn))
+    options = {"need_weights": weights != "none", "average_attn_weights": weights == "mean"}
     inputs = [numbers(T, N, E), numbers(S, N, E), numbers(S, N, E, seed=1)]
-    compare(ours, theirs, inputs, 0, options)
+    compare(lambda nn: nn.MultiheadAttention(E, H, 0.0), inputs, masks | options)
 
 
 @needs_torch
@@ -120,10 +76,9 @@ def test_attention_of_others_is_pytorchs(masks: Options, weights: str) -> None:
 @pytest.mark.parametrize("bias", [False, True])
 def test_forms_of_attention_are_pytorchs(bias: bool, batch_first: bool, need_weights: bool) -> None:
     """Self-attention, a memory that gives keys and values, and those of other widths."""
-    torch = pytorch()
-    options = {"need_weights": need_weights}
-    q, k, wide = numbers(T, N, E), numbers(S, N, E), numbers(S, N, 7)
-    narrow = numbers(S, N, 3)
+    q, k, wide, narrow = (
+        numbers(*s, N, w) for s, w in (((T,), E), ((S,), E), ((S,), 7), ((S,), 3))
+    )
     for inputs, repeats, widths in (
         ([q], 2, {}),
         ([q, k], 1, {}),
@@ -132,9 +87,11 @@ def test_forms_of_attention_are_pytorchs(bias: bool, batch_first: bool, need_wei
         ([q, k, narrow], 0, {"vdim": 3}),
     ):
         made: Options = {"bias": bias, "batch_first": batch_first, **widths}
-        ours, theirs = (library.MultiheadAttention(E, H, **made) for library in (nn, torch.nn))
         turned = [x.swapaxes(0, 1) if batch_first else x for x in inputs]
-        compare(ours, theirs, turned, repeats, options)
+        compare(
+            lambda nn, made=made: nn.MultiheadAttention(E, H, **made),
+            *(turned, {"need_weights": need_weights}, repeats),
+        )
 
 
 def test_a_query_that_sees_no_key_gets_the_bias() -> None:
@@ -218,26 +175,23 @@ CALLS: dict[str, Options] = {
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("name", FORMS)
 def test_an_encoder_layer_is_pytorchs(name: str, call: Options, batch_first: bool) -> None:
-    torch = pytorch()
     made = {"batch_first": batch_first, "dropout": 0.0, **FORMS[name]}
-    silu, torch_silu = {}, {}
-    if name == "a function":
-        silu, torch_silu = {"activation": nnmpi.silu}, {"activation": torch.nn.functional.silu}
-    ours = nn.TransformerEncoderLayer(E, H, 7, **made, **silu)
-    theirs = torch.nn.TransformerEncoderLayer(E, H, 7, **made, **torch_silu)
-    compare(ours, theirs, [numbers(N, T, E) if batch_first else numbers(T, N, E)], 0, call)
+
+    def make(nn: Any) -> Any:
+        silu = {"activation": nn.functional.silu} if name == "a function" else {}
+        return nn.TransformerEncoderLayer(E, H, 7, **made, **silu)
+
+    compare(make, [numbers(N, T, E) if batch_first else numbers(T, N, E)], call)
 
 
 @needs_torch
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 def test_an_encoder_is_pytorchs() -> None:
-    torch = pytorch()
-    ours, theirs = (
-        t.TransformerEncoder(t.TransformerEncoderLayer(E, H, 7, 0.0), 3, t.LayerNorm(E))
-        for t in (nn, torch.nn)
-    )
-    call = {"mask": later(T, T), "is_causal": True}
-    compare(ours, theirs, [numbers(T, N, E)], 0, call)
+    def make(nn: Any) -> Any:
+        layer = nn.TransformerEncoderLayer(E, H, 7, 0.0)
+        return nn.TransformerEncoder(layer, 3, nn.LayerNorm(E))
+
+    compare(make, [numbers(T, N, E)], {"mask": later(T, T), "is_causal": True})
 
 
 @needs_torch
