@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.ops.oracle import needs_torch, pytorch
+from helpers.ops.oracle import needs_torch, same_as_pytorch
 
 import nnmpi
 from nnmpi import nn
@@ -121,20 +121,8 @@ def functions(library: Any) -> dict[str, Any]:
 @needs_torch
 @pytest.mark.parametrize("name", functions(nnmpi))
 def test_functions_with_a_backward_of_their_own(name: str) -> None:
-    torch = pytorch()
-    found = []
-    for library in (nnmpi, torch):
-        a, b = (
-            library.tensor(np.array(values), requires_grad=True)
-            for values in ([0.5, -1.0, 2.0], [1.5, 2.0, -0.5])
-        )
-        y = functions(library)[name](a, b)
-        (y * y).sum().backward()
-        grads = (None if t.grad is None else t.grad.tolist() for t in (a, b))
-        found.append((y.detach().tolist(), *grads))
-    for ours, theirs in zip(*found, strict=True):
-        assert (ours is None) == (theirs is None)
-        np.testing.assert_allclose(ours or 0.0, theirs or 0.0, rtol=1e-12)
+    a, b = np.array([0.5, -1.0, 2.0]), np.array([1.5, 2.0, -0.5])
+    same_as_pytorch(lambda n, a, b: functions(n)[name](a, b), a, b)
 
 
 def test_a_function_of_values_without_a_gradient_records_nothing() -> None:

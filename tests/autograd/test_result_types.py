@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.ops.oracle import needs_torch, pytorch
+from helpers.ops.oracle import needs_torch, pytorch, same_as_pytorch
 
 import nnmpi
 from nnmpi.arrays.dtypes import has_bfloat16
@@ -43,41 +43,32 @@ ONE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def same(ours: Any, theirs: Any) -> None:
-    expected = theirs.numpy()
-    assert ours.dtype == expected.dtype
-    rtol = 2e-3 if expected.dtype == "float16" else 1e-6
-    np.testing.assert_allclose(ours.numpy(), expected, rtol=rtol)
-
-
 @needs_torch
 @pytest.mark.parametrize("name", TWO)
 @pytest.mark.parametrize("first", DTYPES)
 def test_two_tensors(name: str, first: str) -> None:
     """Of all pairs of types, arrays and 0-d tensors: those that PyTorch takes."""
-    torch = pytorch()
     for second in DTYPES:
+        rtol = 2e-3 if "float16" in (first, second) else 1e-6
         for shapes in (((3,), (3,)), ((), (3,)), ((3,), ()), ((), ())):
-            a, b = (
-                np.resize([1, 2, 3], shape).astype(dtype)
-                for shape, dtype in zip(shapes, (first, second), strict=True)
-            )
-            call = TWO[name]
-            theirs = call(torch, torch.tensor(a), torch.tensor(b))
-            same(call(nnmpi, nnmpi.tensor(a), nnmpi.tensor(b)), theirs)
+            a, b = (np.resize([1, 2, 3], shape) for shape in shapes)
+            a, b = a.astype(first), b.astype(second)
+            call = lambda n, a=a, b=b: TWO[name](n, n.tensor(a), n.tensor(b))  # noqa: E731
+            same_as_pytorch(call, rtol=rtol)
 
 
 @needs_torch
 @pytest.mark.parametrize("name", ONE)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_tensor_and_a_number(name: str, dtype: str) -> None:
-    torch = pytorch()
-    a = np.array([1, 2, 3]).astype(dtype)
+    def call(n: Any) -> Any:
+        return ONE[name](n, n.tensor(np.array([1, 2, 3]).astype(dtype)))
+
     try:
-        theirs = ONE[name](torch, torch.tensor(a))
+        call(pytorch())
     except (RuntimeError, NotImplementedError):
         return
-    same(ONE[name](nnmpi, nnmpi.tensor(a)), theirs)
+    same_as_pytorch(call, rtol=2e-3 if dtype == "float16" else 1e-6)
 
 
 @needs_torch

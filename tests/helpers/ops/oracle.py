@@ -56,7 +56,7 @@ def results(
     found = program(n, *([] if layer is None else [layer]), *leaves)
     outputs = [*found] if isinstance(found, tuple | list) else [found]
     losses = [
-        (y * (k + y + n.tensor(np.cos(np.arange(y.numel())).reshape(tuple(y.shape))))).sum()
+        (y * (k + y + n.tensor(_weights(y.numel())).reshape(tuple(y.shape)).to(y.dtype))).sum()
         for k, y in enumerate(outputs)
         if hasattr(y, "requires_grad") and y.requires_grad
     ]
@@ -65,6 +65,11 @@ def results(
     leaves += [] if layer is None else [*layer.parameters()]
     grads = [x.grad for x in leaves if x.grad is not None]
     return [y.detach().numpy() if hasattr(y, "detach") else y for y in (*outputs, *grads)]
+
+
+def _weights(size: int) -> np.ndarray:
+    """One for each element, which numbers of 16 bits have exactly."""
+    return np.round(8 * np.cos(np.arange(size))) / 8
 
 
 def same_as_pytorch(
