@@ -1,5 +1,6 @@
 """README and docs: examples run as they stand, commands are understood, links lead somewhere."""
 
+import contextvars
 import re
 import shlex
 from pathlib import Path
@@ -54,8 +55,9 @@ def test_the_first_example_learns(tmp_path):
 
 @pytest.mark.parametrize("code", [e for e in EXAMPLES[1:] if not re.search(r"world\(\)|_WORLD", e)])
 def test_the_other_examples_run(code, tmp_path, monkeypatch):
+    """In a context of its own: some join a process group, and stay in it."""
     monkeypatch.chdir(tmp_path)
-    exec(code, {"__name__": "__main__"})
+    contextvars.copy_context().run(exec, code, {"__name__": "__main__"})
 
 
 def test_the_example_of_ranks_runs_on_two(tmp_path):

@@ -9,6 +9,14 @@ from helpers.programs import printed
 
 import nnmpi
 from nnmpi import nn
+from nnmpi.arrays import backend
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU is there, though the machine may have one, and the tests an emulated one."""
+    monkeypatch.setattr(backend, "_why_no_cuda", lambda: "none")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # of processes that tests start
 
 
 def test_what_is_off_says_nothing() -> None:
@@ -18,10 +26,9 @@ def test_what_is_off_says_nothing() -> None:
         nn.Linear(2, 2).to("cpu", non_blocking=False)
 
 
+@pytest.mark.usefixtures("no_gpu")
 @pytest.mark.filterwarnings("ignore")
 def test_autocast_for_a_gpu_changes_nothing_without_one() -> None:
-    if nnmpi.cuda.is_available():
-        pytest.skip("there is a GPU")
     cuda_amp = importlib.import_module("nnmpi.cuda.amp")
     assert nnmpi.cuda.amp is cuda_amp  # type: ignore[attr-defined]
     for context in (nnmpi.autocast("cuda"), cuda_amp.autocast()):
@@ -42,10 +49,9 @@ NOTES = {
 }
 
 
+@pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("words", NOTES)
 def test_it_is_said_once(words: str) -> None:
-    if "cuda" in words and nnmpi.cuda.is_available():
-        pytest.skip("there is a GPU")
     program = (
         "import warnings, nnmpi; from nnmpi import nn\n"
         "warnings.showwarning = lambda message, *rest: print(message)\n"
