@@ -121,6 +121,13 @@ def _no_old_objects() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _first_draws() -> Iterator[None]:
+    """A test draws the weights of a new process, whatever tests ran before it in this one."""
+    with nnmpi.seeded(0):
+        yield
+
+
+@pytest.fixture(autouse=True)
 def _no_problems_of_the_emulator() -> Iterator[None]:
     """A test on the emulated device fails where that has found a problem."""
     yield

@@ -1,4 +1,5 @@
-"""Which cases run: samples of large tables, the quick tests and the rest, parts of all."""
+"""Which cases run: samples of large tables, the quick tests and the rest, parts of all; and what
+they draw."""
 
 from itertools import product
 from types import SimpleNamespace
@@ -7,6 +8,9 @@ import pytest
 from helpers.mpijob import ROOT
 from helpers.sample import EVERY_CASE, is_of_part, sampled
 from helpers.selection import ALONE, QUICK_CASES, Selection, quick_cases
+
+import nnmpi
+from nnmpi.nn.seeding import FIRST, seed_state
 
 TEXT = """\
 # a remark
@@ -61,3 +65,10 @@ def test_the_tests_that_the_table_of_quick_cases_names_are_there() -> None:
     for test in quick_cases(QUICK_CASES.read_text(encoding="utf-8")):
         path, _, name = test.partition("::")
         assert f"\ndef {name}(" in (ROOT / path).read_text(encoding="utf-8"), test
+
+
+@pytest.mark.parametrize("draws", [1, 2])
+def test_a_test_draws_what_it_would_in_a_new_process(draws: int) -> None:
+    """Not what follows on the draws of the tests that happened to run before it."""
+    assert seed_state.get() == FIRST
+    nnmpi.randn(draws)
