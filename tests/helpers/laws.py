@@ -1,7 +1,7 @@
 """The table of laws: what holds on any ranks, and on which of them it is tried.
 
 A law is a function of a Comm that all ranks call at once. `tests/laws/test_laws.py` runs laws on
-ranks that are threads, `tests/laws/test_laws_mpi.py` on processes of MPI.
+ranks that are threads, `tests/laws/over_mpi.py` on processes of MPI.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,7 @@
 """Runs the table of laws over MPI, a column in few jobs, since to start ranks takes as long as many
 laws.
 
-By hand: mpirun -n 4 python -m pytest --only-mpi tests/laws/test_laws_mpi.py
+By hand: mpirun -n 4 python -m pytest --only-mpi tests/laws/over_mpi.py
 NNMPI_CHAOS=7 python -m pytest --all -k chaos tests/project/test_mpi_jobs.py has another seed.
 """
 
@@ -12,7 +12,7 @@ import pytest
 from helpers.laws import jobs, table
 from helpers.mpijob import MPICH, ROOT, run
 
-LAWS = "tests/laws/test_laws_mpi.py"
+LAWS = "tests/laws/over_mpi.py"
 SECONDS = 900  # for a job of 8 ranks on 2 cores that others use too
 PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_mpi", "-p", "pytest_timeout")
 PYTEST = ("-m", "pytest", *PLUGINS, "--color=no", "--only-mpi")

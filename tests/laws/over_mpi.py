@@ -1,6 +1,6 @@
 """The table of laws over MPI; test_mpi_jobs.py starts the ranks.
 
-By hand: mpirun -n 4 python -m pytest --only-mpi tests/laws/test_laws_mpi.py -k "zero:"
+By hand: mpirun -n 4 python -m pytest --only-mpi tests/laws/over_mpi.py -k "zero:"
 """
 
 import os
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 from helpers.laws import Law, table
 
-from nnmpi import seeded
 from nnmpi.comm import Comm, launched, world
 
 COLUMN = os.environ.get("NNMPI_TEST_LAWS", "mpi")
@@ -48,8 +47,6 @@ def _one_core(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.mpi
 @pytest.mark.parametrize(("law", "ranks"), LAWS)
 def test_law(law: Law, ranks: int, comms: dict[int, Comm | None]) -> None:
-    """Each law draws weights as in a new process, whatever ranks have made of their own before."""
     comm = comms[ranks]
     if comm is not None:
-        with seeded(0):
-            law(comm)
+        law(comm)
