@@ -6,6 +6,7 @@ from itertools import count
 
 import numpy as np
 import pytest
+from helpers import turns
 from helpers.comm import laws_lost
 from helpers.comm.brought import part, total
 from helpers.comm.laws_lost import shrunk
@@ -28,7 +29,7 @@ def _no_wait_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
 def test_law(law: Law, ranks: int) -> None:
-    thread_ranks.run(ranks, law, fault_tolerant=True)
+    turns.run(ranks, law, fault_tolerant=True)
 
 
 def all_reduces(comm: Comm) -> None:
@@ -127,7 +128,7 @@ def test_a_rank_is_lost_at_any_operation(
 ) -> None:
     """At every third operation; at each with --all."""
     for n in count(1, 3 if is_sample else 1):
-        left = thread_ranks.run(3, survives, operation, fault_tolerant=True, killed={1: n})
+        left = turns.run(3, survives, operation, fault_tolerant=True, killed={1: n})
         assert left[0] == left[2] in ((0, 2), (0, 1, 2))
         if left[1] is not None:
             break
@@ -142,7 +143,7 @@ def test_a_rank_is_lost_at_any_operation(
 def test_two_ranks_are_lost(operation: Callable[[Comm], None], later: int) -> None:
     for n in range(1, 60, 4):
         killed = {1: n, 2: n + later}
-        left = thread_ranks.run(4, survives, operation, fault_tolerant=True, killed=killed)
+        left = turns.run(4, survives, operation, fault_tolerant=True, killed=killed)
         assert left[0] == left[3]
         assert {0, 3} <= {*left[0]}
 
@@ -150,9 +151,7 @@ def test_two_ranks_are_lost(operation: Callable[[Comm], None], later: int) -> No
 def test_calls_are_compared_and_nodes_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NNMPI_DEBUG", "collectives")
     for n in range(1, 120, 3):
-        left = thread_ranks.run(
-            4, survives, all_reduces, per_node=2, fault_tolerant=True, killed={2: n}
-        )
+        left = turns.run(4, survives, all_reduces, per_node=2, fault_tolerant=True, killed={2: n})
         assert left[0] == left[1] == left[3] in ((0, 1, 3), (0, 1, 2, 3))
 
 
@@ -168,7 +167,7 @@ def test_a_rank_is_lost_while_others_agree_on_an_error() -> None:
     outcomes = set()
     for n in range(1, 20):
         killed = {2: n}
-        outcomes |= {*thread_ranks.run(3, agrees, fault_tolerant=True, killed=killed)[:2]}
+        outcomes |= {*turns.run(3, agrees, fault_tolerant=True, killed=killed)[:2]}
     assert outcomes == {"RankLost", "ValueError", "OtherRankError"}
 
 
@@ -178,7 +177,7 @@ def test_without_fault_tolerance_a_death_ends_the_job() -> None:
         all_reduces(comm)
 
     with pytest.raises(RankKilled, match="rank 1 was killed"):
-        thread_ranks.run(3, sums, killed={1: 5})
+        turns.run(3, sums, killed={1: 5})
 
 
 def test_a_deadlock_of_those_that_are_left_is_found() -> None:
@@ -188,7 +187,7 @@ def test_a_deadlock_of_those_that_are_left_is_found() -> None:
         comm.irecv(np.zeros(1), 1 - comm.rank).wait()
 
     with pytest.raises(DeadlockError, match=r"rank 0: a receive .* rank 1: a receive"):
-        thread_ranks.run(3, waits, fault_tolerant=True)
+        turns.run(3, waits, fault_tolerant=True)
 
 
 def test_a_rank_that_is_killed_ends_whatever_it_catches() -> None:
@@ -201,7 +200,7 @@ def test_a_rank_that_is_killed_ends_whatever_it_catches() -> None:
     def others(comm: Comm) -> object:
         return catches(comm) if comm.rank == 1 else survives(comm, all_reduces)
 
-    assert thread_ranks.run(3, others, fault_tolerant=True, killed={1: 4})[1] is None
+    assert turns.run(3, others, fault_tolerant=True, killed={1: 4})[1] is None
 
 
 def test_an_error_of_a_rank_s_own_is_raised_first() -> None:
@@ -213,4 +212,4 @@ def test_an_error_of_a_rank_s_own_is_raised_first() -> None:
         all_reduces(comm)
 
     with pytest.raises(OSError, match="the disk is full"):
-        thread_ranks.run(3, fails, fault_tolerant=True)
+        turns.run(3, fails, fault_tolerant=True)

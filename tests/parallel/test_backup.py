@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import turns
 from helpers.datafiles import refused
 from helpers.training.laws_backup import (
     LAYOUTS,
@@ -18,7 +19,6 @@ from helpers.training.laws_backup import (
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
-from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import RankLost
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.state_on_paper import Holders
@@ -32,13 +32,13 @@ SOME = [pytest.param(name, marks=() if name in FEW else pytest.mark.long) for na
 @pytest.mark.parametrize("name", SOME)
 def test_the_others_have_what_a_rank_alone_had(name: str) -> None:
     ranks, options = LAYOUTS[name]
-    threads.run(ranks, backups_outlive, options, each_rank)
+    turns.run(ranks, backups_outlive, options, each_rank)
 
 
 @pytest.mark.parametrize("name", SOME)
 def test_the_other_nodes_have_what_a_node_alone_had(name: str) -> None:
     ranks, options = LAYOUTS[name]
-    threads.run(ranks, backups_outlive, options, each_node, per_node=-(-ranks // 2))
+    turns.run(ranks, backups_outlive, options, each_node, per_node=-(-ranks // 2))
 
 
 def renewed(comm: Comm) -> Kept:
@@ -56,7 +56,7 @@ def renewed(comm: Comm) -> Kept:
 
 def test_values_written_since_a_backup_are_in_it_when_steps_go_on() -> None:
     """And the version before it is still there."""
-    ranks = threads.run(3, renewed)
+    ranks = turns.run(3, renewed)
     found = [(one.backups.held(), one.truth) for one in ranks if one.backups is not None]
     for lost in range(3):
         assert left_by(found, {lost}) == [2, 1]
@@ -78,7 +78,7 @@ def lost_at(n: int) -> tuple[int, list[int]]:
     """The version that all had reached when rank 1 was lost at its n-th operation, or -1; and those
     that the others have all of."""
     kept: dict[int, Kept] = {}
-    threads.run(3, until_lost, kept, fault_tolerant=True, killed={1: n})
+    turns.run(3, until_lost, kept, fault_tolerant=True, killed={1: n})
     if len(kept) < 3:
         return -1, []
     reached = min(max(one.truth, default=-1) for one in kept.values())
@@ -105,9 +105,9 @@ def test_backups_that_nobody_could_use_are_refused() -> None:
         Trainer(Config(model="iris-mlp", data="iris", backup=5, **others), comm=comm).close()
 
     with refused("backup: this job ends when a rank is lost", "mpirun --with-ft ulfm"):
-        threads.run(2, train)
-    threads.run(2, train, fault_tolerant=True)
-    threads.run(2, partial(train, dry_run=True))
+        turns.run(2, train)
+    turns.run(2, train, fault_tolerant=True)
+    turns.run(2, partial(train, dry_run=True))
 
 
 # ---- how often
@@ -140,7 +140,7 @@ def clocked(comm: Comm, mtbf: str, renews: bool = False) -> list[int]:
 @pytest.mark.parametrize(("mtbf", "steps"), [("1s", 1), ("1000s", 6)])
 def test_without_a_number_the_cost_of_one_says_when_the_next_is_due(mtbf: str, steps: int) -> None:
     """sqrt(2 cost mtbf) seconds, at a cost of 0.02 seconds: two looks at the clock."""
-    for made in threads.run(2, clocked, mtbf):
+    for made in turns.run(2, clocked, mtbf):
         assert made[:2] == [0, 1]
         assert {*np.diff(made[1:])} == {steps}
 
@@ -149,5 +149,5 @@ def test_without_a_number_the_cost_of_one_says_when_the_next_is_due(mtbf: str, s
 def test_a_backup_that_is_repeated_does_not_delay_the_next(mtbf: str) -> None:
     """Also if it is still under way then, as at the end of an epoch: no step has followed it, of
     which the length could be known."""
-    wanted = threads.run(2, clocked, mtbf)
-    assert threads.run(2, clocked, mtbf, True) == wanted
+    wanted = turns.run(2, clocked, mtbf)
+    assert turns.run(2, clocked, mtbf, True) == wanted

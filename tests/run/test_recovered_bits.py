@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import turns
 from helpers.training import recovered
 from helpers.training.acts import KillsAt, SavesAt
 from helpers.training.pipelined import Heard, digits
@@ -15,7 +16,6 @@ from helpers.training.recovered import COMMON, LAYOUTS, Left, Reported
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
-from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
 
 
@@ -26,7 +26,7 @@ def saved_at(step: int, directory: Path, ranks: int, config: Config, per_node: i
         callbacks = [SavesAt(step, directory, ends=True)]
         Trainer(config, None, digits(), comm, callbacks=callbacks).fit(NullReport())
 
-    threads.run(ranks, fit, per_node=per_node, fault_tolerant=True)
+    turns.run(ranks, fit, per_node=per_node, fault_tolerant=True)
 
 
 def resumed(directory: Path, ranks: int, config: Config, per_node: int | None = None) -> Left:
@@ -41,7 +41,7 @@ def resumed(directory: Path, ranks: int, config: Config, per_node: int | None = 
         trainer = Trainer(fewer, None, digits(), part, callbacks=[told], resume=directory)
         return Left(told, heard.events, trainer.fit(heard), False, None)
 
-    found = threads.run(4, fit, per_node=per_node, fault_tolerant=True)[0]
+    found = turns.run(4, fit, per_node=per_node, fault_tolerant=True)[0]
     assert found is not None
     return found
 
@@ -106,7 +106,7 @@ def test_pipedream_goes_back_to_the_newest_checkpoint(tmp_path: Path) -> None:
         trainer = Trainer(saves, None, digits(), comm, callbacks=[told, KillsAt(1, 12)])
         return Left(told, heard.events, trainer.fit(heard), False, None)
 
-    left, lost = threads.run(2, fit, fault_tolerant=True)
+    left, lost = turns.run(2, fit, fault_tolerant=True)
     step = left.recovered[0]["step"]
     assert lost is None
     assert step in (5, 10)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import turns
 from helpers.training import recovered
 from helpers.training.acts import KillsAt
 from helpers.training.pipelined import digits
@@ -14,7 +15,6 @@ from helpers.training.recovered import trainer_of
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
-from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event, NullReport
 from nnmpi.nn import Parameter
 from nnmpi.optim import SGD
@@ -45,11 +45,7 @@ def test_a_lost_replica_leaves_the_mean_of_local_steps(
         return recovered.run_of(ranks, options, killed)
 
     wanted, operations = recovered.counted(lambda: run({}))
-    at = int(share * operations[1])
-    left = [rank for rank in run({1: at}) if rank is not None]
-    while len(left) == ranks:  # this run polled less often, and ended before so many operations
-        at -= 1 + at // 10
-        left = [rank for rank in run({1: at}) if rank is not None]
+    left = [rank for rank in run({1: int(share * operations[1])}) if rank is not None]
     assert len(left) == ranks - 1
     for rank in left:
         assert (rank.last["event"], rank.last["steps"]) == ("done", wanted.last["steps"])
@@ -83,7 +79,7 @@ def test_a_part_that_nobody_has_ends_the_run_with_one_line(
             trainer.fit(NullReport())
         return str(error.value)
 
-    left = [text for text in threads.run(3, fit, fault_tolerant=True) if text is not None]
+    left = [text for text in turns.run(3, fit, fault_tolerant=True) if text is not None]
     assert len(left) == 3 - len(killed)
     for text in left:
         assert text.startswith("a rank was lost, and the others cannot continue: ")
@@ -107,7 +103,7 @@ def test_a_callback_that_was_interrupted_is_called_again() -> None:
         trainer_of(comm, callback).fit(NullReport())
         return callback.found
 
-    first, second, lost = threads.run(3, fit, fault_tolerant=True)
+    first, second, lost = turns.run(3, fit, fault_tolerant=True)
     assert (len(first), first, lost) == (6, second, None)
 
 
@@ -123,7 +119,7 @@ def test_a_trainer_goes_on_to_work_after_its_run() -> None:
                 return trainer.is_first, str(error.value)
             return trainer.is_first, trainer.predict(x)
 
-    left = [one for one in threads.run(4, fit, fault_tolerant=True, killed={0: 400}) if one]
+    left = [one for one in turns.run(4, fit, fault_tolerant=True, killed={0: 400}) if one]
     assert [is_first for is_first, _ in left] == [True, False, False]
     np.testing.assert_array_equal(left[0][1], left[1][1])
     assert isinstance(left[2][1], str)
@@ -141,7 +137,7 @@ def test_an_optimizer_of_the_user_and_a_trace_go_on(tmp_path: Path) -> None:
         done = Trainer(config, None, digits(), comm, optimizer=momentum).fit(NullReport())
         return int(done["steps"])
 
-    found = threads.run(3, fit, fault_tolerant=True, killed={1: 400})
+    found = turns.run(3, fit, fault_tolerant=True, killed={1: 400})
     assert found == [6, None, 6]
 
 
@@ -151,7 +147,7 @@ def test_the_next_rank_goes_on_with_the_log(tmp_path: Path) -> None:
     def fit(comm: Comm) -> None:
         trainer_of(comm, log=str(log), quiet=True).fit()
 
-    threads.run(3, fit, fault_tolerant=True, killed={0: 400})
+    turns.run(3, fit, fault_tolerant=True, killed={0: 400})
     whole = [json.loads(line) for line in log.read_text().splitlines()]
     but = "failed", "passes"  # a thread that is killed
     events = [event for event in whole if event["event"] not in but]

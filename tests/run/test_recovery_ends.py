@@ -7,6 +7,7 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from helpers import turns
 from helpers.runs import but_steps
 from helpers.training import recovered
 from helpers.training.acts import KillsAt, rank_of
@@ -32,7 +33,7 @@ def killed_at_step_5(options: dict[str, Any], rank: int = 2, ranks: int = 3) -> 
         assert isinstance(error.value, NothingLeftError)
         return f"{error.value.checkpoint}: {error.value}"
 
-    return threads.run(ranks, fit, fault_tolerant=True)
+    return turns.run(ranks, fit, fault_tolerant=True)
 
 
 def test_a_run_goes_back_to_the_newest_checkpoint(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_an_error_of_the_run_ends_spare_ranks_too() -> None:
             trainer.fit(NullReport())
         return "spare" if trainer.is_spare else "works"
 
-    assert threads.run(4, fit, fault_tolerant=True) == ["works", "works", "spare", None]
+    assert turns.run(4, fit, fault_tolerant=True) == ["works", "works", "spare", None]
 
 
 @pytest.mark.one_in(2)
@@ -116,7 +117,7 @@ def test_outside_of_fit_a_loss_is_raised(what: str, tmp_path: Path) -> None:
         assert trainer.comm.size == 2
         return steps
 
-    assert threads.run(3, fit, fault_tolerant=True) == [11, None, 11]
+    assert turns.run(3, fit, fault_tolerant=True) == [11, None, 11]
 
 
 def test_a_spare_rank_alone_goes_back_and_makes_the_epochs_that_were_asked_for(
@@ -166,7 +167,7 @@ def test_a_log_of_another_run_is_not_that_of_a_run_whose_first_rank_is_lost(tmp_
         trainer.fit()
 
     for dies in (False, True):
-        threads.run(3, fit, dies, fault_tolerant=True)
+        turns.run(3, fit, dies, fault_tolerant=True)
     lines = map(json.loads, (tmp_path / "log").read_text().splitlines())
     events = [event["event"] for event in but_steps(lines)]
     assert sorted(events[4:]) == ["done", "epoch", "epoch", "recovered", "start"]

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers import turns
 from helpers.datafiles import refused
 from helpers.training.acts import KillsAt
 from helpers.training.laws_checkpoints import Stopper, facts_of
@@ -16,7 +16,6 @@ from helpers.training.pipelined import digits
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
-from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.checkpoints.manifest import HEAD, MIDDLE, NAME, TAIL
 from nnmpi.io.files.outputs import LogMark, opened_log
 from nnmpi.io.output import Event, NullReport
@@ -51,7 +50,7 @@ def fitted(comm: Comm, folder: Path, *callbacks: object, **given: Any) -> Event:
 
 def run(folder: Path, *callbacks: object, ranks: int = 1, **given: Any) -> Event:
     quiet = {"quiet": True, **given}
-    return threads.run(ranks, lambda comm: fitted(comm, folder, *callbacks, **quiet))[0]
+    return turns.run(ranks, lambda comm: fitted(comm, folder, *callbacks, **quiet))[0]
 
 
 def steps_in(folder: Path) -> list[int]:
@@ -125,18 +124,11 @@ def test_the_best_one_is_kept(tmp_path: Path) -> None:
 def test_the_best_one_is_known_after_a_loss(tmp_path: Path) -> None:
     """And after a run that was suspended at the end of its best epoch."""
 
-    class Waits:
-        """Polls go on, until the checkpoint of the best epoch is there."""
-
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            if event["step"] > 5 and not steps_in(tmp_path):
-                time.sleep(0.3)
-
     def fit(comm: Comm) -> Event:
         how = {"keep_best": "test_loss", "keep": 9, "quiet": True, "elastic": True}
-        return fitted(comm, tmp_path, Breaks(), Waits(), KillsAt(1, 12), **how)
+        return fitted(comm, tmp_path, Breaks(), KillsAt(1, 12), **how)
 
-    left = threads.run(2, fit, fault_tolerant=True)
+    left = turns.run(2, fit, fault_tolerant=True)
     assert left[1] is None
     assert left[0]["event"] == "done"
     assert steps_in(tmp_path) == [5, 20]
@@ -209,7 +201,7 @@ def test_a_run_that_is_complete_goes_on_with_more_epochs_only(tmp_path: Path) ->
         trainer.close()
         return is_over, done
 
-    for is_over, done in threads.run(2, rank):
+    for is_over, done in turns.run(2, rank):
         assert is_over
         assert (done["event"], done["steps"]) == ("done", 30)
 
@@ -224,7 +216,7 @@ def test_a_second_fit_is_resumed_in_its_own_span(tmp_path: Path) -> None:
         assert trainer.fit()["steps"] == 30
         trainer.close()
 
-    threads.run(1, rank)
+    turns.run(1, rank)
 
 
 def test_a_damaged_checkpoint_is_passed_over(
@@ -280,7 +272,7 @@ def test_an_edited_manifest_is_passed_over(
             assert note.startswith(f"step-{newest:08d} is passed over: ")
             assert why in note
 
-    threads.run(2, rank)
+    turns.run(2, rank)
 
 
 def test_the_newest_checkpoint_is_named_if_all_are_of_another_run(tmp_path: Path) -> None:
@@ -309,7 +301,7 @@ def test_a_user_writes_a_checkpoint_at_any_time(tmp_path: Path) -> None:
         assert trainer.step == 2
         trainer.close()
 
-    threads.run(2, rank)
+    turns.run(2, rank)
 
 
 # ---- what is refused
@@ -350,7 +342,7 @@ def test_what_cannot_go_on_is_refused(
         Trainer(Config(**config), model, data, comm, loss=loss)
 
     with refused(*words):
-        threads.run(1, rank)
+        turns.run(1, rank)
 
 
 def test_other_data_and_callbacks_are_refused(suspended: Path) -> None:
@@ -358,9 +350,9 @@ def test_other_data_and_callbacks_are_refused(suspended: Path) -> None:
     few = digits()
     other = (few.train.x[:99], few.train.y[:99], few.test.x, few.test.y)
     with refused("the data set", "the samples would differ"):
-        threads.run(1, lambda comm: Trainer(config, model, other, comm))
+        turns.run(1, lambda comm: Trainer(config, model, other, comm))
     with refused("states of the callbacks Stopper", "this Trainer has none"):
-        threads.run(1, lambda comm: Trainer(config, model, few, comm))
+        turns.run(1, lambda comm: Trainer(config, model, few, comm))
 
 
 SMOOTHED = "CrossEntropyLoss(weight=None, ignore_index=-100, label_smoothing=0.1)"
@@ -392,5 +384,5 @@ def test_another_rate_mode_or_loss_is_a_warning(
         assert trainer.resumed is not None
         return trainer.resumed.lines
 
-    ((line,),) = threads.run(1, rank)
+    ((line,),) = turns.run(1, rank)
     assert line.startswith(words)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import turns
 from helpers.training import recovered
 from helpers.training.acts import KillsAt, rank_of
 from helpers.training.laws_checkpoints import Stopper
@@ -56,9 +57,9 @@ def test_a_spare_rank_knows_from_what_the_run_goes_on(tmp_path: Path) -> None:
         done = trainer.fit(NullReport())
         return done, stopper.state_dict()
 
-    for done, _ in threads.run(5, fit, 3, False, fault_tolerant=True):
+    for done, _ in turns.run(5, fit, 3, False, fault_tolerant=True):
         assert done["event"] == "suspended"
-    left = threads.run(5, fit, 0, True, fault_tolerant=True)
+    left = turns.run(5, fit, 0, True, fault_tolerant=True)
     assert left[1] is None
     assert len({str(one[1:]) for one in left if one}) == 1
     assert {(one[0]["event"], one[0]["steps"]) for one in left if one} == {("done", 6)}
@@ -69,7 +70,7 @@ def test_spare_ranks_wait_where_no_rank_can_be_lost(tmp_path: Path) -> None:
         with trainer_of(comm, **ELASTIC, checkpoint_dir=str(tmp_path)) as trainer:
             return trainer.is_spare, trainer.fit(NullReport())
 
-    found = threads.run(5, fit)
+    found = turns.run(5, fit)
     assert [is_spare for is_spare, _ in found] == [False] * 4 + [True]
     assert all(event == found[0][1] for _, event in found)
 
@@ -84,7 +85,7 @@ def test_a_spare_rank_hears_that_there_is_no_run_to_make(tmp_path: Path) -> None
                 trainer.fit(NullReport(), epochs=epochs)
         return str(trainer.fit(NullReport(), epochs=1)["event"])
 
-    assert threads.run(5, fit) == ["done"] * 5
+    assert turns.run(5, fit) == ["done"] * 5
 
 
 def test_the_run_ends_where_only_spare_ranks_are_left() -> None:
@@ -94,7 +95,7 @@ def test_the_run_ends_where_only_spare_ranks_are_left() -> None:
             trainer.fit(NullReport())
         return str(error.value)
 
-    *lost, told, last = threads.run(4, fit, fault_tolerant=True)
+    *lost, told, last = turns.run(4, fit, fault_tolerant=True)
     assert (lost, last) == ([None, None], None)
     assert "no remaining rank has a part of the model" in told
 
@@ -130,7 +131,7 @@ def test_the_error_of_a_run_is_that_of_all_ranks_that_are_left(spare: int, tmp_p
             trainer.fit(NullReport())
         return fails.calls
 
-    first, lost, *others = threads.run(4 + spare, fit, fault_tolerant=True)
+    first, lost, *others = turns.run(4 + spare, fit, fault_tolerant=True)
     assert (first, lost) == (2, None)
     assert others == ([2, 1] if not spare else [2, 2, 1])  # of tp 2 and dp 1, one is spare
 
@@ -150,4 +151,4 @@ def test_a_rank_that_is_left_alone_from_the_start_takes_another_layout() -> None
         with Trainer(config, comm=left) as trainer:
             return str(trainer.fit(NullReport())["event"])
 
-    assert threads.run(2, fit, fault_tolerant=True) == ["done", None]
+    assert turns.run(2, fit, fault_tolerant=True) == ["done", None]

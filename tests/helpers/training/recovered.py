@@ -6,12 +6,12 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pytest
+from helpers import turns
 from helpers.once import once
 from helpers.training.pipelined import BOUND, MLP, Heard, contents, digits, distance
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, RankLost
-from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.hub import Hub
 from nnmpi.io.output import Event
 from nnmpi.run.recovery.recovery import Recovery
@@ -133,7 +133,7 @@ def run_of(
 ) -> list[Left | None]:
     """The same of a run with any options."""
     how: dict[str, Any] = {"per_node": per_node, "fault_tolerant": True, "killed": killed}
-    return threads.run(ranks, trained, options, **how)
+    return turns.run(ranks, trained, options, **how)
 
 
 @once

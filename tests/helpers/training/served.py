@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from helpers import turns
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
@@ -33,7 +34,7 @@ def fit(comm: Comm, config: Config, *parts: Any) -> Ended:
 
 
 def run(ranks: int, **options: Any) -> list[Ended]:
-    return threads.run(ranks, fit, Config(**options))
+    return turns.run(ranks, fit, Config(**options))
 
 
 def check_ranks_agree(ended: list[Ended]) -> None:
@@ -71,15 +72,20 @@ class Noted(nn.Module):
 
 
 def run_paced(
-    ranks: int, slow: Callable[[int], int], fast: Callable[[int], int], **options: Any
+    ranks: int,
+    slow: Callable[[int], int],
+    fast: Callable[[int], int],
+    made: Callable[[int], int] = lambda c: 0,
+    **options: Any,
 ) -> tuple[list[Ended], Any]:
-    """Worker 0 computes its step c after all others have begun step slow(c), and they compute
-    theirs after it has begun step fast(c).
+    """Worker 0 computes its step c after all others have begun step slow(c) and the last server has
+    made made(c) updates; the others compute theirs after it has begun step fast(c).
 
     Also returns (c, the step of the fastest other worker a moment later), for each c.
     """
     config = Config(batch_size=40, epochs=2, lr=0.05, **options)
     begun, seen = [-1] * (ranks - max(config.servers, 1)), []
+    servers = list[Trainer]()  # the last one
 
     def note(rank: int, step: int) -> None:
         begun[rank] = step
@@ -87,6 +93,7 @@ def run_paced(
             wait(lambda: begun[0] >= fast(step))
         else:
             wait(lambda: min(begun[1:]) >= slow(step))
+            wait(lambda: made(step) == 0 or servers[0].optimizer.steps[0] >= made(step))
             time.sleep(0.02)  # time in which a worker that must wait would go on if it did not
             seen.append((step, max(begun[1:])))
 
@@ -97,6 +104,10 @@ def run_paced(
             time.sleep(1e-3)
 
     def rank(comm: Comm) -> Ended:
-        return fit(comm, config, lambda: Noted(lambda step: note(comm.rank, step)), clouds(240))
+        model = lambda: Noted(lambda step: note(comm.rank, step))  # noqa: E731
+        with Trainer(config, model, clouds(240), comm=comm) as trainer:
+            if comm.rank == ranks - 1:
+                servers.append(trainer)
+            return Ended(trainer.fit(NullReport()), trainer.model.state_dict())
 
     return threads.run(ranks, rank), seen

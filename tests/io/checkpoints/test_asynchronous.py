@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from helpers import turns
 from helpers.training.made_checkpoints import (
     about_run,
     made,
@@ -75,7 +76,7 @@ LONG = [pytest.param(calls, marks=pytest.mark.long) for calls in (20, 80, 160, 3
 @pytest.mark.parametrize("calls", [1, 110, *LONG])
 def test_a_rank_is_lost(victim: int, calls: int, tmp_path: Path) -> None:
     """While a checkpoint is written: those that are left find the one before, and write on."""
-    threads.run(3, written, tmp_path, [1])
+    turns.run(3, written, tmp_path, [1])
     told = [1]
 
     def rank(comm: Comm) -> int:
@@ -92,7 +93,7 @@ def test_a_rank_is_lost(victim: int, calls: int, tmp_path: Path) -> None:
         return found.step
 
     snapshots: list[Snapshot] = []
-    steps = threads.run(3, rank, fault_tolerant=True, killed={victim: calls})
+    steps = turns.run(3, rank, fault_tolerant=True, killed={victim: calls})
     assert steps.pop(victim) is None
     assert steps[0] == steps[1] >= max(told)
     assert wrong(snapshots) == ""

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import turns
 from helpers.training.served import (
     DIGITS,
     IRIS,
@@ -18,7 +19,6 @@ from helpers.training.served import (
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
-from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
 from nnmpi.nn.passes import current_pass
 from nnmpi.parallel.step.executor import StepState
@@ -88,8 +88,8 @@ class SometimesUsed(nn.Module):
 
 def test_a_layer_that_some_workers_do_not_use_is_summed_as_without_a_server() -> None:
     options = {"batch_size": 41, "dtype": "float64", "epochs": 2}
-    plain = threads.run(2, fit, Config(**options), SometimesUsed, clouds(240))
-    served = threads.run(4, fit, Config(**options, servers=2), SometimesUsed, clouds(240))
+    plain = turns.run(2, fit, Config(**options), SometimesUsed, clouds(240))
+    served = turns.run(4, fit, Config(**options, servers=2), SometimesUsed, clouds(240))
     check_ranks_agree(served)
     for name, array in plain[0].state.items():
         np.testing.assert_allclose(served[0].state[name], array, rtol=1e-12, atol=1e-14)
@@ -120,7 +120,9 @@ def test_ssp_lets_a_worker_be_as_many_steps_ahead_as_the_staleness_and_no_more(
 
 def test_asp_lets_a_fast_worker_make_the_pushes_of_a_slow_one() -> None:
     """Of the 12 pushes of an epoch, the slow worker makes the one that each worker has for sure."""
-    ended, seen = run_paced(3, lambda c: 10 + 11 * c, lambda c: c // 11, sync="asp")
+    ended, seen = run_paced(
+        3, lambda c: 10 + 11 * c, lambda c: c // 11, lambda c: 11 + 12 * c, sync="asp"
+    )
     assert seen == [(0, 10), (1, 21)]
     check_ranks_agree(ended)
     result = ended[0].result
@@ -160,7 +162,7 @@ def test_the_results_of_an_epoch_add_up_to_all_samples_on_all_ranks() -> None:
             found.append((sums[0], round(sums[1], 9), state, steps[-1].request))
         return found
 
-    first, *others = threads.run(5, rank)
+    first, *others = turns.run(5, rank)
     assert [(n, state, stop) for n, _, state, stop in first] == [
         (234, (6, 1, 0), False),
         (234, (12, 2, 0), False),
@@ -177,7 +179,7 @@ def test_workers_end_an_epoch_with_the_same_parameters_and_statistics(sync: str)
             pass
         return trainer.model.state_dict()
 
-    first, *others, _ = threads.run(4, rank)
+    first, *others, _ = turns.run(4, rank)
     for other in others:
         for name, array in first.items():
             if not name.endswith("num_batches_tracked"):

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import turns
 from helpers.training.laws_training import Lost, nothing_moves
 from helpers.training.laws_training import clouds as few
 from helpers.training.served import IRIS, Ended, check_ranks_agree, clouds, fit
@@ -12,7 +13,6 @@ from helpers.training.served import IRIS, Ended, check_ranks_agree, clouds, fit
 import nnmpi
 from nnmpi import Config, Trainer, nn, optim
 from nnmpi.comm import Comm
-from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
 from nnmpi.nn.models import mlp
 from nnmpi.parallel import strategies
@@ -43,7 +43,7 @@ def test_any_rank_may_stop_in_the_middle_of_an_epoch(sync: str, stopper: int) ->
         stops = Stops(trainer, 3 if comm.rank == stopper else 10**9)
         return Ended(trainer.fit(stops), trainer.model.state_dict())
 
-    ended = threads.run(4, rank)
+    ended = turns.run(4, rank)
     check_ranks_agree(ended)
     assert ended[0].result["event"] == "stopped"
     assert 0 < ended[0].result["steps"] < 30 or sync == "asp"
@@ -58,7 +58,7 @@ def test_divergence_ends_all_ranks_with_the_same_error(options: dict[str, Any]) 
             fit(comm, config)
         return str(caught.value)
 
-    assert all("the loss became" in text for text in threads.run(5, rank))
+    assert all("the loss became" in text for text in turns.run(5, rank))
 
 
 class Steep(nn.Module):
@@ -83,7 +83,7 @@ def test_updates_that_are_not_finite_are_skipped_and_counted(sync: str, skipped:
             np.testing.assert_array_equal(ended.state[name], array)
         return ended, ended.result["skipped_steps"]
 
-    found = threads.run(4, rank)
+    found = turns.run(4, rank)
     check_ranks_agree([ended for ended, _ in found])
     assert [n for _, n in found] == [skipped] * 4
 
@@ -96,7 +96,7 @@ def test_a_loss_that_is_not_finite_changes_nothing_even_if_its_gradient_is(
         trainer = Trainer(Config(batch_size=40, servers=1, **options), Lost, few(), comm)
         nothing_moves(trainer)
 
-    threads.run(3, rank)
+    turns.run(3, rank)
 
 
 def test_after_a_run_an_optimizer_updates_the_whole_model_on_every_rank() -> None:
@@ -112,7 +112,7 @@ def test_after_a_run_an_optimizer_updates_the_whole_model_on_every_rank() -> Non
         for name, array in trainer.model.state_dict().items():
             np.testing.assert_allclose(array, before[name] - 0.5, rtol=0, atol=1e-6)
 
-    threads.run(3, rank)
+    turns.run(3, rank)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from helpers import turns
 from helpers.datafiles import refused
 from helpers.training.served import (
     Noted,
@@ -14,7 +15,6 @@ import nnmpi
 from nnmpi import Config, nn
 from nnmpi.autograd.recording import recording
 from nnmpi.comm import Comm
-from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.server.exchange import Totals
 from nnmpi.parallel.server.server import ClockTable
 
@@ -30,7 +30,7 @@ def test_a_batch_of_which_a_worker_has_no_samples_counts_as_its_step() -> None:
     def rank(comm: Comm) -> None:
         fit(comm, config, lambda: Noted(begun[comm.rank].add), clouds(5))
 
-    threads.run(3, rank)
+    turns.run(3, rank)
     _, some, every = sorted(begun, key=len)
     assert every >= {0, 1, 2, 3, 4}
     assert some >= {0, 1, 3, 4}
@@ -88,5 +88,5 @@ def test_a_worker_with_one_sample_is_refused_before_the_first_step(
         with refused(*words):
             fit(comm, config, lambda: Watched(*normed().children()), clouds(240))
 
-    threads.run(3 + servers, rank)
+    turns.run(3 + servers, rank)
     assert not begun
