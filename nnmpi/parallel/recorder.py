@@ -66,11 +66,6 @@ current_recorder: ContextVar[Recorder] = ContextVar("nnmpi_recorder", default=NO
 threads."""
 
 
-go_on: ContextVar[Callable[[str], bool]] = ContextVar("nnmpi_go_on", default=lambda path: False)
-"""A function that runs the operations of the current step or evaluation until the next unit of the
-running pass, which reads the parameter with the given path; returns False if no pass is running."""
-
-
 class Timed:
     """A context that adds an event to a recorder at its end, unless an exception leaves it."""
 

@@ -436,7 +436,8 @@ def executor_of(
     """
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
     channels = channels or Channels(part.boundaries, part.stages, layout.axis["pp"], spec.task.on)
-    ports = Ports.of(spec.task, part, channels, batch_stats, stage_units(a, rank, spec.parameters))
+    units = stage_units(a, rank, spec.parameters)
+    ports = Ports.of(spec.task, part, channels, batch_stats, units, sync.units)
     has_values = spec.task.on is not META
     checked_steps = (math.inf if spec.twin else CHECKED_STEPS) if has_values else 0
     lists = Lists(partial(step_ops, a, rank), partial(evaluation_ops, a, rank), checked_steps)

@@ -256,7 +256,7 @@ class PolledSync(GradientSync):
     when it is polled during a step, it also makes progress with the exchanges between replicas."""
 
     def __init__(self, sync: GradientSync, poll: Callable[[], None]) -> None:
-        self._sync, self._poll = sync, poll
+        self._sync, self._poll, self.units = sync, poll, sync.units
         self.ops, self.begin, self.note = sync.ops, sync.begin, sync.note  # type: ignore
 
     def poll(self) -> None:

@@ -57,7 +57,7 @@ class SlowSync(GradientSync):
     it sleeps before it waits for sums, in proportion to the time that the rank has computed."""
 
     def __init__(self, sync: GradientSync, clock: Clock, delay: Delay) -> None:
-        self._sync, self._clock, self._delay = sync, clock, delay
+        self._sync, self._clock, self._delay, self.units = sync, clock, delay, sync.units
         self.note, self.poll = clock(sync.note), clock(sync.poll)  # type: ignore
         self.ops = {kind: clock(do) for kind, do in sync.ops.items()}
         if Kind.FINISH in self.ops:

@@ -50,16 +50,14 @@ class BucketSums(GradientSync):
         at_end: Mapping[Kind, Callable[[], None]],
         recorder: Recorder = NO_RECORDER,
     ) -> None:
-        self._store, self._waiting = store, recorder.waits("sums")
+        self._store, self._waiting, self.units = store, recorder.waits("sums"), store.units
         members = store.buckets.members
         self._members = [[store.parameters[i] for i in inside] for inside in members]
         self._works = dict[Op, Transfer]()
         self.ops = {
-            Kind.OPEN: self._open,
             Kind.SUM: self._sum,
             Kind.FINISH: self._finish,
-            Kind.GATHER: self._gather,
-            Kind.WAIT: self._wait,
+            **{kind: partial(_on_bucket, act) for kind, act in store.on_bucket.items()},
             **{kind: partial(_without_op, act) for kind, act in at_end.items()},
         }
 
@@ -75,9 +73,6 @@ class BucketSums(GradientSync):
             work.poll()
             break
         self._store.poll()
-
-    def _open(self, op: Op) -> None:
-        self._store.open(op.at)
 
     def _sum(self, op: Op) -> None:
         fill_unused(self._members[op.at])
@@ -97,11 +92,9 @@ class BucketSums(GradientSync):
                 work.wait()
         self._store.finish(op.at)
 
-    def _gather(self, op: Op) -> None:
-        self._store.gather(op.at)
 
-    def _wait(self, op: Op) -> None:
-        self._store.wait_for(op.at)
+def _on_bucket(act: Callable[[int], object], op: Op) -> None:
+    act(op.at)
 
 
 def _without_op(act: Callable[[], None], op: Op) -> None:

@@ -19,7 +19,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.step.buffers import Received
 from nnmpi.parallel.step.exchanges import Notes, plain_exchanges, same_bits
-from nnmpi.parallel.step.ports import ENDED, PassState, Stage, TapePass, nothing
+from nnmpi.parallel.step.ports import ENDED, PassState, Stage, TapePass
 from nnmpi.parallel.step.replay import RunnablePass, seeds_of
 
 
@@ -88,7 +88,7 @@ class Compared:
     ) -> None:
         self.root, self._by_tape, self._replay = by_tape.root, by_tape, replay
         self._received, self._notes, self._ended = received(state), notes, ended
-        self._state, self._stage, self._same = state, stage, True
+        self._stage, self._same = stage, True
 
     def backward(self, seed: Array) -> Generator[None, None, None]:
         """Runs the backward pass twice: each unit (usually a layer) first by autograd, then by the
@@ -107,10 +107,8 @@ class Compared:
             with self._notes.recalling():
                 return next(replayed, ENDED) is not ENDED
 
-        self._state.at_next_unit = follow
-        with self._notes.noting():
+        with self._stage.beside(follow), self._notes.noting():
             yield from self._by_tape.first_half(seed)
-        self._state.at_next_unit = nothing
         while follow():
             pass
         self._compare_inputs()

@@ -42,6 +42,7 @@ from nnmpi.parallel.step.ports import (
 from nnmpi.parallel.step.scaling import ScaledLossSink
 from nnmpi.parallel.step_list.op import MESSAGES, Kind, Op
 from nnmpi.parallel.step_list.runs import StageUnits
+from nnmpi.parallel.stores.unit_values import UnitValues
 from nnmpi.parallel.wire import Transfer, Wire, wire_of
 
 POLL_SECONDS = 5e-4
@@ -308,6 +309,7 @@ class Ports(NamedTuple):
         channels: Channels,
         stats: BatchStats,
         units: Mapping[int, StageUnits],
+        values: UnitValues | None,
     ) -> Self:
         samples, scaler, objective = Samples(task.on), task.scaler, task.objective
         loss = ScaledLossSink(objective, scaler) if scaler else LossSink(objective)
@@ -318,6 +320,7 @@ class Ports(NamedTuple):
                 channels.outlets.get(s, loss),
                 frozenset(module.parameters()),
                 *units[s],
+                values=values,
             )
             for s, module in part.stages.items()
         }

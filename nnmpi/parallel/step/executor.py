@@ -37,7 +37,7 @@ from nnmpi.data import StepBatch
 from nnmpi.data.inputs import each, parts
 from nnmpi.nn.passes import Pass, ReplayStats
 from nnmpi.nn.recompute import CHECKED_STEPS
-from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder, go_on
+from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import (
@@ -52,16 +52,19 @@ from nnmpi.parallel.step.ports import (
 )
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.step_list.op import ADDS, FORWARD, PASSES, Kind, Op
+from nnmpi.parallel.stores.unit_values import AskingUnit, Calls, UnitValues, asking_units
 
 
 class GradientSync:
     """The base class of objects that carry out a step's operations on buckets of gradients, such as
     their sums over ranks; this class carries out none, and its methods do nothing.
 
-    ops   a dict: kind of operation -> the function that carries out an operation of this kind
+    ops    a dict: kind of operation -> the function that carries out an operation of this kind
+    units  answers units that ask for their parameter values, if these take turns in memory (ZeRO 3)
     """
 
     ops: Mapping[Kind, Do] = {}
+    units: UnitValues | None = None
 
     def begin(self, step: int) -> None:
         """Prepares for the operations of step number `step`, at whose start no parameter has a
@@ -146,6 +149,8 @@ class StepPlan(NamedTuple):
     forward and backward passes that follow from the operations.
 
     calls           (function, operation) for each operation, in order
+    units           with ZeRO 3: the passes of units, with the operations on values that they ask
+                    for, which `calls` leaves out
     first_backward  a dict: stage -> the micro-batch whose backward pass comes first
     apart           True if the gradients of each backward pass have memory of their own: they are
                     scattered among ranks (ZeRO 2 and 3), or summed slice by slice
@@ -155,7 +160,8 @@ class StepPlan(NamedTuple):
                     backward pass is not, at any time
     """
 
-    calls: list[tuple[Do, Op]]  # each operation, and the function that carries it out
+    calls: Calls  # each operation, and the function that carries it out
+    units: Sequence[AskingUnit]
     first_backward: dict[int, int]  # by stage: the micro-batch of its first backward pass
     apart: bool  # each backward pass of a stage has gradients of its own
     recomputed: set[tuple[int, int]]  # (stage, micro-batch)
@@ -164,8 +170,9 @@ class StepPlan(NamedTuple):
 
     @classmethod
     def of(
-        cls, ops: Sequence[Op], do: Mapping[Kind, Do], stages: Mapping[int, Stage]
+        cls, calls: Calls, units: Sequence[AskingUnit], stages: Mapping[int, Stage]
     ) -> "StepPlan":
+        ops = [op for _, op in calls]
         # one operation stands for each pass of a stage: that of its first unit
         passes = [op for op in ops if op.stage in stages and op.at == stages[op.stage].units[0]]
         backward = [op for op in passes if op.kind in (Kind.B, Kind.W)]
@@ -176,7 +183,8 @@ class StepPlan(NamedTuple):
             flying[op.stage] += (op.kind is begins) - (op.kind in (Kind.B, Kind.W))
             most[op.stage] = max(most[op.stage], flying[op.stage])
         return cls(
-            [(do[op.kind], op) for op in ops],
+            calls,
+            units,
             {op.stage: op.micro for op in reversed(backward)},
             any(op.kind in (Kind.OPEN, Kind.PUSH) for op in ops),
             recomputed,
@@ -223,8 +231,6 @@ class Executor:
     passes    runs the forward passes of stages; None: by autograd
     """
 
-    _calls: Iterator[tuple[Do, Op]]  # what is left of the list that is carried out
-
     def __init__(
         self,
         ports: Ports,
@@ -241,9 +247,8 @@ class Executor:
         self._stages, self._channels, self.loss, self._batch_stats = ports
         self._ports = [p for stage in self._stages.values() for p in (stage.source, stage.sink)]
         self._sync, self._request, self._recorder = sync, request, recorder
-        self._plan, self._states = StepPlan.of([], {}, {}), dict[tuple[int, int], PassState]()
+        self._plan, self._states = StepPlan.of([], [], {}), dict[tuple[int, int], PassState]()
         self._running = dict[tuple[int, int], Iterator[None]]()
-        self._inside: Op | None = None  # the operation of the pass that is under way
         self._progress = self._poll if self._channels.is_needed else sync.poll
         passes_of_stages = {
             Kind.F: self._forward,
@@ -261,12 +266,12 @@ class Executor:
         }
         do |= {kind: partial(hook, do[kind]) for kind, hook in op_hooks}
         self._do = {kind: recorder.recorded(kind.value, f) for kind, f in do.items()}
-        self._plan_of = cache(lambda m: StepPlan.of(lists.step(m), self._do, self._stages))
         # without the recorder: evaluations are not recorded
-        do_evaluation: dict[Kind, Do] = {**do, Kind.F: partial(self._pass, self._evaluate)}
-        self._evaluation_of = cache(
-            lambda m: [(do_evaluation[op.kind], op) for op in lists.evaluation(m)]
+        of_evaluation: dict[Kind, Do] = {**do, Kind.F: partial(self._pass, self._evaluate)}
+        self._plan_of = cache(
+            lambda m: StepPlan.of(*self._calls_of(lists.step(m), self._do), self._stages)
         )
+        self._evaluation_of = cache(lambda m: self._calls_of(lists.evaluation(m), of_evaluation))
 
     def steps(
         self, loads: Iterable[StepBatch], start: StepState, batches: int
@@ -288,7 +293,7 @@ class Executor:
         self.begin(load)
         self._recorder.begin(state.step)
         self._sync.begin(state.step)
-        self._carry_out(self._plan.calls, self._progress)
+        self._carry_out(self._plan.calls, self._plan.units)
         return StepResult(state.next(batches), len(load.rows), load.divisor, *self._outcome)
 
     def begin(self, load: StepBatch) -> None:
@@ -315,7 +320,7 @@ class Executor:
                 if op.kind is Kind.APPLY:
                     return
 
-        self._carry_out(calls(), self._progress)
+        self._carry_out(calls())
         return self._outcome
 
     @no_grad()
@@ -331,21 +336,30 @@ class Executor:
         with closing(loads):
             for load in loads:
                 self.begin(load)
-                calls = self._evaluation_of(len(load.micro))
-                self._carry_out(calls, self._progress)
+                self._carry_out(*self._evaluation_of(len(load.micro)))
                 self._channels.sends.finish()  # else a fast stage runs ahead of a slow one
 
-    def _carry_out(self, calls: Iterable[tuple[Do, Op]], poll: Callable[[], None]) -> None:
-        tokens = progress_hook.set(poll), current_recorder.set(self._recorder)
-        go_on_before, self._calls = go_on.set(self._go_on), iter(calls)
+    def _calls_of(
+        self, ops: Sequence[Op], do: Mapping[Kind, Do]
+    ) -> tuple[Calls, Sequence[AskingUnit]]:
+        """Returns the operations of a list, each with the function in `do` that carries it out;
+        and, with ZeRO 3, the units that ask for values, whose operations are then left out."""
+        units = self._sync.units
+        if units is None:
+            return [(do[op.kind], op) for op in ops], ()
+        asking = {kind: partial(units.carry_out, do[kind]) for kind in PASSES}
+        return asking_units([(asking.get(op.kind) or do[op.kind], op) for op in ops])
+
+    def _carry_out(self, calls: Iterable[tuple[Do, Op]], units: Sequence[AskingUnit] = ()) -> None:
+        if self._sync.units is not None:
+            self._sync.units.begin(units)
+        tokens = progress_hook.set(self._progress), current_recorder.set(self._recorder)
         try:
-            for do, op in self._calls:
+            for do, op in calls:
                 do(op)
         finally:
-            self._inside = None
             progress_hook.reset(tokens[0])
             current_recorder.reset(tokens[1])
-            go_on.reset(go_on_before)
 
     def _poll(self) -> None:
         self._channels.poll()
@@ -353,16 +367,11 @@ class Executor:
 
     def _pass(self, begin: BeginPass, op: Op) -> None:
         """Carries out one unit (usually a layer) of a stage's forward or backward pass; if the pass
-        cannot stop between units, the following units too. `begin` starts a pass: it returns a
-        generator that stops between units."""
-        if self._inside is not None:  # the list has gone on within the pass
-            self._inside = op
-            return
+        cannot stop between units, the first one carries out all. `begin` starts a pass: it returns
+        a generator that stops between units."""
         where = op.stage, op.micro
         running = self._running.pop(where, None) or begin(op)
-        self._inside = op
-        is_over = next(running, ENDED) is ENDED
-        last, self._inside = self._is_last(self._inside), None
+        is_over, last = next(running, ENDED) is ENDED, self._is_last(op)
         if is_over is not last and (last or op.kind in ADDS):
             raise RuntimeError(f"{op}: the pass has not stopped where the list says")
         if not last:
@@ -372,38 +381,6 @@ class Executor:
         """Returns True if the unit (usually a layer) of this operation is the last one of a stage's
         forward or backward pass."""
         return op.at == self._stages[op.stage].units[-1 if op.kind in FORWARD else 0]
-
-    def _go_on(self, path: str) -> bool:
-        """Called when the running pass reads the parameter `path`, which is not in memory (ZeRO 3):
-        carries out the next operations of the list, among them the gather of the next unit's
-        parameters, up to that unit. Returns False if no pass is running.
-
-        Raises ValueError in a backward pass that computes gradients of parameters, since all
-        gradients of a unit (usually a layer) must be final before the operations after it; and in
-        the last unit of a pass, since no unit follows.
-        """
-        op = self._inside
-        if op is None:
-            return False
-        if op.kind in ADDS:
-            raise ValueError(
-                f"{path} is read in the backward pass of other layers, for which zero 3 has not "
-                "gathered it: let a function that runs again (checkpoint, --recompute) use the "
-                "parameters that it has used first, or use --zero 2"
-            )
-        if self._is_last(op):
-            raise ValueError(
-                f"{path}, or a parameter that was read before it, is read out of the order in "
-                "which layers used them when the model was recorded, and zero 3 gathers them in "
-                "this order: read each one in the same layers of every pass, or use --zero 2"
-            )
-        if (state := self._states.get((op.stage, op.micro))) is not None:  # no evaluation
-            state.at_next_unit()
-        for do, following in self._calls:
-            do(following)
-            if following.kind in PASSES:
-                break
-        return True
 
     def _forward(self, op: Op) -> Generator[None, None, None]:
         stage, stats = self._stages[op.stage], self._batch_stats

@@ -17,6 +17,7 @@ Rules:
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -37,6 +38,7 @@ from nnmpi.nn.recompute import DIFFERS, digest
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.outputs import Outputs
+from nnmpi.parallel.stores.unit_values import UnitValues
 
 Tensors: TypeAlias = Structure[Tensor]
 """The input of a stage: a tensor, or a tuple or dict of tensors (see `nnmpi.data.inputs`)."""
@@ -247,8 +249,8 @@ class Stage(NamedTuple):
     A pass of the stage stops between its units (parts, usually layers): a backward pass as soon as
     the gradients of a unit are final, a forward pass before it reads parameters of the next unit.
     But `forward` of a module cannot stop, so with autograd the whole forward pass runs as if it
-    were the first unit. When it reads parameters of a further unit, the step's operations up to
-    that unit, such as the gather of these parameters, are carried out within the read.
+    were the first unit. When it reads parameters of a further unit, that unit asks for their values
+    (ZeRO 3).
 
     parameters   the parameters of the module
     units        the numbers of its units in the list of a step's operations
@@ -256,6 +258,7 @@ class Stage(NamedTuple):
     absent       for each unit, the parameters that may not be in memory while it runs (ZeRO 3)
     unrepeated   for each unit, those of `absent` that may not be in memory in its backward pass
                  either
+    values       answers units that ask for values, if these take turns in memory (ZeRO 3)
     """
 
     module: Module
@@ -266,6 +269,12 @@ class Stage(NamedTuple):
     of_units: Sequence[frozenset[Parameter]] = (frozenset(),)
     absent: Sequence[frozenset[Parameter]] = ()
     unrepeated: Sequence[frozenset[Parameter]] = ()
+    values: UnitValues | None = None
+
+    def beside(self, follow: Callable[[], object]) -> AbstractContextManager[None]:
+        """Returns a context for a pass that cannot stop between units: before a further unit asks
+        for its values, follow() replays the one before, whose values are still in memory."""
+        return nullcontext() if self.values is None else self.values.telling(follow)
 
 
 def run_stage(stage: Stage, state: "PassState", micro: int, current: Pass) -> Tensor:
@@ -416,24 +425,15 @@ class BackwardKind(NamedTuple):
     in_flight: int
 
 
-def nothing() -> object:
-    """Does nothing; the default of `PassState.at_next_unit`."""
-
-
 class PassState:
     """The state of a micro-batch in a stage between its forward and its backward pass: `input`,
     `stats` (which sums BatchNorm statistics over ranks), `kind` (facts about the backward pass),
-    and `run`, the StagePass that runs the backward pass.
+    and `run`, the StagePass that runs the backward pass."""
 
-    at_next_unit   called when a forward pass by autograd begins its next unit (usually a layer),
-                   while the parameters of the previous unit are still in memory
-    """
-
-    __slots__ = ("_digest", "at_next_unit", "input", "kind", "run", "stats")
+    __slots__ = ("_digest", "input", "kind", "run", "stats")
 
     def __init__(self, x: Tensors, stats: BatchStats, kind: BackwardKind | None) -> None:
         self.input, self.stats, self.kind, self._digest = x, stats, kind, list[int]()
-        self.at_next_unit: Callable[[], object] = nothing
         self.run: StagePass  # after the forward pass
 
     def release(self) -> None:

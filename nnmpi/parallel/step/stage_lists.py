@@ -10,6 +10,7 @@ Replay     runs a list for one micro-batch; each micro-batch in flight has one, 
 """
 
 from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, cast
 
 from nnmpi import addons
@@ -60,7 +61,6 @@ from nnmpi.parallel.step.ports import (
     by_tape,
     call,
     joined,
-    nothing,
     run_stage,
 )
 from nnmpi.parallel.step.replay import Memory, NotedPass, PlannedPass, ReplayedPass
@@ -268,16 +268,16 @@ class StageLists:
         values that other ranks have for BatchNorm is known. Each later pass also runs as a replay
         of the recording, and the results are compared."""
         notes, beside = Notes(), None
+        following: AbstractContextManager[None] = nullcontext()
         noted = NotedStats(micro.state.stats, notes)
         if (planned := self._lists.get(key)) is not None:
             replay, stats = planned.replay(self.memory), RecalledStats(noted, notes)
             forward = replay.forward(micro.arrays, micro.current.step, stats)
             beside = ForwardBeside(replay, forward, self._buffers(), notes)
-            micro.state.at_next_unit = beside.follow
+            following = self._stage.beside(beside.follow)
         current = micro.current._replace(batch_stats=noted)
-        with notes.noting():
+        with following, notes.noting():
             root = run_stage(self._stage, micro.state, micro.number, current)
-        micro.state.at_next_unit = nothing
         on_tape = TapePass(self._stage, micro.state, root)
         if key not in self._lists:
             self._lists[key] = self._recorded(micro, [moments.n for moments in noted.moments_of])

@@ -41,6 +41,7 @@ FORWARD = frozenset((Kind.F, Kind.RECOMPUTE))
 ADDS = frozenset((Kind.B, Kind.W))
 """The passes that add to gradients of parameters."""
 
+VALUES = frozenset((Kind.GATHER, Kind.WAIT))
 RECEIVES = frozenset((Kind.RECV_F, Kind.RECV_B))
 SENDS = frozenset((Kind.SEND_F, Kind.SEND_B))
 MESSAGES = RECEIVES | SENDS

@@ -22,7 +22,7 @@ class GatheredValues:
     """Keeps the values of all parameters of this rank in the flat array `flat`. After an update,
     the values in a bucket are complete when its all-gather is."""
 
-    rotates, slot_bytes = False, 0
+    rotates, slot_bytes, units = False, 0, None
 
     def __init__(self, store: LocalStore, gathers: Wire) -> None:
         self._buckets, self._gathers = store.buckets, gathers
@@ -58,9 +58,9 @@ class GatheredValues:
     def updated(self) -> None:
         """Starts to gather all buckets, after each rank has updated the values in its shards."""
         for b in range(len(self._buckets.all)):
-            self.gather_bucket(b)
+            self.gather(b)
 
-    def gather_bucket(self, b: int) -> None:
+    def gather(self, b: int) -> None:
         """Starts to gather the values of bucket b, or queues the gather. Every rank must have
         updated its shard of the bucket before."""
         comm = self._buckets.all[b].comm

@@ -12,6 +12,8 @@ list. A bucket always has the same slot, so that recorded passes can write to fi
 the order of additions is that of the list, the same layout always gives the same bits.
 """
 
+from collections.abc import Callable
+
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
@@ -19,6 +21,7 @@ from nnmpi.nn.store import Shard
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.gradients import gradient_slots
+from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import Transfer, wire_of
@@ -32,6 +35,7 @@ class WholeGradients:
 
     def __init__(self, store: LocalStore) -> None:
         self._buckets, self._wire = store.buckets, wire_of(store.dp, store.on)
+        self.on_bucket = dict[Kind, Callable[[int], None]]()
         self.flat = store.on.xp.zeros(store.length, store.dtype)
         self._memories = store.views(self.flat)
 
@@ -59,10 +63,6 @@ class WholeGradients:
         if comm is self._wire and algorithm in REDUCE_SCATTERS:
             return comm.start_reduce_scatter(self.flat[start:stop], algorithm)
         return comm.start(self.flat[start:stop], algorithm)
-
-    def open(self, b: int) -> None:
-        """Does nothing before a backward pass writes gradients of bucket b, since each bucket has
-        its own memory."""
 
     def fixed_gradient(self, i: int) -> Array:
         """Returns the array to which backward passes on this rank write the gradient of parameter
@@ -92,6 +92,7 @@ class GradientSlots:
     def __init__(self, store: LocalStore) -> None:
         self._parameters, self._buckets = store.parameters, store.buckets
         self._wire, self._on = wire_of(store.dp, store.on), store.on
+        self.on_bucket = {Kind.OPEN: self.open}
         self.flat = store.on.xp.zeros(store.shards[-1].packed.stop, types_of(store.dtype).sums)
         self._shards = [self.flat[shard.packed] for shard in store.shards]
         lengths = [stop - start for start, stop, _ in self._buckets.all]

@@ -6,7 +6,7 @@ such as the loss (`arrangement/flat_buffer.py`); or there are none, and scalars 
 separately.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -24,7 +24,9 @@ from nnmpi.optim import Optimizer
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, FlatSlice, scalar_count
+from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
+from nnmpi.parallel.stores.unit_values import UnitValues
 from nnmpi.parallel.wire import Transfer
 
 
@@ -68,10 +70,15 @@ class LocalStore(FlatStore):
                 which the optimizer updates; None if it updates the parameters themselves
     factor      the number that gradients are multiplied by when the update reads them: 1 / loss
                 scale, times clipping; 1 without masters; an array if the device computes it
+    on_bucket   the operations of a step that only this kind of store has, such as gathers of values
+                (ZeRO), as a dict: kind of operation -> function of the bucket
+    units       answers units that ask for their values, if these take turns in memory (ZeRO 3)
     """
 
     masters: Array | None = None
     factor: float | Array = 1.0
+    on_bucket: Mapping[Kind, Callable[[int], object]] = {}
+    units: UnitValues | None = None
 
     def __init__(self, spec: StoreSpec) -> None:
         self.arrangement, self.rank = spec.arrangement, spec.rank
@@ -205,10 +212,6 @@ class LocalStore(FlatStore):
             p.has_grad = False
         self.factor = 1.0 if self.scaler is None else 1.0 / self.scaler.current.scale
 
-    def open(self, b: int) -> None:
-        """Prepares the memory for the gradients of bucket b, which a backward pass will write. Does
-        nothing here, since each bucket has its own memory; stores whose buckets share memory do."""
-
     def start(self, b: int) -> Transfer | None:
         """Starts to sum the gradients of bucket b over its ranks, in place; returns None if there
         is only one rank."""
@@ -220,13 +223,6 @@ class LocalStore(FlatStore):
     def finish(self, b: int) -> None:
         """Moves the sum of bucket b, which is complete, to where it is kept. Does nothing here,
         since the sum is written in place; stores whose buckets share memory do."""
-
-    def gather(self, b: int) -> None:
-        """Starts to gather the values of bucket b after an update, in ZeRO, where each rank updates
-        a shard of it. Does nothing here."""
-
-    def wait_for(self, b: int) -> None:
-        """Waits until the values of bucket b have been gathered, in ZeRO. Does nothing here."""
 
     def poll(self) -> None:
         """Progresses the messages that this store has started, without blocking. Does nothing

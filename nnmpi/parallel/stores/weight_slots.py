@@ -6,19 +6,19 @@ slot, and when the values must be complete. A bucket always uses the same slot, 
 backward function keeps is valid whenever the bucket is in its slot.
 
 A forward pass through modules cannot stop between units (usually layers). When it reads a bucket
-that is not in memory, it first carries out the operations up to the next unit (`go_on`), within the
-pass. Outside of a step a bucket is gathered when it is read: within the contexts `reading` and
-`gathered` of the store, which all ranks enter, and when the store is closed. There all ranks have
-to read the same values in the same order.
+that is not in memory, its next unit begins (`unit_values.py`). Outside of a step a bucket is
+gathered when it is read: within the contexts `reading` and `gathered` of the store, which all ranks
+enter, and when the store is closed. There all ranks have to read the same values in the same order.
 """
 
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.store import Shard
-from nnmpi.parallel.recorder import go_on, waiting
+from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.values import value_slots
 from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.stores.unit_values import UnitValues
 from nnmpi.parallel.wire import Transfer, Wire
 
 
@@ -49,6 +49,7 @@ class WeightSlots:
         self._values = [views[b][i] for i, b in enumerate(self._of)]
         self._arriving = dict[int, Transfer]()  # by bucket, the newest last
         self._there = dict[int, int]()  # by slot: the bucket in it
+        self.units = UnitValues()
 
     def shard_view(self, shard: Shard) -> Array:
         """Returns a view of the parameter values in `shard`, one of the slices that this rank
@@ -56,12 +57,11 @@ class WeightSlots:
         return self.flat[shard.packed]
 
     def value(self, i: int) -> Array:
-        """Returns the values of parameter i. If its bucket is not in memory, this carries out the
-        next operations of the step's list until it is, or gathers the bucket if no list is
-        running."""
+        """Returns the values of parameter i. If its bucket is not in memory, the next unit of the
+        pass under way begins, which asks for its values; without a pass the bucket is gathered."""
         b = self._of[i]
         while self._there.get(self._slots[b]) != b:
-            if not go_on.get()(self._parameters[i].place.path):
+            if not self.units.next_unit(self._parameters[i].place.path):
                 self.wait_for(b)
         return self._values[i]
 
@@ -75,7 +75,7 @@ class WeightSlots:
         assert self._there.get(self._slots[self._of[i]]) == self._of[i]
         return self._values[i]
 
-    def gather_bucket(self, b: int) -> None:
+    def gather(self, b: int) -> None:
         """Starts to gather bucket b into the memory that it shares in turn with other buckets.
         Every rank must have updated its shard of the bucket before."""
         self._there.pop(self._slots[b], None)
@@ -90,7 +90,7 @@ class WeightSlots:
             return
         if b not in self._arriving:
             self.wait()
-            self.gather_bucket(b)
+            self.gather(b)
         with waiting("gather"):
             self._arriving.pop(b).wait()
         self._there[self._slots[b]] = b

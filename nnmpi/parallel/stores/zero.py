@@ -29,6 +29,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, Shard, stores_of
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.layout import duplicate
+from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.stores.gathered_values import GatheredValues
 from nnmpi.parallel.stores.gradient_slots import GradientSlots, WholeGradients
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
@@ -69,7 +70,9 @@ class ZeroStore(LocalStore):
         self._readable = self.shards
         self.gathers = duplicate(self.dp)
         self._values = self._values_of(self, wire_of(self.gathers, self.on))
-        self._gradients = self._gradients_of(self)
+        self._gradients, self.units = self._gradients_of(self), self._values.units
+        gathers = {Kind.GATHER: self._values.gather, Kind.WAIT: self._values.wait_for}
+        self.on_bucket = {**gathers, **self._gradients.on_bucket}
         self.flat, self.flat_grad = self._values.flat, self._gradients.flat
         self.rotates = self._values.rotates
         self.is_shared = self.rotates or self._gradients.has_slots
@@ -179,20 +182,11 @@ class ZeroStore(LocalStore):
     def fixed_gradient(self, i: int) -> Array:
         return self._gradients.fixed_gradient(i)
 
-    def open(self, b: int) -> None:
-        self._gradients.open(b)
-
     def start(self, b: int) -> Transfer | None:
         return self._gradients.start(b)
 
     def finish(self, b: int) -> None:
         self._gradients.finish(b)
-
-    def gather(self, b: int) -> None:
-        self._values.gather_bucket(b)
-
-    def wait_for(self, b: int) -> None:
-        self._values.wait_for(b)
 
     def poll(self) -> None:
         self._values.poll()

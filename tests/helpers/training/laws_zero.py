@@ -5,7 +5,7 @@ That every stage trains as one rank is in the table of conformance.
 
 import copy
 from collections.abc import Callable
-from itertools import product
+from itertools import count, product
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self
 from nnmpi.io.output import Event, NullReport
 from nnmpi.nn.state import assign
+from nnmpi.utils.checkpoint import checkpoint
 
 STAGES = (1, 2, 3)
 LAYOUTS: dict[int, Options] = {4: {"dp": 2, "pp": 2}, 8: {"dp": 4, "pp": 2}}
@@ -139,6 +140,32 @@ def reading_another_layer_is_refused(comm: Comm) -> None:
             ):
                 next(step)
         trainer.close()
+
+
+class ReadAgain(Read):
+    """Reads a layer when its last one runs again, in the backward pass."""
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        runs = count()
+
+        def last(x: nnmpi.Tensor) -> nnmpi.Tensor:
+            assert next(runs) == 0 or all(self.layers[k].weight.array.size for k in self.order)
+            return self.layers[-1](x)
+
+        x = x.reshape(len(x), 64)
+        for layer in self.layers[:-1]:
+            x = nnmpi.tanh(layer(x))
+        return checkpoint(last, x)
+
+
+def reading_another_layer_in_a_backward_pass_is_refused(comm: Comm) -> None:
+    if comm.size == 1:
+        return
+    config = Config(zero=3, allreduce="ring", bucket_mb=1e-6)
+    trainer = Trainer(config, lambda: ReadAgain(1), digits(), comm)
+    with pytest.raises(ValueError, match=r"layers.1.weight is read in the backward pass of other"):
+        next(trainer.strategy.steps(trainer.train, trainer.state))
+    trainer.close()
 
 
 def values_that_are_written_between_steps_are_trained(comm: Comm) -> None:
