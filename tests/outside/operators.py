@@ -40,49 +40,11 @@ import nnmpi
 import nnmpi.nn.functional as F
 from nnmpi import nn
 
-# ---- elementwise
-
-
-def add(a, b, *, alpha=1):
-    return a + (b if alpha == 1 else b * alpha)
-
-
-def sub(a, b, *, alpha=1):
-    return a - (b if alpha == 1 else b * alpha)
-
-
-def clamp(t, min=None, max=None):
-    limits = [limit for limit in (min, max) if isinstance(limit, nnmpi.Tensor)]
-    if {limit.dtype for limit in limits} - {t.dtype}:
-        raise NotSupportedError("tensors of two types, of which NumPy makes a third")
-    return nnmpi.clamp(t, min, max)
-
-
-# ---- reductions
-
-
-def over(method: str) -> Callable[..., Any]:
-    def reduced(t, dim=None, keepdim=False, **options):
-        return getattr(t, method)(dim=dim, keepdim=keepdim, **options)
-
-    return reduced
-
-
-# ---- shapes
-
-
-def permuted(t, dims):
-    return t.transpose(tuple(dims)) if t.ndim else t.copy()
-
 
 def joined(tensors, dim=0):
     if len({t.ndim for t in tensors}) > 1:
         raise NotSupportedError("an empty tensor of one axis among others")
-    return nnmpi.concatenate(tensors, dim=dim)
-
-
-def along(dim, index, ndim):
-    return (slice(None),) * (dim % max(ndim, 1)) + (index,)
+    return nnmpi.cat(tensors, dim)
 
 
 # ---- layers and losses, whose weights are arguments of an operator
@@ -179,11 +141,6 @@ def attention(*args, dropout_p=0.0, **options):
     return function(F.scaled_dot_product_attention)(*args, **options)
 
 
-def created(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of a function that makes a tensor, but for the device."""
-    return {k: v for k, v in options.items() if k != "device"}
-
-
 FUNCTIONS = (
     *("adaptive_avg_pool2d", "avg_pool1d", "avg_pool2d", "binary_cross_entropy"),
     *("binary_cross_entropy_with_logits", "conv1d", "conv2d", "cross_entropy", "elu", "gelu"),
@@ -195,35 +152,19 @@ FUNCTIONS = (
 """Of nn.functional, with the same arguments in both libraries."""
 
 SAME = (
-    *("addcdiv", "addcmul", "atan", "cumprod", "hstack", "lerp", "log2", "masked_select"),
-    *("movedim", "nan_to_num", "scatter_reduce", "vstack"),
-    *("argsort", "bincount", "cdist", "diag", "flip", "gather", "histc", "index_add"),
-    *("index_select", "kron", "kthvalue", "max", "median", "min", "mode", "norm", "outer"),
-    *("repeat_interleave", "roll", "scatter", "scatter_add", "sort", "std", "take_along_dim"),
-    *("tile", "topk", "unbind", "var"),
+    *("abs", "add", "addcdiv", "addcmul", "all", "amax", "amin", "any", "argmax", "argmin"),
+    *("argsort", "atan", "bincount", "bmm", "broadcast_to", "cdist", "chunk", "clamp"),
+    *("clone", "cos", "cumprod", "cumsum", "diag", "div", "dot", "eq", "exp", "flatten", "flip"),
+    *("full", "gather", "histc", "hstack", "index_add", "index_select", "isfinite", "isinf"),
+    *("isnan", "kron", "kthvalue", "lerp", "log", "log2", "log_softmax", "masked_fill"),
+    *("masked_select", "matmul", "max", "maximum", "mean", "median", "min", "minimum", "mm"),
+    *("mode", "movedim", "mul", "mv", "nan_to_num", "narrow", "norm", "ones", "outer", "permute"),
+    *("pow", "prod", "repeat_interleave", "reshape", "roll", "scatter", "scatter_add"),
+    *("scatter_reduce", "select", "sigmoid", "sin", "softmax", "sort", "split", "sqrt", "square"),
+    *("squeeze", "stack", "std", "sub", "sum", "take_along_dim", "tanh", "tile", "topk"),
+    *("transpose", "tril", "triu", "unbind", "unsqueeze", "var", "vstack", "zeros"),
 )
 """Of nnmpi, with the same arguments in both libraries."""
-
-METHODS = {
-    *SAME,
-    "repeat",
-    "unfold",
-    "abs",
-    "add",
-    "all",
-    "amax",
-    "amin",
-    "any",
-    "argmax",
-    "argmin",
-}
-METHODS |= {"chunk", "clamp", "clone", "cos", "cumsum", "div", "dot", "eq", "exp", "expand"}
-METHODS |= {"flatten", "floor_divide", "ge", "gt", "isfinite", "isinf", "isnan", "le", "log"}
-METHODS |= {"log_softmax", "lt", "masked_fill", "matmul", "maximum", "mean", "minimum", "mm", "mul"}
-METHODS |= {"mv", "ne", "neg", "pow", "prod", "ravel", "remainder", "sigmoid", "sin", "softmax"}
-METHODS |= {"split", "sqrt", "squeeze", "sub", "sum", "t", "tanh", "transpose", "unsqueeze", "view"}
-METHODS -= {"cdist", "hstack", "vstack"}
-"""Operators that are tried as methods of the first argument, too."""
 
 CALLS: dict[str, Callable[..., Any]] = {
     **{f"nn.functional.{name}": function(getattr(F, name)) for name in FUNCTIONS},
@@ -249,99 +190,60 @@ CALLS: dict[str, Callable[..., Any]] = {
     "__rpow__": lambda t, other: other**t,
     "__rsub__": lambda t, other: other - t,
     "__rxor__": lambda t, other: other ^ t,
-    "abs": nnmpi.abs,
-    "add": add,
-    "all": over("all"),
-    "amax": over("amax"),
-    "amin": over("amin"),
-    "any": over("any"),
-    "argmin": lambda t, dim=None, keepdim=False: t.argmin(dim=dim, keepdim=keepdim),
-    "argmax": lambda t, dim=None, keepdim=False: t.argmax(dim=dim, keepdim=keepdim),
     "bitwise_and": lambda a, b: a & b,
     "bitwise_left_shift": lambda a, b: a << b,
     "bitwise_not": lambda t: ~t,
     "bitwise_or": lambda a, b: a | b,
     "bitwise_right_shift": lambda a, b: a >> b,
     "bitwise_xor": lambda a, b: a ^ b,
-    "bmm": nnmpi.bmm,
-    "broadcast_to": lambda t, shape: nnmpi.broadcast_to(t, tuple(shape)),
     "cat": joined,
-    "clamp": clamp,
-    "clamp_max": lambda t, limit: clamp(t, None, limit),
-    "clamp_min": clamp,
-    "chunk": lambda t, chunks, dim=0: t.chunk(chunks, dim=dim),
-    "clone": lambda t: t.clone(),
-    "cos": nnmpi.cos,
-    "cumsum": lambda t, dim, **options: nnmpi.cumsum(t, dim=dim, **options),
-    "div": nnmpi.div,
-    "dot": nnmpi.dot,
+    "clamp_max": lambda t, limit: nnmpi.clamp(t, None, limit),
+    "clamp_min": nnmpi.clamp,
     "double": lambda t: t.double(),
     "einsum": lambda tensors, equation: nnmpi.einsum(equation, *tensors),
-    "eq": nnmpi.eq,
-    "exp": nnmpi.exp,
     "expand": lambda t, shape: t.expand(*shape),
     "expand_as": lambda t, other: t.expand_as(other),
-    "flatten": lambda t, start_dim=0, end_dim=-1: t.flatten(start_dim, end_dim),
     "floor_divide": lambda a, b: a // b,
     "float": lambda t: t.float(),
-    "full": lambda size, value, **options: nnmpi.full(size, value, **created(options)),
     "ge": lambda a, b: a >= b,
     "gt": lambda a, b: a > b,
-    "isfinite": nnmpi.isfinite,
-    "isinf": nnmpi.isinf,
-    "isnan": nnmpi.isnan,
     "le": lambda a, b: a <= b,
-    "log": nnmpi.log,
-    "log_softmax": lambda t, dim: nnmpi.log_softmax(t, dim=dim),
     "lt": lambda a, b: a < b,
     "mT": lambda t: t.mT,
-    "masked_fill": lambda t, mask, value: t.masked_fill(mask, value),
-    "matmul": nnmpi.matmul,
-    "maximum": nnmpi.maximum,
-    "mean": over("mean"),
-    "minimum": nnmpi.minimum,
-    "mm": nnmpi.mm,
-    "mul": nnmpi.mul,
-    "mv": nnmpi.mv,
-    "narrow": lambda t, dim, start, n: t[along(dim, slice(start, start + n), t.ndim)],
     "ne": lambda a, b: a != b,
     "neg": lambda t: t.neg(),
-    "ones": lambda size, **options: nnmpi.ones(size, **created(options)),
-    "permute": permuted,
-    "pow": nnmpi.pow,
-    "prod": over("prod"),
     "ravel": lambda t: t.reshape(-1),
     "remainder": lambda a, b: a % b,
-    "reshape": lambda t, shape: t.reshape(tuple(shape)),
     "reshape_as": lambda t, other: t.reshape(other.shape),
-    "rsub": lambda a, b, *, alpha=1: sub(b, a, alpha=alpha),
-    "select": lambda t, dim, index: t[along(dim, index, t.ndim)],
-    "sigmoid": nnmpi.sigmoid,
-    "sin": nnmpi.sin,
-    "softmax": lambda t, dim: nnmpi.softmax(t, dim=dim),
-    "split": lambda t, sizes, dim=0: t.split(sizes, dim=dim),
+    "rsub": lambda a, b, *, alpha=1: nnmpi.sub(b, a, alpha=alpha),
     "split_with_sizes": lambda t, sizes, dim=0: t.split(sizes, dim=dim),
-    "sqrt": nnmpi.sqrt,
-    "square": lambda t: t * t,
-    "squeeze": lambda t, dim=None: t.squeeze(dim=dim),
-    "stack": lambda tensors, dim=0: nnmpi.stack(tensors, dim=dim),
-    "sub": sub,
-    "sum": over("sum"),
     "t": lambda t: t.t(),
-    "tanh": nnmpi.tanh,
-    "transpose": lambda t, a, b: t.transpose(a, b),
-    "tril": nnmpi.tril,
-    "triu": nnmpi.triu,
     "true_divide": lambda a, b: a / b,
     "unsafe_split": lambda t, sizes, dim=0: t.split(sizes, dim=dim),
-    "unsqueeze": lambda t, dim: t.unsqueeze(dim=dim),
     "view": lambda t, shape: t.reshape(tuple(shape)),
     "view_as": lambda t, other: t.view_as(other),
     "where": lambda t, condition, other: nnmpi.where(condition, t, other),
-    "zeros": lambda size, **options: nnmpi.zeros(size, **created(options)),
     **{name: getattr(nnmpi, name) for name in SAME},
 }
 """The counterpart of each operator of PyTorch; arguments are PyTorch's."""
+
+METHODS = {
+    *SAME,
+    "expand",
+    "expand_as",
+    "floor_divide",
+    "ge",
+    "gt",
+    "le",
+    "lt",
+    "ne",
+    "neg",
+    "ravel",
+}
+METHODS |= {"remainder", "repeat", "t", "unfold", "view", "view_as"}
+METHODS -= {"broadcast_to", "cdist", "full", "hstack", "narrow", "ones", "select", "square"}
+METHODS -= {"stack", "tril", "triu", "vstack", "zeros"}
+"""Operators that are tried as methods of the first argument, too."""
 
 MASKS = {"all", "any", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "eq", "ne"}
 MASKS |= {"__rand__", "__ror__", "__rxor__", "where", "lt", "le", "gt", "ge"}
