@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -188,10 +188,35 @@ def repeated() -> Made:
     return trained(nn.Sequential(nn.Linear(6, 6), Again(), nn.Linear(6, 3)))
 
 
-STEPS = {
-    f.__name__: f
-    for f in (plain, clipped, drawing, noisy, adversarial, in_a_class, by_hand, centred, repeated)
-}
+def by_keyword_defaults() -> Made:
+    model = mlp()
+    optimizer = optim.Adam(model.parameters(), lr=0.1)
+
+    def step(x: Any, y: Any, *, of: Any = model, update: Any = optimizer.step) -> Tensor:
+        for p in of.parameters():
+            p.grad = None
+        loss = (of(Tensor(x)) ** 2).mean()
+        loss.backward()
+        update()
+        return loss
+
+    return step, [model], [optimizer]
+
+
+def evaluated() -> Made:
+    """The loss is made in the step, and so are copies of labels."""
+    model = mlp()
+
+    @nnmpi.no_grad()
+    def step(x: Any, y: Any) -> Tensor:
+        return nn.CrossEntropyLoss(label_smoothing=0.1)(model(Tensor(x)), nnmpi.tensor(y))
+
+    return step, [model], []
+
+
+OF_USERS = (plain, clipped, drawing, noisy, adversarial, in_a_class, by_hand, centred)
+OF_USERS += repeated, by_keyword_defaults, evaluated
+STEPS = {f.__name__: f for f in OF_USERS}
 
 
 def pair(make: Callable[[], Made]) -> tuple[Made, Made, CompiledStep]:
@@ -218,21 +243,25 @@ def test_a_compiled_step_has_the_bits_of_the_step_as_written(make: Callable[[], 
     assert compiled.replays >= 4
 
 
-def changes() -> Iterator[tuple[str, Callable[[Made], object]]]:
-    yield "a mode", lambda made: made[1][0].eval()
-    yield "a frozen layer", lambda made: made[1][0][0].weight.requires_grad_(False)
-    yield "a rate", lambda made: made[2][0].param_groups[0].update(lr=0.5)
-    yield "a layer", lambda made: setattr(made[1][0], "1", nn.Identity())
-    yield "values", lambda made: made[1][0].load_state_dict(made[1][0].state_dict())
-    yield "a gradient", lambda made: made[2][0].zero_grad()
+CHANGES: dict[str, tuple[Callable[[], Made], Callable[[Made], object]]] = {
+    "a mode": (drawing, lambda made: made[1][0].eval()),
+    "a frozen layer": (drawing, lambda made: made[1][0][0].weight.requires_grad_(False)),
+    "a rate": (drawing, lambda made: made[2][0].param_groups[0].update(lr=0.5)),
+    "a layer": (drawing, lambda made: setattr(made[1][0], "1", nn.Identity())),
+    "values": (drawing, lambda made: made[1][0].load_state_dict(made[1][0].state_dict())),
+    "a gradient": (drawing, lambda made: made[2][0].zero_grad()),
+    "a buffer is written": (centred, lambda made: made[1][0][0].mean.mul_(2.0)),
+    "another buffer": (centred, lambda made: setattr(made[1][0][0], "mean", nnmpi.ones(6))),
+    "data of a buffer": (centred, lambda made: setattr(made[1][0][0].mean, "data", nnmpi.ones(6))),
+    "one more buffer": (centred, lambda made: setattr(made[1][0][0], "unused", nnmpi.ones(1))),
+}
 
 
-CHANGES = dict(changes())
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_what_changes_between_steps_counts(change: Callable[[Made], object]) -> None:
-    written, other, compiled = pair(drawing)
+@pytest.mark.parametrize(("make", "change"), CHANGES.values(), ids=CHANGES)
+def test_what_changes_between_steps_counts(
+    make: Callable[[], Made], change: Callable[[Made], object]
+) -> None:
+    written, other, compiled = pair(make)
     for number in range(8):
         batch = digits()
         if number == 4:
@@ -243,25 +272,7 @@ def test_what_changes_between_steps_counts(change: Callable[[Made], object]) -> 
     assert compiled.replays >= 3
 
 
-BUFFERS: dict[str, Callable[[Any], object]] = {
-    "written": lambda m: m.mean.mul_(2.0),
-    "another tensor": lambda m: setattr(m, "mean", m.mean + 1),
-    "other data": lambda m: setattr(m.mean, "data", nnmpi.ones(6)),
-    "one more": lambda m: setattr(m, "unused", nnmpi.ones(1)),
-}
-
-
-@pytest.mark.parametrize("change", BUFFERS.values(), ids=BUFFERS)
-def test_what_changes_of_a_buffer_counts(change: Callable[[Any], object]) -> None:
-    written, other, compiled = pair(centred)
-    for number in range(8):
-        if number == 4:
-            change(written[1][0][0])
-            change(other[1][0][0])
-        batch = digits()
-        assert results(written[0](*batch)) == results(compiled(*batch))
-        assert bits(written) == bits(other)
-    assert compiled.replays >= 3
+# ---- what a step reads
 
 
 class Trained:
@@ -284,47 +295,93 @@ class Trained:
         self.losses.append(self.model(x).sum())
 
 
-def test_attributes_are_compared_or_refused() -> None:
-    trained, x = Trained(), Tensor(digits()[0])
-    step = nnmpi.compile(trained.loss)
-    first = [step(x).item() for _ in range(3)]
-    trained.factor = 2.0
-    assert [step(x).item() for _ in range(2)] == pytest.approx([2 * first[0]] * 2)
-    trained.power = 2
-    assert [step(x).item() for _ in range(2)] == pytest.approx([4 * first[0]] * 2)
-    assert step.replays == 4
-    with pytest.raises(ValueError, match=r"self\.losses in noted is a list, which may change"):
-        nnmpi.compile(trained.noted)(x)
-
-
-def test_a_closure_is_compared() -> None:
-    factor, model = 1.0, mlp()
-
-    @nnmpi.compile
-    def step(x: Any) -> Tensor:
-        return model(x).sum() * factor
-
-    x = Tensor(digits()[0])
-    first = step(x).item()
-    assert step(x).item() == first
-    factor = 2.0
-    assert step(x).item() == pytest.approx(2 * first)
-    assert (step.__name__, step.replays) == ("step", 1)
-
-
 SCALE = 1.0
 
 
-def scaled(x: Any) -> Tensor:
-    return x.sum() * SCALE
+class Summed(nn.Module):
+    def forward(self, x: Any) -> Tensor:
+        return x.sum()
+
+    def scaled(self, x: Any) -> Tensor:
+        return self(x) * SCALE
 
 
-def test_a_global_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    step, x = nnmpi.compile(scaled), Tensor(np.ones(3, "float32"))
-    assert [step(x).item() for _ in range(3)] == [3.0] * 3
-    monkeypatch.setitem(globals(), "SCALE", 2.0)
-    assert [step(x).item() for _ in range(3)] == [6.0] * 3
-    assert step.replays == 4
+Read = tuple[Callable[[Any], Any], Callable[[], object]]
+
+
+def of_self(patch: pytest.MonkeyPatch) -> Read:
+    trained = Trained()
+    return trained.loss, lambda: setattr(trained, "factor", 2.0)
+
+
+def of_a_class(patch: pytest.MonkeyPatch) -> Read:
+    """A property reads it."""
+    trained = Trained()
+    trained.factor = 2.0
+    return trained.loss, lambda: patch.setattr(Trained, "power", 2)
+
+
+def of_another_object(patch: pytest.MonkeyPatch) -> Read:
+    trained, other = Trained(), Trained()
+    trained.scaled = other.scaled  # type: ignore[method-assign]
+    return trained.loss, lambda: setattr(other, "factor", 4.0)
+
+
+def of_a_closure(patch: pytest.MonkeyPatch) -> Read:
+    factor = 1.0
+
+    def change() -> None:
+        nonlocal factor
+        factor = 2.0
+
+    return lambda x: x.sum() * factor, change
+
+
+def of_globals(patch: pytest.MonkeyPatch) -> Read:
+    return lambda x: x.sum() * SCALE, lambda: patch.setitem(globals(), "SCALE", 2.0)
+
+
+def of_globals_in_a_method(patch: pytest.MonkeyPatch) -> Read:
+    module = Summed()
+    return lambda x: module.scaled(x) * 1, lambda: patch.setitem(globals(), "SCALE", 2.0)
+
+
+def of_a_python_module(patch: pytest.MonkeyPatch) -> Read:
+    settings = ModuleType("settings")
+    settings.scale = 1.0  # type: ignore[attr-defined]
+    return lambda x: x.sum() * settings.scale, lambda: setattr(settings, "scale", 3.0)
+
+
+def of_a_partial(patch: pytest.MonkeyPatch) -> Read:
+    scaled = partial(lambda x, scale: x.sum() * scale, scale=1.0)
+    return scaled, lambda: scaled.keywords.update(scale=5.0)
+
+
+READ = (of_self, of_a_class, of_another_object, of_a_closure, of_globals, of_globals_in_a_method)
+READ += of_a_python_module, of_a_partial
+
+
+@pytest.mark.parametrize("make", READ, ids=lambda make: make.__name__)
+def test_what_a_step_reads_is_compared(
+    make: Callable[[pytest.MonkeyPatch], Read], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, change = make(monkeypatch)
+    compiled, x, found = nnmpi.compile(step), Tensor(digits()[0]), set()
+    for number in range(6):
+        if number == 3:
+            change()
+        found.add(compiled(x).item())
+        assert results(compiled(x)) == results(step(x))
+    assert len(found) == 2
+    assert compiled.replays == 10
+
+
+def test_a_list_that_a_method_reads_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"self\.losses in noted is a list, which may change"):
+        nnmpi.compile(Trained().noted)(Tensor(digits()[0]))
+
+
+# ---- what it does
 
 
 def test_an_error_in_a_label_changes_nothing() -> None:
@@ -339,21 +396,6 @@ def test_an_error_in_a_label_changes_nothing() -> None:
     assert bits(made) == before
 
 
-def of_defaults() -> Made:
-    model = mlp()
-    optimizer = optim.Adam(model.parameters(), lr=0.1)
-
-    def step(x: Any, y: Any, *, of: Any = model, update: Any = optimizer.step) -> Tensor:
-        for p in of.parameters():
-            p.grad = None
-        loss = (of(Tensor(x)) ** 2).mean()
-        loss.backward()
-        update()
-        return loss
-
-    return step, [model], [optimizer]
-
-
 def test_a_hook_is_refused() -> None:
     _, other, compiled = pair(plain)
     for _ in range(3):
@@ -361,15 +403,6 @@ def test_a_hook_is_refused() -> None:
     other[1][0][0].register_forward_hook(lambda module, inputs, y: y)
     with pytest.raises(ValueError, match="Linear has hooks"):
         compiled(*digits())
-
-
-def test_keyword_defaults_are_found() -> None:
-    written, other, compiled = pair(of_defaults)
-    for _ in range(5):
-        batch = digits()
-        assert results(written[0](*batch)) == results(compiled(*batch))
-        assert bits(written) == bits(other)
-    assert compiled.replays > 0
 
 
 def test_arguments_of_other_kinds_are_other_steps() -> None:
@@ -412,55 +445,6 @@ def test_the_oldest_lists_are_dropped() -> None:
     assert step.replays == 1
 
 
-def stale(
-    step: Callable[..., Any], change: Callable[[], object], *args: Any
-) -> tuple[list[Any], list[Any]]:
-    """Results of a compiled step before and after a change, and those of the step as written."""
-    compiled = nnmpi.compile(step)
-    both = list[Any](), list[Any]()
-    for number in range(4):
-        if number == 2:
-            change()
-        both[0].append(results(compiled(*args)))
-        both[1].append(results(step(*args)))
-    assert compiled.replays >= 1
-    return both
-
-
-def test_what_a_step_reads_of_python_modules_partials_and_methods_is_compared() -> None:
-    settings, x = ModuleType("settings"), np.arange(6, dtype="float32")
-    settings.scale = 1.0  # type: ignore[attr-defined]
-    compiled, written = stale(
-        lambda x: Tensor(x).sum() * settings.scale, lambda: setattr(settings, "scale", 3.0), x
-    )
-    assert compiled == written
-    scaled = partial(lambda x, scale: Tensor(x).sum() * scale, scale=1.0)
-    compiled, written = stale(scaled, lambda: scaled.keywords.update(scale=5.0), x)
-    assert compiled == written
-    trained, other = Trained(), Trained()
-    trained.scaled = other.scaled  # type: ignore[method-assign]
-    compiled, written = stale(
-        trained.loss, lambda: setattr(other, "factor", 4.0), Tensor(digits()[0])
-    )
-    assert compiled == written
-
-
-class Summed(nn.Module):
-    def forward(self, x: Any) -> Tensor:
-        return x.sum()
-
-    def scaled(self, x: Any) -> Tensor:
-        return self(Tensor(x)) * SCALE
-
-
-def test_globals_of_methods_of_modules_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, x = Summed(), np.ones(3, "float32")
-    compiled, written = stale(
-        lambda x: module.scaled(x) * 1, lambda: monkeypatch.setitem(globals(), "SCALE", 2.0), x
-    )
-    assert compiled == written
-
-
 @pytest.mark.filterwarnings("ignore:.*KeyError where values are not known")
 def test_errors_of_the_step_are_its_own_and_change_what_it_changes() -> None:
     parameter = nn.Parameter(np.ones(3, "float32"))
@@ -476,6 +460,7 @@ def test_errors_of_the_step_are_its_own_and_change_what_it_changes() -> None:
             raise KeyError("one number")
         return loss
 
+    assert step.__name__ == "step"
     x = np.ones(1, "float32")
     for _ in range(3):
         with pytest.raises(KeyError):
@@ -490,19 +475,6 @@ def test_one_argument_given_twice_is_another_step() -> None:
         assert step(a, b).data.tolist() == [3, 3]
         assert step(a, a).data.tolist() == [2, 2]
     assert step.replays == 4
-
-
-def test_losses_made_in_the_step_and_copies_of_labels_are_replayed() -> None:
-    model, (x, y) = mlp(), digits()
-
-    @nnmpi.no_grad()
-    def step(x: Any, y: Any) -> Tensor:
-        return nn.CrossEntropyLoss(label_smoothing=0.1)(model(Tensor(x)), nnmpi.tensor(y))
-
-    compiled = nnmpi.compile(step)
-    for _ in range(4):
-        assert results(compiled(x, y)) == results(step(x, y))
-    assert compiled.replays == 3
 
 
 def test_a_model_that_is_not_used_any_more_is_freed() -> None:

@@ -1,4 +1,4 @@
-"""Optimizers of plain tensors, beside PyTorch's."""
+"""Optimizers of plain tensors, and steps with a closure, beside PyTorch's."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import nn, optim
+from nnmpi.optim.rules import OPTIMIZERS
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((30, 4))
@@ -17,6 +18,7 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("SGD", {"lr": 0.02, "momentum": 0.9}),
     "adam": ("Adam", {"lr": 0.05}),
     "adamw": ("AdamW", {"lr": 0.05}),
+    "rmsprop": ("RMSprop", {"lr": 0.05}),
     "lbfgs": ("LBFGS", {"lr": 0.5, "max_iter": 5, "history_size": 3}),
     "lbfgs, few calls": ("LBFGS", {"max_iter": 4, "max_eval": 3, "tolerance_grad": 1e-3}),
     "lbfgs, line search": ("LBFGS", {"max_iter": 5, "line_search_fn": "strong_wolfe"}),
@@ -28,7 +30,8 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def losses(n: Any, name: str, options: dict[str, Any]) -> tuple[list[float], np.ndarray]:
-    """Of a polynomial of two tensors, and the first of these at the end."""
+    """Of a polynomial of two tensors, and the first of these at the end. A closure records
+    gradients where its caller does not."""
     w = n.zeros(4, dtype=n.float64, requires_grad=True)
     b = n.zeros(1, dtype=n.float64, requires_grad=True)
     x, y, found = n.tensor(X), n.tensor(Y), []
@@ -42,13 +45,19 @@ def losses(n: Any, name: str, options: dict[str, Any]) -> tuple[list[float], np.
         return loss
 
     for step in range(6):
-        opt.step(closure)
+        calls = len(found)
+        with n.no_grad():
+            assert opt.step(closure).item() == found[calls]
         if step == 2:
             with n.no_grad():
                 w.clamp_(-1.0, 1.0)
         if step == 3:
             b.data = b.data * 0.5
     return found, w.detach().numpy()
+
+
+def test_the_rules_are_all() -> None:
+    assert {name.lower() for name, _ in RULES.values()} >= {*OPTIMIZERS}
 
 
 @needs_torch

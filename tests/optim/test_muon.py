@@ -11,6 +11,7 @@ from helpers.ops.oracle import needs_torch, pytorch
 from helpers.training.laws_language import VOCABULARY, tokens
 from helpers.training.pipelined import BOUND, Heard, Ran, digits, distance, equals, is_same, run
 from helpers.training.transformer_models import Decoder
+from helpers.twins import Twins
 
 import nnmpi
 from nnmpi import Config, Trainer, nn, optim
@@ -72,24 +73,25 @@ def test_trajectories_are_pytorchs(
 
 
 @needs_torch
-def test_what_is_no_matrix_has_the_steps_of_pytorchs_adamw(torch: Any) -> None:
+@pytest.mark.usefixtures("torch")
+def test_what_is_no_matrix_has_the_steps_of_pytorchs_adamw() -> None:
     rng = np.random.default_rng(0)
-    mine = [nn.Parameter(rng.standard_normal(shape)) for shape in ((3, 2, 2), (4, 5), (7,))]
-    theirs = [torch.nn.Parameter(torch.tensor(p.array)) for p in mine]
-    opt = optim.Muon.with_adamw(mine, 0.05, 0.2)
-    oracles = (
-        torch.optim.Muon(theirs[1:2], 0.05, 0.2, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(theirs[::2], 0.05, weight_decay=0.2),
-    )
+
+    def made(library: Any, parameters: list[Any]) -> list[Any]:
+        if library is optim:
+            return [optim.Muon.with_adamw(parameters, 0.05, 0.2)]
+        return [
+            library.Muon(parameters[1:2], 0.05, 0.2, adjust_lr_fn="match_rms_adamw"),
+            library.AdamW(parameters[::2], 0.05, weight_decay=0.2),
+        ]
+
+    twins = Twins([nn.Parameter(rng.standard_normal(s)) for s in ((3, 2, 2), (4, 5), (7,))], made)
     for t in range(STEPS):
-        for i, (p, q) in enumerate(zip(mine, theirs, strict=True)):
-            g = rng.standard_normal(p.shape)
-            p.grad, q.grad = (g, torch.tensor(g)) if i < 2 or t % 2 else (None, None)
-        for one in (opt, *oracles):
-            one.step()
-        for p, q in zip(mine, theirs, strict=True):
-            expected = q.detach().numpy()
-            assert np.abs(p.data - expected).max() <= 1e-13 * np.abs(expected).max()
+        for opt in twins.optimizers:
+            opt.zero_grad()
+        drawn = [rng.standard_normal(p.shape) for p in twins.mine]
+        twins.step(g if i < 2 or t % 2 else None for i, g in enumerate(drawn))
+        twins.compare(1e-13)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)

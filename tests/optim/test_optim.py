@@ -7,17 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
+from helpers.ops.oracle import needs_torch, pytorch
+from helpers.twins import Twins
 
 import nnmpi
 from nnmpi import nn, optim
 
-NO_TORCH = "PyTorch is not installed: NNMPI_WITH_TORCH=1 scripts/test installs it"
 STEPS = 20
-
-
-@pytest.fixture(scope="module")
-def torch() -> Any:
-    return pytest.importorskip("torch", reason=NO_TORCH)
 
 
 def model(dtype: str = "float64") -> nn.Sequential:
@@ -135,66 +131,53 @@ RULES |= {
 }
 
 
-class Twins:
-    """The same parameters under the same rule here and in PyTorch."""
+def twins_under(rule: str, m: nn.Module, halves: int = 1) -> Twins:
+    """The parameters of a model under one optimizer, or under one for each half of them."""
+    name, options = RULES[rule]
 
-    def __init__(self, torch: Any, rule: str, m: nn.Module, halves: int = 1) -> None:
-        self.torch, self.m = torch, m
-        self.mine = [*m.parameters()]
-        self.theirs = [torch.nn.Parameter(torch.tensor(p.array)) for p in self.mine]
-        name, options = RULES[rule]
-        part = len(self.mine) // halves
-        cuts = [slice(i, i + part) for i in range(0, len(self.mine), part)]
-        self.optimizers = [getattr(optim, name)(self.mine[c], **options) for c in cuts]
-        self.oracles = [getattr(torch.optim, name)(self.theirs[c], **options) for c in cuts]
+    def made(library: Any, parameters: list[Any]) -> list[Any]:
+        part = len(parameters) // halves
+        starts = range(0, len(parameters), part)
+        return [getattr(library, name)(parameters[i : i + part], **options) for i in starts]
 
-    def step(self, t: int, given: Callable[[int, int], bool] = everywhere) -> None:
-        for opt in (*self.optimizers, *self.oracles):
-            opt.zero_grad()
-        for i, g in enumerate(gradients(self.m, t)):
-            if given(t, i):
-                self.mine[i].grad = g
-                self.theirs[i].grad = self.torch.tensor(g)
-        default = self.torch.get_default_dtype()
-        self.torch.set_default_dtype(self.torch.float64)  # NAdam has numbers of that type
-        try:
-            for opt in (*self.optimizers, *self.oracles):
-                opt.step()
-        finally:
-            self.torch.set_default_dtype(default)
-
-    def compare(self) -> None:
-        for p, q in zip(self.mine, self.theirs, strict=True):
-            expected = q.detach().numpy()
-            assert p.data.dtype == "float64"
-            assert np.abs(p.data - expected).max() <= 1e-13 * np.abs(expected).max() * STEPS
+    return Twins(m.parameters(), made)
 
 
+def step(
+    twins: Twins, m: nn.Module, t: int, given: Callable[[int, int], bool] = everywhere
+) -> None:
+    for opt in twins.optimizers:
+        opt.zero_grad()
+    twins.step(g if given(t, i) else None for i, g in enumerate(gradients(m, t)))
+
+
+@needs_torch
 @pytest.mark.parametrize("given", [everywhere, in_some_steps])
 @pytest.mark.parametrize("rule", RULES)
-def test_trajectories_are_pytorchs(
-    rule: str, given: Callable[[int, int], bool], torch: Any
-) -> None:
-    twins = Twins(torch, rule, model())
+def test_trajectories_are_pytorchs(rule: str, given: Callable[[int, int], bool]) -> None:
+    m = model()
+    twins = twins_under(rule, m)
     untouched = twins.mine[-1].data.copy()
     for t in range(STEPS):
-        twins.step(t, given)
+        step(twins, m, t, given)
         twins.compare()
     assert (twins.mine[-1].data == untouched).all() == (given is in_some_steps)
     counts = [sum(given(t, i) for t in range(STEPS)) for i in range(len(twins.mine))]
-    assert twins.optimizers[0].steps == counts
+    assert twins.ours[0].steps == counts
 
 
+@needs_torch
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule.endswith(", all")])
-def test_a_cleared_state_is_that_of_a_new_optimizer(rule: str, torch: Any) -> None:
-    twins = Twins(torch, rule, model())
+def test_a_cleared_state_is_that_of_a_new_optimizer(rule: str) -> None:
+    m = model()
+    twins = twins_under(rule, m)
     for t in range(6):
         if t == 3:
-            for opt in (*twins.optimizers, *twins.oracles):
+            for opt in twins.optimizers:
                 opt.state.clear()
-        twins.step(t)
+        step(twins, m, t)
     twins.compare()
-    assert set(twins.optimizers[0].steps) == {3}
+    assert set(twins.ours[0].steps) == {3}
 
 
 def test_the_state_of_one_parameter_is_in_the_state_dict() -> None:
@@ -203,79 +186,47 @@ def test_the_state_of_one_parameter_is_in_the_state_dict() -> None:
         opt.state[opt.parameters[0]]
 
 
+@needs_torch
 @pytest.mark.parametrize(
     "rule", ["adagrad, all", "adamax, all", "asgd, all", "nadam, all", "rprop, all"]
 )
-def test_states_are_pytorchs(rule: str, torch: Any) -> None:
-    twins = Twins(torch, rule, model())
+def test_states_are_pytorchs(rule: str) -> None:
+    m = model()
+    twins = twins_under(rule, m)
     for t in range(STEPS):
-        twins.step(t)
-    (opt,), (oracle,) = twins.optimizers, twins.oracles
+        step(twins, m, t)
+    (opt,), (oracle,) = twins.ours, twins.oracles
     state = opt.state_dict()["state"]
     for i, q in enumerate(twins.theirs):
         for name in opt.state_names:
             np.testing.assert_allclose(state[i][name], oracle.state[q][name].numpy(), rtol=1e-12)
 
 
+@needs_torch
 @pytest.mark.parametrize("rule", ["momentum, decay", "adamw, all"])
-def test_two_optimizers_over_halves_of_a_model(rule: str, torch: Any) -> None:
-    twins = Twins(torch, rule, model(), halves=2)
+def test_two_optimizers_over_halves_of_a_model(rule: str) -> None:
+    m = model()
+    twins = twins_under(rule, m, halves=2)
     for t in range(STEPS):
         if t == 5:
-            twins.m.to(np.float64)  # one store now, in place of two
-        twins.step(t, in_some_steps)
+            m.to(np.float64)  # one store now, in place of two
+        step(twins, m, t, in_some_steps)
     twins.compare()
 
 
-@pytest.mark.parametrize("rule", ["nesterov, decay", "adam, all"])
-def test_the_rate_may_change_between_steps(rule: str, torch: Any) -> None:
-    twins = Twins(torch, rule, model())
-    for t in range(STEPS):
-        for opt in twins.optimizers:
-            opt.lr = 0.1 / (t + 1)
-        for oracle in twins.oracles:
-            oracle.param_groups[0]["lr"] = 0.1 / (t + 1)
-        twins.step(t)
-    twins.compare()
-
-
+@needs_torch
 @pytest.mark.parametrize("rule", ["momentum", "adam"])
-def test_an_optimizer_follows_a_model_to_another_type(rule: str, torch: Any) -> None:
+def test_an_optimizer_follows_a_model_to_another_type(rule: str) -> None:
     """Its state too: what follows is exact in float64."""
-    twins = Twins(torch, rule, model("float32"))
-    twins.m.to(np.float64)
-    twins.theirs[:] = [q.data for q in twins.theirs]
-    oracle = twins.oracles[0].param_groups[0]["params"]
-    for q in oracle:
+    m = model("float32")
+    twins = twins_under(rule, m)
+    m.to(np.float64)
+    for q in twins.theirs:
         q.data = q.data.double()
-    twins.theirs[:] = oracle
     for t in range(STEPS):
-        twins.step(t)
+        step(twins, m, t)
     twins.compare()
-    assert {s.dtype.name for s in twins.optimizers[0].state.values()} == {"float64"}
-
-
-def test_real_training_is_pytorchs(torch: Any) -> None:
-    m, rng = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).to(np.float64), np.random
-    theirs = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
-    theirs.double().load_state_dict({k: torch.tensor(v) for k, v in m.state_dict().items()})
-    m[0].bias.requires_grad = False
-    theirs[0].bias.requires_grad = False
-    frozen = m[0].bias.data.copy()
-    pairs = (
-        (m, optim.AdamW(m.parameters(), lr=0.01), nnmpi.tensor),
-        (theirs, torch.optim.AdamW(theirs.parameters(), lr=0.01), torch.tensor),
-    )
-    for t in range(STEPS):
-        x, y = rng.default_rng(t).standard_normal((2, 6, 3))
-        for net, opt, tensor in pairs:
-            opt.zero_grad()
-            ((net(tensor(x)) - tensor(y[:, :2])) ** 2).mean().backward()
-            opt.step()
-    for p, q in zip(m.parameters(), theirs.parameters(), strict=True):
-        np.testing.assert_allclose(p.data, q.detach().numpy(), rtol=1e-11)
-    assert (m[0].bias.data == frozen).all()
-    assert m[0].bias.grad is None
+    assert {s.dtype.name for s in twins.ours[0].state.values()} == {"float64"}
 
 
 def trained(opt: optim.Optimizer, m: nn.Module, t: int = 0) -> None:
@@ -337,10 +288,11 @@ def test_bad_options_give_one_line(case: Any) -> None:
         call([*model().parameters()])
 
 
+@needs_torch
 @pytest.mark.parametrize(
     "name", ["SGD", "Adam", "AdamW", "RMSprop", "Muon", "Adamax", "ASGD", "Rprop"]
 )
-def test_arguments_by_position_are_in_the_order_of_pytorch(name: str, torch: Any) -> None:
+def test_arguments_by_position_are_in_the_order_of_pytorch(name: str) -> None:
     """So that optim.SGD(ps, 0.1, 0.9, 0, 5e-4) has a dampening of 0."""
     ours, theirs = (
         [
@@ -348,7 +300,7 @@ def test_arguments_by_position_are_in_the_order_of_pytorch(name: str, torch: Any
             for i, p in enumerate(inspect.signature(getattr(library, name)).parameters.values())
             if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
         ]
-        for library in (optim, torch.optim)
+        for library in (optim, pytorch().optim)
     )
     assert ours == theirs[: len(ours)]
 
@@ -380,18 +332,18 @@ def test_an_option_needs_the_sum_that_the_optimizer_was_created_with(
     trained(opt, m)
 
 
+@needs_torch
 @pytest.mark.parametrize("wrong", [None, np.inf, np.nan])
 @pytest.mark.parametrize(("max_norm", "order"), [(0.5, 2), (1e9, 2.0), (0.1, np.inf), (0.5, 3)])
-def test_clipping_is_pytorchs(
-    max_norm: float, order: float, wrong: float | None, torch: Any
-) -> None:
-    twins = Twins(torch, "sgd", model())
-    twins.step(0, lambda t, i: i != 2)  # one without a gradient
+def test_clipping_is_pytorchs(max_norm: float, order: float, wrong: float | None) -> None:
+    m = model()
+    twins = twins_under("sgd", m)
+    step(twins, m, 0, lambda t, i: i != 2)  # one without a gradient
     if wrong is not None:
         twins.mine[1].grad[0] = twins.theirs[1].grad[0] = wrong
     with np.errstate(invalid="ignore"):  # inf * 0
         norm = nn.utils.clip_grad_norm_(twins.mine, max_norm, order)
-    expected = torch.nn.utils.clip_grad_norm_(twins.theirs, max_norm, order)
+    expected = pytorch().nn.utils.clip_grad_norm_(twins.theirs, max_norm, order)
     np.testing.assert_allclose(norm, float(expected), rtol=1e-13)
     assert norm.shape == ()
     assert twins.mine[2].grad is None

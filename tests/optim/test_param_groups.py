@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.ops.oracle import needs_torch, pytorch
+from helpers.ops.oracle import needs_torch
+from helpers.twins import Twins
 
 import nnmpi
 from nnmpi import nn, optim
@@ -17,6 +18,11 @@ def model() -> nn.Sequential:
     """A weight whose memory is not in the order of its axes, and sizes that leave gaps."""
     layers = nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 4), nn.Linear(4, 2)
     return nn.Sequential(*layers).to("float64")
+
+
+def gradients(twins: Twins, step: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(step)
+    return [rng.standard_normal(p.shape) for p in twins.mine]
 
 
 def split_up(parameters: list[Any], *options: dict[str, Any]) -> list[dict[str, Any]]:
@@ -47,50 +53,37 @@ RULES: dict[str, tuple[str, dict[str, Any], tuple[dict[str, Any], ...]]] = {
 @pytest.mark.parametrize("rule", RULES)
 def test_trajectories_are_pytorchs(rule: str, gaps: bool) -> None:
     """While the rates fall as in a loop over param_groups, and one of them by itself."""
-    torch, (name, options, groups) = pytorch(), RULES[rule]
-    mine = list(model().parameters())
-    theirs = [torch.nn.Parameter(torch.tensor(p.array)) for p in mine]
-    optimizers = [
-        getattr(library, name)(split_up(parameters, *groups), **options)
-        for library, parameters in ((optim, mine), (torch.optim, theirs))
-    ]
+    name, options, groups = RULES[rule]
+    twins = Twins(
+        model().parameters(),
+        lambda library, ps: [getattr(library, name)(split_up(ps, *groups), **options)],
+    )
     for t in range(STEPS):
-        for opt in optimizers:
+        for opt in twins.optimizers:
             opt.zero_grad(set_to_none=t % 2 == 0)
             for g in opt.param_groups:
                 g["lr"] *= 0.95
             opt.param_groups[-1]["weight_decay"] = 0.01 * t
-        rng = np.random.default_rng(t)
-        for i, (p, q) in enumerate(zip(mine, theirs, strict=True)):
-            g = rng.standard_normal(p.shape)
-            if not gaps or (t + i) % 3:
-                p.grad, q.grad = g, torch.tensor(g)
-        for opt in optimizers:
-            opt.step()
-        for p, q in zip(mine, theirs, strict=True):
-            expected = q.detach().numpy()
-            assert np.abs(p.data - expected).max() <= 1e-13 * np.abs(expected).max() * STEPS
+        drawn = gradients(twins, t)
+        twins.step(g if not gaps or (t + i) % 3 else None for i, g in enumerate(drawn))
+        twins.compare()
 
 
 @needs_torch
 def test_betas_that_change_between_steps_are_pytorchs() -> None:
     """In one group; the sums, which have a factor of 1 / (1 - beta), are those of the new ones."""
-    torch, mine = pytorch(), list(model().parameters())
-    theirs = [torch.nn.Parameter(torch.tensor(p.array)) for p in mine]
-    ours, other = (
-        library.Adam(split_up(parameters, {}, {"lr": 0.05}), lr=0.01, amsgrad=True)
-        for library, parameters in ((optim, mine), (torch.optim, theirs))
+    twins = Twins(
+        model().parameters(),
+        lambda library, ps: [
+            library.Adam(split_up(ps, {}, {"lr": 0.05}), lr=0.01, amsgrad=True),
+        ],
     )
     for t in range(12):
-        rng = np.random.default_rng(t)
-        for p, q in zip(mine, theirs, strict=True):
-            p.grad = rng.standard_normal(p.shape)
-            q.grad = torch.tensor(p.grad_array)
-        for opt in (ours, other):
+        for opt in twins.optimizers:
             opt.param_groups[1]["betas"] = (0.5, 0.9) if t % 4 < 2 else (0.95, 0.99)
-            opt.step()
-        for p, q in zip(mine, theirs, strict=True):
-            np.testing.assert_allclose(p.data, q.detach().numpy(), rtol=1e-11)
+        twins.step(gradients(twins, t))
+        twins.compare()
+    (ours,) = twins.ours
     state = ours.named_state()
     ours.param_groups[1]["betas"] = (0.5, 0.99)
     for name, old, now in (("gradient_sum", 0.95, 0.5), ("squared_gradient_sum", 0.99, 0.99)):
@@ -183,28 +176,19 @@ ADDED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("case", ADDED)
 def test_a_group_that_is_added_later_is_pytorchs(case: str) -> None:
     """Sums and step counts of the others go on; betas that changed just before count too."""
-    torch, (name, options, group) = pytorch(), ADDED[case]
-    mine = list(model().parameters())
-    theirs = [torch.nn.Parameter(torch.tensor(p.array)) for p in mine]
-    ours, other = (
-        getattr(library, name)(parameters[:3], **options)
-        for library, parameters in ((optim, mine), (torch.optim, theirs))
+    name, options, group = ADDED[case]
+    twins = Twins(
+        model().parameters(), lambda library, ps: [getattr(library, name)(ps[:3], **options)]
     )
-    rng = np.random.default_rng(0)
     for t in range(12):
         if t == 4:
-            for opt, parameters in ((ours, mine), (other, theirs)):
+            for opt, ps in zip(twins.optimizers, (twins.mine, twins.theirs), strict=True):
                 if "betas" in opt.param_groups[0]:
                     opt.param_groups[0]["betas"] = (0.7, 0.95)
-                opt.add_param_group({"params": parameters[3:], **group})
-        for p, q in zip(mine, theirs, strict=True):
-            p.grad = rng.standard_normal(p.shape)
-            q.grad = torch.tensor(np.ascontiguousarray(p.grad))
-        ours.step()
-        other.step()
-        for p, q in zip(mine, theirs, strict=True):
-            np.testing.assert_allclose(p.data, q.detach().numpy(), rtol=1e-10, atol=1e-12)
-    assert ours.steps == [12] * 3 + [8] * 3
+                opt.add_param_group({"params": ps[3:], **group})
+        twins.step(gradients(twins, t))
+        twins.compare()
+    assert twins.ours[0].steps == [12] * 3 + [8] * 3
 
 
 def test_a_group_that_is_refused_changes_nothing() -> None:
