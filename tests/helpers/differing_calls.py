@@ -13,6 +13,7 @@ import nnmpi.distributed as dist
 from nnmpi.comm import Comm
 
 OP = dist.ReduceOp
+Call = Callable[[], object]
 
 
 def ones(n: int = 4, dtype: str = "float32") -> Any:
@@ -24,140 +25,111 @@ def listed(n: int = 4) -> list[Any]:
     return [ones(n) for _ in range(dist.get_world_size())]
 
 
-def gather_into(n: int, dtype: str) -> None:
-    gathered = ones(n * dist.get_world_size(), dtype)
-    dist.all_gather_into_tensor(gathered, ones(n, dtype))
+def reduced(n: int = 4, dtype: str = "float32", op: OP = OP.SUM) -> Call:
+    return lambda: dist.all_reduce(ones(n, dtype), op)
 
 
-def exchange(dtype: str = "float32") -> None:
-    n = dist.get_world_size()
-    dist.all_to_all_single(ones(n, dtype), ones(n, dtype))
+def reduced_to(root: int) -> Call:
+    return lambda: dist.reduce(ones(), root)
 
 
-def scatter_sums(op: OP) -> None:
-    dist.reduce_scatter_tensor(ones(1), ones(dist.get_world_size()), op)
+def sent_by(root: int, n: int = 4) -> Call:
+    return lambda: dist.broadcast(ones(n), root)
+
+
+def gathered() -> None:
+    dist.all_gather(listed(), ones())
+
+
+def gathered_into(n: int, dtype: str) -> Call:
+    size = dist.get_world_size
+    return lambda: dist.all_gather_into_tensor(ones(n * size(), dtype), ones(n, dtype))
+
+
+def gathered_on_0(n: int = 4) -> Call:
+    return lambda: dist.gather(ones(n), listed(n), 0)
+
+
+def scattered_by(root: int) -> Call:
+    return lambda: dist.scatter(ones(), listed(), root)
+
+
+def exchanged(dtype: str = "float32") -> Call:
+    size = dist.get_world_size
+    return lambda: dist.all_to_all_single(ones(size(), dtype), ones(size(), dtype))
+
+
+def sums_scattered(op: OP) -> Call:
+    return lambda: dist.reduce_scatter_tensor(ones(1), ones(dist.get_world_size()), op)
 
 
 def comm() -> Comm:
     return dist.group.WORLD.rows.comm
 
 
+def reduced_by(how: str, n: int) -> Call:
+    return lambda: comm().all_reduce(ones(n), how)
+
+
 class Pair(NamedTuple):
     """What all ranks but rank 1 call, what rank 1 calls, and words for these in the message."""
 
-    usual: Callable[[], object]
-    other: Callable[[], object]
+    usual: Call
+    other: Call
     words: tuple[str, str]
 
 
-def of_sums(how: str) -> Pair:
-    usual, other = (
-        (lambda: comm().all_reduce(ones(), how)),
-        (lambda: comm().all_reduce(ones(3), how)),
-    )
-    return Pair(
-        usual, other, (f"all_reduce of 4 float32 by {how}", f"all_reduce of 3 float32 by {how}")
-    )
-
-
+SUM, BY_0, SCATTERED = "all_reduce of 4 float32", "from rank 0", "scatter of 4 float32 root rank"
 PAIRS = {
-    "lengths of sums": Pair(
-        lambda: dist.all_reduce(ones()),
-        lambda: dist.all_reduce(ones(5)),
-        ("all_reduce of 4 float32", "all_reduce of 5 float32"),
-    ),
+    "lengths of sums": Pair(reduced(), reduced(5), (SUM, "all_reduce of 5 float32")),
     "types of sums": Pair(
-        lambda: dist.all_reduce(ones(8)),
-        lambda: dist.all_reduce(ones(4, "float64")),
-        ("all_reduce of 8 float32", "all_reduce of 4 float64"),
+        reduced(8), reduced(4, "float64"), ("all_reduce of 8 float32", "all_reduce of 4 float64")
     ),
-    "sum, maximum": Pair(
-        lambda: dist.all_reduce(ones()),
-        lambda: dist.all_reduce(ones(), OP.MAX),
-        ("all_reduce of 4 float32", "by ring, MAX"),
-    ),
+    "sum, maximum": Pair(reduced(), reduced(op=OP.MAX), (SUM, "by ring, MAX")),
     "minimum, maximum": Pair(
-        lambda: dist.all_reduce(ones(), OP.MIN),
-        lambda: dist.all_reduce(ones(), OP.MAX),
-        ("by ring, MIN", "by ring, MAX"),
+        reduced(op=OP.MIN), reduced(op=OP.MAX), ("by ring, MIN", "by ring, MAX")
     ),
-    "sum, mean": Pair(
-        lambda: dist.all_reduce(ones()),
-        lambda: dist.all_reduce(ones(), OP.AVG),
-        ("by doubling (", "by doubling, AVG ("),
-    ),
-    "sum, barrier": Pair(
-        lambda: dist.all_reduce(ones(1)),
-        dist.barrier,
-        ("by doubling (", "by doubling, barrier ("),
-    ),
+    "sum, mean": Pair(reduced(), reduced(op=OP.AVG), ("by doubling (", "by doubling, AVG (")),
+    "sum, barrier": Pair(reduced(1), dist.barrier, ("by doubling (", "by doubling, barrier (")),
     "sum, sum of one": Pair(
-        lambda: dist.all_reduce(ones()),
-        lambda: dist.reduce(ones(), 0),
-        ("by doubling (", "by doubling, SUM to rank 0 ("),
+        reduced(), reduced_to(0), ("by doubling (", "by doubling, SUM to rank 0 (")
     ),
-    "sum, gathered": Pair(
-        lambda: dist.all_reduce(ones()),
-        lambda: dist.all_gather(listed(), ones()),
-        ("all_reduce of 4 float32", "all_gather of "),
-    ),
-    "sum, broadcast": Pair(
-        lambda: dist.all_reduce(ones()),
-        lambda: dist.broadcast(ones(), 0),
-        ("all_reduce of 4 float32", "broadcast of 4 float32 from rank 0"),
-    ),
-    "receivers of a sum": Pair(
-        lambda: dist.reduce(ones(), 0),
-        lambda: dist.reduce(ones(), 1),
-        ("SUM to rank 0", "SUM to rank 1"),
-    ),
+    "sum, gathered": Pair(reduced(), gathered, (SUM, "all_gather of ")),
+    "sum, broadcast": Pair(reduced(), sent_by(0), (SUM, f"broadcast of 4 float32 {BY_0}")),
+    "receivers of a sum": Pair(reduced_to(0), reduced_to(1), ("SUM to rank 0", "SUM to rank 1")),
     "senders": Pair(
-        lambda: dist.broadcast(ones(), 0),
-        lambda: dist.broadcast(ones(), 1),
-        ("broadcast of 4 float32 from rank 0", "broadcast of 4 float32 from rank 1"),
+        *(sent_by(0), sent_by(1)),
+        (f"broadcast of 4 float32 {BY_0}", "broadcast of 4 float32 from rank 1"),
     ),
     "lengths sent": Pair(
-        lambda: dist.broadcast(ones(5), 0),
-        lambda: dist.broadcast(ones(4), 0),
-        ("broadcast of 5 float32", "broadcast of 4 float32"),
+        sent_by(0, 5), sent_by(0), ("broadcast of 5 float32", "broadcast of 4 float32")
     ),
     "types gathered": Pair(
-        lambda: gather_into(8, "float32"),
-        lambda: gather_into(4, "float64"),
+        *(gathered_into(8, "float32"), gathered_into(4, "float64")),
         ("float32 by ring", "float64 by ring"),
     ),
     "scattered, gathered": Pair(
-        lambda: dist.scatter(ones(), listed(), 0),
-        lambda: dist.gather(ones(), listed(), 0),
-        ("scatter of 4 float32 root rank 0", "gather of 4 float32 root rank 0"),
+        scattered_by(0), gathered_on_0(), (f"{SCATTERED} 0", "gather of 4 float32 root rank 0")
     ),
-    "scattered by": Pair(
-        lambda: dist.scatter(ones(), listed(), 0),
-        lambda: dist.scatter(ones(), listed(), 1),
-        ("scatter of 4 float32 root rank 0", "scatter of 4 float32 root rank 1"),
-    ),
+    "scattered by": Pair(scattered_by(0), scattered_by(1), (f"{SCATTERED} 0", f"{SCATTERED} 1")),
     "lengths gathered": Pair(
-        lambda: dist.gather(ones(), listed(), 0),
-        lambda: dist.gather(ones(5), listed(5), 0),
-        ("gather of 4 float32", "gather of 5 float32"),
+        gathered_on_0(), gathered_on_0(5), ("gather of 4 float32", "gather of 5 float32")
     ),
-    "all to all, gathered": Pair(
-        exchange,
-        lambda: dist.all_gather(listed(), ones()),
-        ("all_to_all", "all_gather of "),
-    ),
+    "all to all, gathered": Pair(exchanged(), gathered, ("all_to_all", "all_gather of ")),
     "types all to all": Pair(
-        exchange,
-        lambda: exchange("int32"),
-        ("all_to_all of 0 float32", "all_to_all of 0 int32"),
+        exchanged(), exchanged("int32"), ("all_to_all of 0 float32", "all_to_all of 0 int32")
     ),
     "sums scattered": Pair(
-        lambda: scatter_sums(OP.MIN),
-        lambda: scatter_sums(OP.MAX),
+        *(sums_scattered(OP.MIN), sums_scattered(OP.MAX)),
         ("reduce_scatter, MIN of ", "reduce_scatter, MAX of "),
     ),
-    "in shared memory": of_sums("shared"),
-    "by the library": of_sums("mpi"),
+    **{
+        name: Pair(
+            *(reduced_by(how, 4), reduced_by(how, 3)),
+            (f"{SUM} by {how}", f"all_reduce of 3 float32 by {how}"),
+        )
+        for name, how in (("in shared memory", "shared"), ("by the library", "mpi"))
+    },
 }
 
 
