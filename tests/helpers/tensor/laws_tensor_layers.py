@@ -1,6 +1,6 @@
 """Laws of sharded layers, on any Comm: each is the ordinary layer of the same path and seed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -24,57 +24,55 @@ BOUND = 1e-12
 class Case(NamedTuple):
     """A model, an input of it, and which layers become what."""
 
-    build: Callable[[], nn.Sequential]
+    layers: Callable[[], Iterable[nn.Module]]
     shape: tuple[int, ...]
     how: str | None  # None: it depends on the number of ranks
     integers: int = 0
 
+    def build(self) -> nn.Sequential:
+        made = self.layers()
+        return made if isinstance(made, nn.Sequential) else nn.Sequential(*made)
+
 
 CASES: dict[str, Case] = {
     "linear relu linear": Case(
-        lambda: nn.Sequential(nn.Linear(6, 11), nn.ReLU(), nn.Linear(11, 5)), (4, 6), "column row"
+        lambda: (nn.Linear(6, 11), nn.ReLU(), nn.Linear(11, 5)), (4, 6), "column row"
     ),
     "without biases": Case(
-        lambda: nn.Sequential(
-            nn.Linear(6, 11, bias=False), nn.Tanh(), nn.Linear(11, 5, bias=False), nn.ReLU()
-        ),
+        lambda: (nn.Linear(6, 11, bias=False), nn.Tanh(), nn.Linear(11, 5, bias=False), nn.ReLU()),
         (4, 6),
         "column row",
     ),
     "relu after the row": Case(
-        lambda: nn.Sequential(nn.Linear(6, 9), nn.Linear(9, 7), nn.ReLU(), nn.Linear(7, 5)),
+        lambda: (nn.Linear(6, 9), nn.Linear(9, 7), nn.ReLU(), nn.Linear(7, 5)),
         (4, 6),
         "column row column",
     ),
     "sequences": Case(
-        lambda: nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.4), nn.Sigmoid(), nn.Linear(9, 5)),
+        lambda: (nn.Linear(6, 9), nn.Dropout(0.4), nn.Sigmoid(), nn.Linear(9, 5)),
         (4, 3, 6),
         "column channels row",
     ),
     "layer norm needs whole features": Case(
-        lambda: nn.Sequential(nn.Linear(6, 7), nn.GELU(), nn.LayerNorm(7), nn.Linear(7, 5)),
+        lambda: (nn.Linear(6, 7), nn.GELU(), nn.LayerNorm(7), nn.Linear(7, 5)),
         (4, 6),
         "column,gathers copy column",
     ),
     "so does RMS norm": Case(
-        lambda: nn.Sequential(nn.Linear(6, 7), nn.SiLU(), nn.RMSNorm(7), nn.Linear(7, 5)),
+        lambda: (nn.Linear(6, 7), nn.SiLU(), nn.RMSNorm(7), nn.Linear(7, 5)),
         (4, 6),
         "column,gathers copy column",
     ),
     "convolutions": Case(
-        lambda: nn.Sequential(
-            nn.Conv2d(2, 9, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(9, 5, 3),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
+        lambda: (
+            *(nn.Conv2d(2, 9, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(9, 5, 3), nn.ReLU(), nn.MaxPool2d(2)),
         ),
         (3, 2, 8, 8),
         "column row",
     ),
     "strides": Case(
-        lambda: nn.Sequential(
+        lambda: (
             nn.Conv2d(2, 5, 5, stride=2, padding=2, bias=False),
             nn.AvgPool2d(2, stride=1),
             nn.Conv2d(5, 3, 2, stride=2, bias=False),
@@ -83,46 +81,32 @@ CASES: dict[str, Case] = {
         "column row",
     ),
     "batch norm and dropout": Case(
-        lambda: nn.Sequential(
-            nn.Conv2d(2, 7, 3, bias=False),
-            nn.BatchNorm2d(7),
-            nn.ReLU(),
-            nn.Dropout(0.3),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Dropout(0.3),
-            nn.BatchNorm1d(63),
-            nn.Linear(63, 5),
-            nn.BatchNorm1d(5),
+        lambda: (
+            *(nn.Conv2d(2, 7, 3, bias=False), nn.BatchNorm2d(7), nn.ReLU(), nn.Dropout(0.3)),
+            *(nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.3), nn.BatchNorm1d(63)),
+            *(nn.Linear(63, 5), nn.BatchNorm1d(5)),
         ),
         (5, 2, 8, 8),
         "column channels channels channels channels row copy",
     ),
     "groups of channels": Case(
-        lambda: nn.Sequential(
-            nn.Conv2d(2, 12, 3),
-            nn.GroupNorm(12, 12),
-            nn.SiLU(),
-            nn.Conv2d(12, 3, 2),
-            nn.LeakyReLU(0.2),
+        lambda: (
+            *(nn.Conv2d(2, 12, 3), nn.GroupNorm(12, 12), nn.SiLU()),
+            *(nn.Conv2d(12, 3, 2), nn.LeakyReLU(0.2)),
         ),
         (3, 2, 6, 6),
         "column channels row",
     ),
     "a group on two ranks": Case(
-        lambda: nn.Sequential(
-            nn.Conv2d(2, 10, 3),
-            nn.Identity(),
-            nn.GroupNorm(2, 10),
-            nn.Conv2d(10, 4, 2),
-            nn.Flatten(),
-            nn.Linear(36, 5),
+        lambda: (
+            *(nn.Conv2d(2, 10, 3), nn.Identity(), nn.GroupNorm(2, 10)),
+            *(nn.Conv2d(10, 4, 2), nn.Flatten(), nn.Linear(36, 5)),
         ),
         (3, 2, 6, 6),
         None,
     ),
     "normalised sequences": Case(
-        lambda: nn.Sequential(
+        lambda: (
             *(nn.Conv1d(2, 8, 3), nn.BatchNorm1d(8), nn.SiLU(), nn.GroupNorm(8, 8)),
             *(nn.Conv1d(8, 4, 2), nn.Identity(), nn.BatchNorm1d(4, momentum=None)),
         ),
@@ -130,39 +114,33 @@ CASES: dict[str, Case] = {
         "column channels channels row copy",
     ),
     "groups of features": Case(
-        lambda: nn.Sequential(nn.Linear(6, 8), nn.GroupNorm(4, 8, affine=False), nn.Linear(8, 5)),
+        lambda: (nn.Linear(6, 8), nn.GroupNorm(4, 8, affine=False), nn.Linear(8, 5)),
         (4, 6),
         "column,gathers column",
     ),
     "softmax needs whole features": Case(
-        lambda: nn.Sequential(
-            nn.Linear(6, 7), nn.SiLU(), nn.Softmax(-1), nn.Linear(7, 5), nn.LeakyReLU()
-        ),
+        lambda: (nn.Linear(6, 7), nn.SiLU(), nn.Softmax(-1), nn.Linear(7, 5), nn.LeakyReLU()),
         (4, 6),
         "column,gathers column",
     ),
     "batch norm, cumulative": Case(
-        lambda: nn.Sequential(
-            nn.Linear(6, 7), nn.BatchNorm1d(7, momentum=None), nn.Tanh(), nn.Linear(7, 5)
-        ),
+        lambda: (nn.Linear(6, 7), nn.BatchNorm1d(7, momentum=None), nn.Tanh(), nn.Linear(7, 5)),
         (5, 6),
         "column channels row",
     ),
     "embedding with padding": Case(
-        lambda: nn.Sequential(nn.Embedding(9, 6, padding_idx=4), nn.Flatten(), nn.Linear(18, 8)),
+        lambda: (nn.Embedding(9, 6, padding_idx=4), nn.Flatten(), nn.Linear(18, 8)),
         (5, 3),
         "rows column",
         integers=9,
     ),
     "images of which features are needed": Case(
-        lambda: nn.Sequential(
-            nn.Conv2d(2, 5, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(2), nn.Linear(9, 4)
-        ),
+        lambda: (nn.Conv2d(2, 5, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(2), nn.Linear(9, 4)),
         (3, 2, 8, 8),
         "column,gathers column,gathers",
     ),
     "ported layers": Case(
-        lambda: nn.Sequential(
+        lambda: (
             *(nn.Conv2d(2, 5, 3, padding=1, padding_mode="reflect"), nn.ReLU(inplace=True)),
             *(nn.MaxPool2d(2), nn.PReLU(5), nn.InstanceNorm2d(5, affine=True), nn.Dropout2d(0.4)),
             *(nn.Upsample(scale_factor=2), nn.ELU(), nn.Softplus()),
@@ -172,7 +150,7 @@ CASES: dict[str, Case] = {
         "column channels channels channels row copy",
     ),
     "padded sequences": Case(
-        lambda: nn.Sequential(
+        lambda: (
             *(nn.Conv1d(3, 5, 3, padding=2, padding_mode="circular"), nn.PReLU(5)),
             *(nn.Conv1d(5, 4, 3, padding=1, padding_mode="replicate"), nn.PReLU()),
         ),
@@ -180,12 +158,10 @@ CASES: dict[str, Case] = {
         "column channels row copy",
     ),
     "one slope of all features": Case(
-        lambda: nn.Sequential(nn.Linear(6, 7), nn.PReLU(), nn.Linear(7, 5)),
-        (4, 6),
-        "column,gathers copy column",
+        lambda: (nn.Linear(6, 7), nn.PReLU(), nn.Linear(7, 5)), (4, 6), "column,gathers copy column"
     ),
     "tuples and dilation": Case(
-        lambda: nn.Sequential(
+        lambda: (
             nn.Conv2d(2, 5, (3, 2), (2, 1), padding=(1, 0), dilation=(1, 2)),
             nn.MaxPool2d((2, 1), ceil_mode=True),
             nn.Conv2d(5, 4, (2, 3), padding="same", dilation=2),
@@ -195,7 +171,7 @@ CASES: dict[str, Case] = {
         "column row",
     ),
     "depthwise": Case(
-        lambda: nn.Sequential(
+        lambda: (
             *(nn.Conv2d(2, 5, 1), nn.ReLU(), nn.Conv2d(5, 10, 3, groups=5), nn.BatchNorm2d(10)),
             *(nn.ReLU(), nn.Conv2d(10, 10, 3, 2, 1, groups=10, bias=False), nn.ReLU()),
             *(nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(40, 5)),
@@ -204,18 +180,15 @@ CASES: dict[str, Case] = {
         "column channels channels channels row",
     ),
     "transposed": Case(
-        lambda: nn.Sequential(
-            nn.Conv2d(2, 5, 3),
-            nn.Tanh(),
-            nn.ConvTranspose2d(5, 4, 4, 2, 1),
-            nn.Conv2d(4, 6, 1),
-            nn.Conv2d(6, 3, 1),
+        lambda: (
+            *(nn.Conv2d(2, 5, 3), nn.Tanh(), nn.ConvTranspose2d(5, 4, 4, 2, 1)),
+            *(nn.Conv2d(4, 6, 1), nn.Conv2d(6, 3, 1)),
         ),
         (2, 2, 6, 6),
         "column,gathers copy column row",
     ),
     "sequences convolved": Case(
-        lambda: nn.Sequential(
+        lambda: (
             nn.Conv1d(3, 5, 3, padding="same"),
             *(nn.MaxPool1d(3, 1, 1), nn.AvgPool1d(3, 1, 1), nn.GELU()),
             nn.Conv1d(5, 6, 2, 2, dilation=2),
@@ -225,15 +198,13 @@ CASES: dict[str, Case] = {
         "column row copy column row",
     ),
     "embedding": Case(
-        lambda: nn.Sequential(
-            nn.Embedding(9, 6), nn.Flatten(), nn.Linear(18, 8), nn.Sequential(nn.ReLU())
-        ),
+        lambda: (nn.Embedding(9, 6), nn.Flatten(), nn.Linear(18, 8), nn.Sequential(nn.ReLU())),
         (5, 3),
         "rows column",
         integers=9,
     ),
     "nested": Case(
-        lambda: nn.Sequential(
+        lambda: (
             nn.Sequential(nn.Linear(6, 8), nn.ReLU()),
             nn.Sequential(nn.Sequential(nn.Linear(8, 8)), nn.Tanh(), nn.Linear(8, 5)),
         ),
@@ -329,13 +300,11 @@ def groups_that_would_be_cut_are_whole(comm: Comm) -> None:
     """Two groups of six channels: on three and four ranks they are gathered."""
     how = "column,gathers copy column row" if comm.size > 2 else "column channels row column"
 
-    def build() -> nn.Sequential:
-        return nn.Sequential(
-            *(nn.Conv2d(2, 12, 1), nn.Conv2d(12, 12, 3, groups=2), nn.ReLU(), nn.Conv2d(12, 5, 1)),
-            *(nn.Flatten(), nn.Linear(80, 4)),
-        )
+    def layers() -> list[nn.Module]:
+        images = [nn.Conv2d(2, 12, 1), nn.Conv2d(12, 12, 3, groups=2), nn.ReLU()]
+        return [*images, nn.Conv2d(12, 5, 1), nn.Flatten(), nn.Linear(80, 4)]
 
-    _equals_one_rank(comm, Case(build, (2, 2, 6, 6), how), drawn_first=False)
+    _equals_one_rank(comm, Case(layers, (2, 2, 6, 6), how), drawn_first=False)
 
 
 def evaluation_equals_one_rank(comm: Comm) -> None:
