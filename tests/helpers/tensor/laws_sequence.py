@@ -1,15 +1,14 @@
 """Laws of sequence parallelism, on any Comm of at most four ranks."""
 
 import numpy as np
-from helpers.once import by_first
 from helpers.saved_memory import nbytes, saved_memory
-from helpers.training.laws_language import tokens, trains_as_one_rank
-from helpers.training.pipelined import equals, run
+from helpers.training import laws_language
+from helpers.training.pipelined import Options, trains_as_one_rank
 
 from nnmpi import Tensor, nn
 from nnmpi.autograd import apply
 from nnmpi.autograd.ops.linear import linear
-from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import Comm
 from nnmpi.parallel.tensor import POSITIONS, Way
 from nnmpi.parallel.tensor.layers import gathering_linear, row, sharded_lookup
 from nnmpi.parallel.tensor.ops import Bounds, span_of
@@ -104,7 +103,7 @@ def an_embedding_gives_positions(comm: Comm) -> None:
 
 def a_transformer_trains_as_one_rank(comm: Comm, name: str) -> None:
     layout = {"tp": comm.size, **SEQUENCE} if comm.size > 1 else {}
-    trains_as_one_rank(layout, 2, name, comm)
+    laws_language.trains_as_one_rank(layout, 2, name, comm)
 
 
 class Scale(nn.Module):
@@ -130,6 +129,5 @@ def tokens_alone() -> nn.Module:
 
 def a_model_of_positions_trains_as_one_rank(comm: Comm) -> None:
     layout = {"tp": comm.size, **SEQUENCE} if comm.size > 1 else {}
-    case = {"batch_size": 9, "clip_norm": 0.3}
-    wanted = by_first(comm, lambda: run(comm_self(), tokens_alone, tokens(), **case))
-    equals(comm, run(comm, tokens_alone, tokens(), **case, **layout), wanted)
+    case: Options = {"build": tokens_alone, "given": laws_language.tokens, "batch_size": 9}
+    trains_as_one_rank(layout, {**case, "clip_norm": 0.3}, comm)

@@ -29,7 +29,6 @@ from typing import NamedTuple
 
 from helpers.tensor.laws_tensor import UNEVEN
 from helpers.training import (
-    laws_conv,
     laws_goals,
     laws_halves,
     laws_language,
@@ -47,11 +46,9 @@ from helpers.training.pipelined import (
     SCHEDULES,
     Options,
     case_for,
-    equals,
-    reference,
-    run,
+    trains_as_one_rank,
 )
-from helpers.training.unusual_models import UNUSUAL_MODELS
+from helpers.training.unusual_models import UNUSUAL_MODELS, every_convolution
 
 from nnmpi.comm import Comm
 from nnmpi.options.config import ALLREDUCES, ORDERS
@@ -119,9 +116,8 @@ def _row(name: str, layout: Options, case: Options) -> Row:
 
 def _trained(name: str, layout: Options, case: Options) -> Row:
     """A row whose arrangement is that of another one."""
-    return _of_layout(name, layout, partial(_as_one_rank, layout, case))._replace(
-        case=case | layout
-    )
+    law = partial(trains_as_one_rank, layout, case)
+    return _of_layout(name, layout, law)._replace(case=case | layout)
 
 
 def _of_layout(name: str, layout: Options, law: Callable[[Comm], None]) -> Row:
@@ -131,8 +127,10 @@ def _of_layout(name: str, layout: Options, law: Callable[[Comm], None]) -> Row:
     return Row(f"{where} {name}", ranks, law)
 
 
-def _as_one_rank(layout: Options, case: Options, comm: Comm) -> None:
-    equals(comm, run(comm, **case, **layout), reference(comm, **case))
+def _parted(options: Options) -> tuple[Options, Options]:
+    """Options of a layout, and those of the one rank, too."""
+    same = {name: value for name, value in options.items() if name == "micro_batches"}
+    return {name: value for name, value in options.items() if name not in same}, same
 
 
 def _data_parallel() -> Iterator[Row]:
@@ -269,10 +267,9 @@ def _three_axes() -> Iterator[Row]:
 
 def _convolutions() -> Iterator[Row]:
     layouts: list[Options] = [{axis: n} for axis, n in product(("dp", "pp", "tp"), (2, 3))]
+    case = {"build": every_convolution, "optimizer": "sgd", "momentum": 0.9, "lr": 0.02}
     for layout in (*layouts, {"dp": 2, "zero": 3, "bucket_mb": 0.001}):
-        law = partial(laws_conv.every_layer_trains_as_one_rank, layout)
-        case = {"build": laws_conv.every_layer, **laws_conv.OPTIONS, **layout}
-        yield _of_layout("every convolution and pool", layout, law)._replace(case=case)
+        yield _trained("every convolution and pool", layout, {**case, "micro_batches": 2})
 
 
 def _graphs() -> Iterator[Row]:
@@ -285,8 +282,7 @@ def _graphs() -> Iterator[Row]:
         *({"dp": 2, "pp": 2, "tp": 2, "zero": zero, "micro_batches": 2} for zero in (0, 3)),
     ]
     for layout, (name, build) in product(layouts, GRAPH_MODELS.items()):
-        same = {k: v for k, v in layout.items() if k == "micro_batches"}
-        others = {k: v for k, v in layout.items() if k not in same}
+        others, same = _parted(layout)
         yield _row(name, others, {"build": build, **same})
 
 
@@ -306,8 +302,7 @@ def _branches() -> Iterator[Row]:
         {"dp": 2, "pp": 2, "tp": 2, "zero": 1, "micro_batches": 2},
     ]
     for layout, (name, build) in product(layouts, BRANCH_MODELS.items()):
-        same = {k: v for k, v in layout.items() if k == "micro_batches"}
-        others = {k: v for k, v in layout.items() if k not in same}
+        others, same = _parted(layout)
         case = {"build": build, "clip_norm": 0.5, "optimizer": "adamw", "weight_decay": 0.1}
         yield _row(name + " in micro-batches" * bool(same), others, case | same)
 
@@ -358,10 +353,8 @@ def _samples() -> Iterator[Row]:
 
 def _ported() -> Iterator[Row]:
     """Layers, functions and hooks of models from elsewhere."""
-    for layout, name in product(laws_ported.LAYOUTS, laws_ported.MODELS):
-        law = partial(laws_ported.model_trains_as_on_one_rank, name, layout)
-        case = {"build": laws_ported.MODELS[name], **laws_ported.PLAIN, **layout}
-        yield _of_layout(name, layout, law)._replace(case=case)
+    for layout, (name, build) in product(laws_ported.LAYOUTS, laws_ported.MODELS.items()):
+        yield _trained(name, layout, {"build": build, **laws_ported.PLAIN})
 
 
 def _transformers() -> Iterator[Row]:
@@ -580,14 +573,12 @@ def _rows_of_images() -> Iterator[Row]:
         {**rows, "dp": 2, "pp": 2, "zero": 1, "micro_batches": 2},
         {**rows, "layout": "rows:tp,channels:tp"},
     ]
-    for layout, name in product(layouts, laws_spatial.CNNS):
-        build, given = laws_spatial.CNNS[name]
-        said = {**laws_spatial.options_of(name), "build": build, "given": given}
-        law = partial(laws_spatial.trains_as_one_rank, name, layout)
-        yield _of_layout(name, layout, law)._replace(options=said | layout)
+    for layout, (name, case) in product(layouts, laws_spatial.CNNS.items()):
+        others, same = _parted(layout)
+        law = partial(trains_as_one_rank, others, case | same)
+        yield _of_layout(name, layout, law)._replace(options=case | layout)
     for layout in layouts:
-        same = {k: v for k, v in layout.items() if k == "micro_batches"}
-        others = {k: v for k, v in layout.items() if k not in same}
+        others, same = _parted(layout)
         yield _row("digits-cnn", others, {**CNN, **same})
         yield _row("residual cnn", others, {"build": GRAPH_MODELS["residual cnn"], **same})
     ways = ["0=spatial,1=spatial,10=column", "0=spatial,4=samples", "0=samples,4=spatial"]

@@ -48,12 +48,12 @@ def _trains_as_one_rank(
     layout: Options,
     case: Options,
     build: Callable[[], nn.Module] | None = None,
-    given: Dataset | None = None,
+    given: Dataset | Callable[[], Dataset] = digits,
 ) -> None:
     def trained(comm: Comm, within: bool, **options: Any) -> Ran:
         options |= {"dtype": "float32", "lr": 0.01}
         with nnmpi.autocast("cpu", dtype="bfloat16", enabled=within):
-            return run(comm, build, given or digits(), **case | options)
+            return run(comm, build, given, **case | options)
 
     got, wide = (trained(comm, within, **layout) for within in (True, False))
     near(got, by_first(comm, lambda: trained(comm_self(), True)), BOUNDS["bfloat16"])

@@ -4,7 +4,7 @@ import numpy as np
 from helpers.once import by_first
 from helpers.training.first_order import error_and_bound
 from helpers.training.laws_language import POSITIONS, UNEVEN, one_rank, trained
-from helpers.training.pipelined import Options, Ran, digits, reference, run, same_on_all
+from helpers.training.pipelined import Options, Ran, reference, run, same_on_all
 
 from nnmpi.comm import Comm, comm_self
 
@@ -31,9 +31,7 @@ def of_one_rank(case: Options) -> Options:
 
 def case_trains_as_one_rank(case: Options, comm: Comm) -> None:
     """A row of another family, as it is given, with "dtype"."""
-    given = case.get("given", digits)()
-    layout, alone = ({**one, "given": given} for one in (case, of_one_rank(case)))
-    got = run(comm, **layout)
+    got, alone = run(comm, **case), of_one_rank(case)
     near(got, by_first(comm, lambda: run(comm_self(), **alone)), BOUNDS[case["dtype"]])
     assert same_on_all(comm, got.done["parameters_sha256"])
 

@@ -1,13 +1,9 @@
 """What layers outside of the models of the command line have to keep, on any number of ranks."""
 
-from typing import Any
+from helpers.training.pipelined import Options, is_same, reference, run, trains_as_one_rank
 
-import numpy as np
-from helpers.once import once
-from helpers.training.pipelined import Ran, contents, digits, equals, is_same, run
-
-from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm, comm_self
+from nnmpi import nn
+from nnmpi.comm import Comm
 
 
 def images() -> nn.Sequential:
@@ -26,39 +22,19 @@ def images() -> nn.Sequential:
     return model
 
 
-PLAIN: dict[str, Any] = {"clip_norm": 0.5, "micro_batches": 2}
-LAYOUTS: dict[int, list[dict[str, Any]]] = {
+LAYOUTS: dict[int, list[Options]] = {
     2: [{"dp": 2}, {"pp": 2}, {"tp": 2}],
     3: [{"dp": 3}, {"tp": 3}],
 }
 """By the number of ranks; 100 samples in batches of 24 leave 4, which are cut unevenly."""
 
 
-@once
-def reference(**options: Any) -> Ran:
-    return run(comm_self(), images, **options)
-
-
 def they_train_as_on_one_rank(comm: Comm) -> None:
     for layout in LAYOUTS[comm.size]:
-        equals(comm, run(comm, images, **PLAIN, **layout), reference(**PLAIN))
+        trains_as_one_rank(layout, {"build": images, "clip_norm": 0.5, "micro_batches": 2}, comm)
 
 
 def slices_have_the_same_bits(comm: Comm) -> None:
-    options = {"reproducible": True, "slices": 2}
+    case: Options = {"build": images, "reproducible": True, "slices": 2}
     if comm.size == 2:
-        is_same(run(comm, images, **options), reference(**options))
-
-
-def initial_values_are_those_of_one_rank(comm: Comm) -> None:
-    """Each rank draws its part of the whole tensor, and nothing depends on the layout."""
-    for layout in LAYOUTS[comm.size]:
-        trainers = [
-            Trainer(Config(**options, dtype="float64", seed=4), images, digits(), where)
-            for options, where in (({}, comm_self()), (layout, comm))
-        ]
-        one, many = map(contents, trainers)
-        for name, array in one.items():
-            np.testing.assert_array_equal(many[name], array, err_msg=name, strict=True)
-        for trainer in trainers:
-            trainer.close()
+        is_same(run(comm, **case), reference(comm, **case))

@@ -1,28 +1,28 @@
 """Laws of cuts: inside residual connections, inside what runs as one op, across integers."""
 
-import functools
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from helpers.once import by_first, once
+from helpers.once import once
 from helpers.sample import one_in
 from helpers.training.pipelined import (
     RECOMPUTED,
     SCHEDULES,
     Options,
-    Ran,
     equals,
     is_same,
     reference,
     run,
     stages_a_rank,
+    trains_as_one_rank,
 )
 
 import nnmpi
 from nnmpi import data, nn
-from nnmpi.comm import Comm, comm_self, launched
+from nnmpi.comm import Comm, launched
 from nnmpi.data import Dataset
 
 
@@ -127,8 +127,7 @@ def pipelines_beside_each_other_cross_them_too(comm: Comm) -> None:
     found = product(MODELS.values(), ("1f1b", "zb-h1")) if comm.size == 4 else ()
     for model, schedule in one_in(3, found, "beside each other"):
         layout = {"dp": 2, "pp": 2, "cut": model.cuts[2], "schedule": schedule}
-        wanted = reference(comm, build=model.build, micro_batches=5)
-        equals(comm, run(comm, model.build, micro_batches=5, **layout), wanted)
+        trains_as_one_rank(layout, {"build": model.build, "micro_batches": 5}, comm)
 
 
 def verify_finds_no_difference_across_cuts(comm: Comm) -> None:
@@ -148,14 +147,10 @@ def conv_net() -> nn.Module:
 
 
 def cuts_part_what_runs_as_one_op(comm: Comm) -> None:
-    if comm.size not in (2, 3, 4):
-        return
-    wanted = reference(comm, build=conv_net, micro_batches=4)
     cuts = {2: ("1", "2", "4", "7"), 3: ("1,4", "2,7", "4,7"), 4: ("1,4,7",)}
-    for cut in cuts[comm.size]:
-        for schedule in ("1f1b", "zb-h1"):
-            layout = {"pp": comm.size, "cut": cut, "schedule": schedule}
-            equals(comm, run(comm, conv_net, micro_batches=4, **layout), wanted)
+    for cut, schedule in product(cuts.get(comm.size, ()), ("1f1b", "zb-h1")):
+        layout = {"pp": comm.size, "cut": cut, "schedule": schedule}
+        trains_as_one_rank(layout, {"build": conv_net, "micro_batches": 4}, comm)
 
 
 # ---- integers
@@ -195,22 +190,17 @@ class Reader(nn.Module):
         return scores
 
 
-@once
-def reader_on_one_rank(inputs: int) -> Ran:
-    return run(comm_self(), functools.partial(Reader, inputs), sentences(inputs), micro_batches=3)
+READERS: list[Options] = [
+    {"build": partial(Reader, n), "given": partial(sentences, n), "micro_batches": 3}
+    for n in (1, 2)
+]
 
 
 def later_stages_take_integers(comm: Comm) -> None:
     cuts = {2: "1", 3: "1,2", 4: "1,2,3"}
-    for inputs in (1, 2) if comm.size in (2, 3) else ():
-        build, given = functools.partial(Reader, inputs), sentences(inputs)
-        wanted = by_first(comm, functools.partial(reader_on_one_rank, inputs))
-        for schedule in ("gpipe", "1f1b", "zb-h1", "interleaved", "zb-v"):
-            stages = comm.size * stages_a_rank(schedule)
-            if stages not in cuts:
-                continue  # it has too few layers
-            cut = cuts[stages]
-            layout = {"pp": comm.size, "cut": cut, "schedule": schedule}
+    schedules = ("gpipe", "1f1b", "zb-h1", "interleaved", "zb-v")
+    for case, schedule in product(READERS, schedules) if comm.size in (2, 3) else ():
+        if cut := cuts.get(comm.size * stages_a_rank(schedule)):  # else it has too few layers
             for recompute in (False, True) if schedule == "1f1b" else (True,):
-                got = run(comm, build, given, micro_batches=3, recompute=recompute, **layout)
-                equals(comm, got, wanted)
+                layout = {"pp": comm.size, "cut": cut, "schedule": schedule}
+                trains_as_one_rank({**layout, "recompute": recompute}, case, comm)

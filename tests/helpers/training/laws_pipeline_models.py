@@ -1,25 +1,16 @@
 """Laws of pipelines of unusual models: layers that are skipped, or used several times."""
 
-import functools
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 
-from helpers.once import by_first, once
 from helpers.sample import one_in
-from helpers.training.pipelined import (
-    BOUND,
-    Options,
-    Ran,
-    distance,
-    equals,
-    is_same,
-    reference,
-    run,
-)
+from helpers.training.pipelined import Options, equals, is_same, reference, run, trains_as_one_rank
 from helpers.training.unusual_models import Residual
 
 import nnmpi
 from nnmpi import nn
-from nnmpi.comm import Comm, comm_self, launched
+from nnmpi.comm import Comm, launched
 
 
 def any_model_recomputes_in_one_stage(comm: Comm) -> None:
@@ -64,22 +55,16 @@ def blocks(f: Callable[[Block, nnmpi.Tensor], nnmpi.Tensor]) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), Block(64, f), *narrow, nn.Linear(20, 10))
 
 
-@once
-def blocks_on_one_rank(name: str) -> Ran:
-    return run(comm_self(), functools.partial(blocks, BLOCKS[name]), micro_batches=4)
+MODELS = {name: partial(blocks, f) for name, f in BLOCKS.items()}
 
 
 def outputs_in_any_memory_are_sent(comm: Comm) -> None:
     """Every layer begins a stage, and the last stages have several."""
-    found = one_in(2, BLOCKS.items(), "memory") if comm.size in (3, 4) else ()
-    for name, f in found:
+    found = one_in(2, MODELS.items(), "memory") if comm.size in (3, 4) else ()
+    schedules = ("gpipe", "zb-h1") if launched() == 1 else ("zb-h1",)
+    for (name, build), schedule in product(found, schedules):
         begins = [1, 3] if name == "unused" else [*range(2, 6)]  # such a block is no layer
-        if comm.size > len(begins) + 1:
-            continue
-        layout = {"pp": comm.size, "cut": ",".join(map(str, begins[: comm.size - 1]))}
-        build = functools.partial(blocks, f)
-        wanted = by_first(comm, functools.partial(blocks_on_one_rank, name))
-        for schedule in ("gpipe", "zb-h1") if launched() == 1 else ("zb-h1",):
-            got = run(comm, build, micro_batches=4, **layout, schedule=schedule)
-            assert distance(got.state, wanted.state) < BOUND, name
-            equals(comm, got, wanted)
+        if comm.size <= len(begins) + 1:
+            cut = ",".join(map(str, begins[: comm.size - 1]))
+            layout = {"pp": comm.size, "cut": cut, "schedule": schedule}
+            trains_as_one_rank(layout, {"build": build, "micro_batches": 4}, comm)

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from helpers.once import once
-from helpers.training.pipelined import Options, Ran, digits, equals, run
+from helpers.training.pipelined import Options, digits
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import Comm
 from nnmpi.io.output import Report
 
 
@@ -77,15 +76,6 @@ LAYOUTS: list[Options] = [
     {"tp": 2},
 ]
 """Of two ranks."""
-
-
-@once
-def reference(name: str) -> Ran:
-    return run(comm_self(), MODELS[name], **PLAIN)
-
-
-def model_trains_as_on_one_rank(name: str, layout: Options, comm: Comm) -> None:
-    equals(comm, run(comm, MODELS[name], **PLAIN, **layout), reference(name))
 
 
 def a_hook_runs_where_its_module_does(comm: Comm) -> None:

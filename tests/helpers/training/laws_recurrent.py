@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 from helpers.once import once
-from helpers.training.pipelined import Ran, equals, run
+from helpers.training.pipelined import Options, trains_as_one_rank
 
 import nnmpi
 from nnmpi import nn
-from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Split
 
 WORDS, CLASSES, T = 30, 4, 9
@@ -45,8 +45,9 @@ def sequences() -> Dataset:
     return Dataset("sequences", *splits, CLASSES, "")
 
 
-OPTIONS: dict[str, Any] = {"micro_batches": 2, "clip_norm": 0.5, "lr": 0.05}
-LAYOUTS: dict[int, list[dict[str, Any]]] = {
+CASE: Options = {"build": Tagger, "given": sequences, "micro_batches": 2, "clip_norm": 0.5}
+CASE |= {"lr": 0.05}
+LAYOUTS: dict[int, list[Options]] = {
     2: [
         *({"dp": 2}, {"dp": 2, "zero": 3}, {"tp": 2}),
         *({"pp": 2, "schedule": "zb-h1"}, {"pp": 2, "recompute": True}),
@@ -56,22 +57,11 @@ LAYOUTS: dict[int, list[dict[str, Any]]] = {
 """By the number of ranks; batches of 24 leave 4 sequences, which are cut unevenly."""
 
 
-@once
-def reference() -> Ran:
-    return run(comm_self(), Tagger, sequences(), **OPTIONS)
-
-
 def padded_sequences_train_as_on_one_rank(comm: Comm) -> None:
     for layout in LAYOUTS.get(comm.size, [{"dp": comm.size}]):
-        equals(comm, run(comm, Tagger, sequences(), **OPTIONS, **layout), reference())
-
-
-@once
-def reference_in_buckets() -> Ran:
-    return run(comm_self(), Tagger, sequences(), bucket_by_length=True, **OPTIONS)
+        trains_as_one_rank(layout, CASE, comm)
 
 
 def batches_of_similar_length_train_as_on_one_rank(comm: Comm) -> None:
     for layout in LAYOUTS.get(comm.size, [{"dp": comm.size}]):
-        options = {"bucket_by_length": True, **OPTIONS, **layout}
-        equals(comm, run(comm, Tagger, sequences(), **options), reference_in_buckets())
+        trains_as_one_rank(layout, {**CASE, "bucket_by_length": True}, comm)

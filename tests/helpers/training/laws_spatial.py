@@ -6,14 +6,14 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-from helpers.once import by_first, once
+from helpers.once import once
 from helpers.sample import one_in
-from helpers.training.pipelined import Options, Ran, digits, equals, run
+from helpers.training.pipelined import Options, digits
 
 import nnmpi
 from nnmpi import nn
 from nnmpi.autograd import Tensor
-from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Split
 from nnmpi.nn.models import cifar_cnn, mnist_cnn
 from nnmpi.parallel.tensor.parallelize import parallelize
@@ -175,29 +175,11 @@ def images(*sample: int) -> Dataset:
     return digits()._replace(train=some(19), test=some(5))
 
 
-CNNS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Dataset]]] = {
-    "odd cnn": (odd_cnn, digits),
-    "mnist-cnn": (mnist_cnn, partial(images, 1, 28, 28)),
-    "cifar-cnn": (cifar_cnn, partial(images, 3, 32, 32)),
+PLAIN: Options = {"optimizer": "adam", "weight_decay": 0.01, "clip_norm": 0.5}
+FEW: Options = {**PLAIN, "batch_size": 4}
+CNNS: dict[str, Options] = {
+    "odd cnn": {**PLAIN, "build": odd_cnn, "given": digits},
+    "mnist-cnn": {**FEW, "build": mnist_cnn, "given": partial(images, 1, 28, 28)},
+    "cifar-cnn": {**FEW, "build": cifar_cnn, "given": partial(images, 3, 32, 32)},
 }
-"""What makes a model, and its data."""
-
-
-def options_of(name: str) -> Options:
-    """Ten steps."""
-    plain = {"optimizer": "adam", "weight_decay": 0.01, "clip_norm": 0.5}
-    return plain | ({} if name == "odd cnn" else {"batch_size": 4})
-
-
-@once
-def alone(name: str, micro_batches: int) -> Ran:
-    build, given = CNNS[name]
-    options = options_of(name)
-    return run(comm_self(), build, given(), micro_batches=micro_batches, **options)
-
-
-def trains_as_one_rank(name: str, layout: Options, comm: Comm) -> None:
-    build, given = CNNS[name]
-    m = layout.get("micro_batches", 1)
-    wanted = by_first(comm, lambda: alone(name, m))
-    equals(comm, run(comm, build, given(), **options_of(name), **layout), wanted)
+"""Ten steps of each."""

@@ -9,15 +9,18 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers.once import by_first
 from helpers.sample import one_in
+from helpers.training.laws_layers import images
 from helpers.training.pipelined import (
     BOUND,
     CNN,
     MLP,
+    MODELS,
     RECOMPUTED,
     SCHEDULES,
     Heard,
@@ -134,11 +137,12 @@ def verify_finds_what_differs(comm: Comm) -> None:
 
 
 def initial_values_are_those_of_one_rank(comm: Comm) -> None:
-    for case in (CNN, MLP):
-        alone = partial(_values, comm_self(), {**case, "seed": 5})
+    """Each rank draws its part of the whole tensor, and nothing depends on the layout."""
+    for name, case in {**MODELS, "drawn by itself": {"build": images}}.items():
+        alone = partial(_values, comm_self(), **case, seed=5)
         wanted = by_first(comm, alone)
-        for layout in one_in(3, layouts(comm), case["model"]):
-            _same_values(_values(comm, {**case, **layout, "seed": 5}), wanted)
+        for layout in one_in(3, layouts(comm), name):
+            _same_values(_values(comm, **case, **layout, seed=5), wanted)
 
 
 def what_one_layout_saves_another_loads(comm: Comm) -> None:
@@ -152,14 +156,14 @@ def what_one_layout_saves_another_loads(comm: Comm) -> None:
             comm.barrier()
             _same_values(nnmpi.load(path), got.state)
             for where, way in ((comm_self(), {}), (comm, layout)):
-                _same_values(_values(where, {**CNN, **way, "load": path, "seed": 5}), got.state)
+                _same_values(_values(where, **CNN, **way, load=path, seed=5), got.state)
             comm.barrier()
             of_last = layout
 
 
-def _values(comm: Comm, options: Options) -> dict[str, np.ndarray]:
+def _values(comm: Comm, build: Any = None, **options: Any) -> dict[str, np.ndarray]:
     """What a run begins with: the whole model, on every rank."""
-    trainer = Trainer(Config(**options, dtype="float64"), None, digits(), comm)
+    trainer = Trainer(Config(**options, dtype="float64"), build, digits(), comm)
     found, digest = contents(trainer), trainer.strategy.full_state.sha256()
     assert same_on_all(comm, digest)
     trainer.close()

@@ -89,15 +89,16 @@ class Ran(NamedTuple):
 def run(
     comm: Comm,
     build: Callable[[], nn.Module] | None = None,
-    given: Dataset | None = None,
+    given: Dataset | Callable[[], Dataset] = digits,
     **options: Any,
 ) -> Ran:
     """Ten steps in float64, two epochs, if nothing else is asked for; copies have equal bits.
 
-    They are of digits, unless other data are given.
+    They are of digits, unless other data are given, or a function that makes them.
     """
     plain: Options = {"dtype": "float64", "epochs": 2, "batch_size": 24}
-    trainer, heard = Trainer(Config(**plain | options), build, given or digits(), comm), Heard()
+    samples = given() if callable(given) else given
+    trainer, heard = Trainer(Config(**plain | options), build, samples, comm), Heard()
     trainer.fit(heard)
     assert first_difference(trainer.session.part, trainer.comm) is None
     return Ran(heard.events, heard.losses, contents(trainer), gradients(trainer))
@@ -143,6 +144,11 @@ def equals(comm: Comm, got: Ran, wanted: Ran) -> None:
         for name in ("event", "accuracy", "steps", "epochs", "skipped_steps"):
             assert ours.get(name) == theirs.get(name), name
     assert same_on_all(comm, got.done["parameters_sha256"])
+
+
+def trains_as_one_rank(layout: Options, case: Options, comm: Comm) -> None:
+    """What is trained, in a layout, as on one rank; functions in it are those of a module."""
+    equals(comm, run(comm, **case, **layout), reference(comm, **case))
 
 
 def is_same(got: Ran, wanted: Ran) -> None:

@@ -1,6 +1,7 @@
-"""Models of digits with what a chain of trained layers does not have.
+"""Models of digits with what other models do not have.
 
-Weights that several layers share, parameters without gradients, and gradients that are no numbers.
+Weights that several layers share, parameters without gradients, gradients that are no numbers, and
+every convolution and pool.
 """
 
 from collections.abc import Callable
@@ -89,6 +90,19 @@ class OneRoot(nn.Module):
 def spoilt() -> nn.Sequential:
     wide = [layer for k in range(8) for layer in (nn.Linear(20, 20), nn.Tanh())]
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 20), *wide, OneRoot(), nn.Linear(20, 10))
+
+
+def every_convolution() -> nn.Sequential:
+    """Images of 8x8, then sequences of 6."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 12, (3, 2), padding="same"), nn.ReLU(), nn.MaxPool2d((2, 1))),
+        *(nn.Conv2d(12, 24, 3, 1, 1, groups=12, bias=False), nn.BatchNorm2d(24), nn.ReLU()),
+        *(nn.Conv2d(24, 12, 1), nn.Tanh(), nn.ConvTranspose2d(12, 8, 4, 2, 1), nn.Tanh()),
+        *(nn.AvgPool2d(3, 2, 1, count_include_pad=False), nn.Conv2d(8, 8, 3, groups=2)),
+        *(nn.Conv2d(8, 6, (1, 2), dilation=(1, 2)), nn.MaxPool2d(2, 1, ceil_mode=True)),
+        *(nn.AdaptiveAvgPool2d((2, 3)), nn.Flatten(2), nn.Conv1d(6, 5, 3, padding="same")),
+        *(nn.GELU(), nn.Flatten(), nn.Linear(30, 10)),
+    )
 
 
 UNUSUAL_MODELS: dict[str, Callable[[], nn.Module]] = {
