@@ -21,18 +21,3 @@ def simulator(
         return Completed(status, *capsys.readouterr())
 
     return run
-
-
-@pytest.fixture
-def refused(simulator: Callable[[str], Completed]) -> Callable[[str, tuple[str, ...]], None]:
-    """Runs a command that ends with one line that has these words."""
-
-    def run(text: str, words: tuple[str, ...]) -> None:
-        result = simulator(text)
-        assert (result.status, result.out) == (2, "")
-        assert result.err.startswith("nnmpi.simulate: ")
-        assert result.err.endswith("\n")
-        assert len(result.err.splitlines()) == 1
-        assert [word for word in words if word not in result.err] == [], result.err
-
-    return run

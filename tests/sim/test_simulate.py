@@ -12,7 +12,6 @@ from xml.etree import ElementTree
 import pytest
 from helpers.completion import completed, in_each_shell
 
-from nnmpi import simulate
 from nnmpi.collectives.algorithms import ALGORITHMS, Collective
 from nnmpi.collectives.price import NEAR, Link, Network
 from nnmpi.sim import collective
@@ -197,58 +196,6 @@ def test_several_algorithms_are_drawn_one_below_the_other(simulator: Any, tmp_pa
     heights = [float(e.get("y", "")) for e in drawn]
     assert heights[0] < below[0] < heights[1] < below[1] < below[2]
     assert below[2] < float(root.get("viewBox", "").split()[3])
-
-
-# ---- what is refused
-
-WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
-    "no ranks": ("--bytes 1", ("required", "--ranks")),
-    "0 ranks": ("--ranks 0 --bytes 1", ("ranks 0", "from 1 to 10000000")),
-    "too many ranks": (f"--ranks {10**30} --bytes 1", ("ranks 1000", "to 10000000")),
-    "bytes below 0": ("--ranks 4 --bytes=-1", ("--bytes", "'-1' is not a size")),
-    "alpha": (f"{RING} --alpha=-5e-6", ("alpha -5e-06", "from 0")),
-    "alpha in words": (f"{RING} --alpha slow", ("--alpha", "'slow'")),
-    "algorithm": ("--ranks 4 --bytes 1 --algorithm rng", ("p2p-whole",)),
-    "algorithm of another operation": (
-        "--ranks 4 --bytes 1 --operation reduce --algorithm ring",
-        ("'ring' of reduce", "tree, ps"),
-    ),
-    "shared": ("--ranks 4 --bytes 1 --algorithm shared", ("hierarchical --per-node Q",)),
-    "half a network": (f"{RING} --inner-beta 1e-11", ("inner-alpha", "give --per-node")),
-    "a torus of nodes": (f"{RING} --network torus:2x2 --per-node 2", ("leave out --per-node",)),
-    "a torus inside": (f"{RING} --network torus:4 --inner-beta 1", ("leave out --inner-alpha",)),
-    "too small a torus": (f"{RING} --network torus:3", ("torus:3 has 3 ranks, not 4",)),
-    "no topology": (f"{RING} --network hypercube:2", ("'hypercube:2' is none of fat-tree:K",)),
-    "empty nodes": (f"{RING} --per-node 0 --inner-alpha 0 --inner-beta 0", ("from 1",)),
-    "a drawing too wide": (
-        "--ranks 17 --bytes 1 --algorithm ring --draw",
-        ("1 to 16 ranks, got 17", "leave out --draw"),
-    ),
-    "a picture of all": (
-        "--ranks 4 --bytes 1 --svg x.svg",
-        ("p2p-whole can be priced but not drawn", "name others with --algorithm"),
-    ),
-    "a picture of a sweep": (f"{RING} --svg x.svg --sweep bytes", ("leave it or --sweep out",)),
-    "a drawing in JSON": (f"{RING} --draw --json", ("--draw", "--json", "leave out one")),
-    "a drawing of what does not work": (
-        "--ranks 4 --bytes 1 --algorithm p2p-whole --draw",
-        ("p2p-whole can be priced but not drawn", "round 2", "twice", "leave out --draw"),
-    ),
-    "a misspelt flag": (f"{RING} --swep=bytes", ("--swep=bytes; did you mean --sweep?",)),
-}
-
-
-@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
-def test_unusable_arguments_give_one_line(refused: Any, case: tuple[str, tuple[str, ...]]) -> None:
-    refused(*case)
-
-
-@pytest.mark.parametrize("arguments", [(), ("pipelines",)])
-def test_the_kind_of_plan_is_required(
-    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert simulate.main(arguments) == 2
-    assert re.fullmatch(r"nnmpi\.simulate: .*KIND.*\n", capsys.readouterr().err)
 
 
 # ---- as a process

@@ -80,25 +80,3 @@ def test_two_levels(simulator: Any) -> None:
         row["layout"]: row["communication"] for row in json.loads(simulator(f"{size} --json").out)
     }
     assert seconds["2-D 2x4"] < seconds["2-D 4x2"]  # its rows are nodes
-
-
-WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
-    "no rows": ("--inner 4 --columns 4 --ranks 2", ("required", "--rows")),
-    "0 rows": ("--rows 0 --inner 4 --columns 4 --ranks 2", ("rows 0", "from 1 to 1000000000")),
-    "0 ranks": (f"{SIZE} --ranks 0", ("ranks 0", "from 1 to 1024")),
-    "more ranks than columns": ("--rows 4 --inner 4 --columns 3 --ranks 4", ("4 ranks",)),
-    "grid": (f"{SIZE} --ranks 6 --grid 2x2", ("grid 2x2 has 4 ranks, not 6", "product")),
-    "grid of three": (f"{SIZE} --ranks 8 --grid 2x2x2", ("'2x2x2'", "as in 2x3")),
-    "panel": (f"{SIZE} --ranks 4 --panel 0", ("panel 0", "from 1")),
-    "bytes": (f"{SIZE} --ranks 4 --dtype-bytes 32", ("dtype-bytes 32", "to 16")),
-    "flops": (f"{SIZE} --ranks 4 --flops 0", ("flops 0.0", "from 1 to 1e+30")),
-    "half a network": (
-        f"{SIZE} --ranks 4 --inner-alpha 1e-6",
-        ("inner-alpha", "give --per-node"),
-    ),
-}
-
-
-@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
-def test_unusable_arguments_give_one_line(refused: Any, case: tuple[str, tuple[str, ...]]) -> None:
-    refused(*case)

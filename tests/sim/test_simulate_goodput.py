@@ -185,31 +185,3 @@ def test_the_picture_has_a_line_for_each_case(simulator: Any, tmp_path: Any) -> 
     texts = [node.text for node in root.iter() if node.tag.endswith("text")]
     assert {"checkpoints", "and --backup", "16,384", "100%", "ranks"} <= {*texts}
     assert sum(node.tag.endswith("circle") for node in root.iter()) == 2 * 8
-
-
-WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
-    "no ranks": ("--mttf-node 1h --checkpoint 1s --restart 1s", ("required", "--ranks")),
-    "0 ranks": (f"{EXAMPLE} --ranks 0", ("ranks 0", "from 1")),
-    "nodes larger than the job": (
-        f"{EXAMPLE} --ranks 4 --ranks-per-node 8",
-        ("ranks-per-node 8", "to 4"),
-    ),
-    "a node of 2 ranks beside one of 8": (
-        f"{EXAMPLE} --ranks 10",
-        ("--ranks 10", "nodes of 8", "--ranks-per-node"),
-    ),
-    "copies on one node": (f"{EXAMPLE} --ranks 8 --backup", ("second node", "8 ranks")),
-    "copies older than checkpoints": (
-        f"{EXAMPLE} --every 10m --backup 2h",
-        ("--backup 7200 s", "--every 600 s"),
-    ),
-    "no copies to recover from": (f"{EXAMPLE} --recover 30s", ("--recover", "--backup")),
-    "no spares to wait for": (f"{EXAMPLE} --repair 1h", ("--repair", "--spares")),
-    "no time": (f"{EXAMPLE} --checkpoint 0", ("--checkpoint", "duration above 0", "1.5h")),
-    "spares": (f"{EXAMPLE} --spares -1", ("--spares -1", "0 to 10000")),
-}
-
-
-@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
-def test_unusable_arguments_give_one_line(refused: Any, case: tuple[str, tuple[str, ...]]) -> None:
-    refused(*case)

@@ -89,28 +89,6 @@ def test_pictures(simulator: Any, tmp_path: Path) -> None:
     assert (">gpipe: bubble 37.5%" in text, ">naive" in text) == (True, False)
 
 
-WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
-    "neither": (SIZE, ("--schedule and --compare",)),
-    "unknown": (f"{SIZE} --schedule 2f2b", ("'2f2b'", "zb-h1")),
-    "unknown of several": (f"{SIZE} --compare gpipe,2f2b", ("'2f2b'", "zb-h1")),
-    "no micro-batches": ("--schedule 1f1b --stages 2", ("required", "--micro-batches")),
-    "0 stages": ("--compare --stages 0 --micro-batches 2", ("stages, got 0",)),
-    "0 virtual": (f"--compare {SIZE} --virtual-stages 0", ("virtual stages, got 0",)),
-    "too many": ("--compare --stages 300 --micro-batches 334", ("100200", "more than 100000")),
-    "too many ranks": ("--schedule 1f1b --stages 10000 --micro-batches 10", ("100000000",)),
-    "virtual": (f"--schedule gpipe {SIZE} --virtual-stages 2", ("got 2 virtual", "interleaved")),
-    "forward": (f"--compare {SIZE} --forward=-1", ("forward -1.0", "from 1e-30")),
-    "send": (f"--compare {SIZE} --send inf", ("send inf", "to 1e+30")),
-    "tiny": (f"--compare {SIZE} --forward 1e-320 --backward 0", ("forward 1e-320", "1e-30")),
-    "no time": (f"--compare {SIZE} --forward 0 --backward 0", ("both 0",)),
-}
-
-
-@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
-def test_unusable_arguments_give_one_line(refused: Any, case: tuple[str, tuple[str, ...]]) -> None:
-    refused(*case)
-
-
 def test_a_picture_that_cannot_be_written(simulator: Any, tmp_path: Path) -> None:
     file = tmp_path / "none" / "a.svg"
     result = simulator(f"--compare {SIZE} --svg {file}")

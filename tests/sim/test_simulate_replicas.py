@@ -159,25 +159,3 @@ def test_pictures_of_timelines_and_of_neighbours(simulator: Any, tmp_path: Path)
     text = (tmp_path / "x.svg").read_text()
     assert text.count("<circle") == 4 * 12
     assert text.count('z" fill') == 12 * (2 + 4 + 4 + 11)  # arrowheads
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "give --workers P to see how long workers wait, or --parameters N"),
-        ("--workers 4 --parameters 1e9", "one of them"),
-        ("--parameters 1e9 --jitter 0.1:5", "--jitter says nothing about --parameters: leave it"),
-        ("--workers 4 --every 3", "--every says nothing about --workers: leave it out"),
-        ("--workers 4 --sync local", "--sync local with --workers: take bsp or ssp or asp"),
-        ("--parameters 0", "parameters 0.0 must be a number from 1"),
-        (
-            "--parameters 1 --compress topk:0.1",
-            "1 in 24 layers: a layer has at least one; give few",
-        ),
-        ("--parameters 1e9 --fragments 25", "--fragments 25 must be from 1 to 24, the layers"),
-        ("--parameters 1e9 --every 3 --apply-after 4", "--apply-after 4 must be from 0 to --every"),
-        ("--parameters 1e9 --replicas 33 --sync gossip --svg x.svg", "room for 32 replicas, got"),
-    ],
-)
-def test_bad_input_is_refused_in_one_line(refused: Any, text: str, says: str) -> None:
-    refused(text, (says,))

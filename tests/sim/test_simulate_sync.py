@@ -116,19 +116,3 @@ def test_a_long_run_is_not_drawn_as_text(simulator: Any) -> None:
     out = simulator("--workers 4 --steps 500 --jitter 0.1:5").out
     assert "take fewer --steps, or --svg FILE" in out
     assert "rank 0" not in out
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("--workers 0", "--workers 0 and --steps 12 must be at least 1"),
-        ("--workers 4 --steps 1000000", "their product at most 100,000"),
-        ("--workers 4 --staleness -1", "--staleness -1 must be at least 0"),
-        ("--workers 4 --sync bsp --staleness 2", "--staleness 2 is for --sync ssp; --sync bsp has"),
-        ("--workers 4 --slow-rank 4:2", "the ranks that compute are 0 to 3"),
-        ("--workers 4 --jitter 2:2", "a share of the steps is between 0 and 1"),
-        ("--workers 4 --sync tsp", "invalid choice: 'tsp'"),
-    ],
-)
-def test_bad_input_is_refused_in_one_line(refused: Any, text: str, says: str) -> None:
-    refused(text, (says,))

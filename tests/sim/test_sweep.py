@@ -48,20 +48,6 @@ def test_a_picture_of_a_sweep(simulator: Any, tmp_path: Path) -> None:
     assert "use .png, .svg or .pdf, or leave out --plot" in refused.err
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("--ranks 1 --bytes 1 --sweep ranks", "needs --ranks from 2 to 4096, got 1"),
-        ("--ranks 9999 --bytes 1 --sweep ranks", "needs --ranks from 2 to 4096, got 9999"),
-        ("--ranks 4 --bytes 1MB --plot x.png", "add --sweep bytes or --sweep ranks"),
-        ("--ranks 4 --bytes 1MB --sweep bytes --draw --algorithm ring", "leave it or --sweep out"),
-        ("--ranks 4 --bytes 1MB --algorithm ring,rong", "algorithm 'rong' of all-reduce"),
-    ],
-)
-def test_bad_input_is_refused_in_one_line(refused: Any, text: str, says: str) -> None:
-    refused(text, (says,))
-
-
 def test_sizes_below_the_first_are_swept_alone() -> None:
     [[row]] = sweep.sweep("bytes", "all-reduce", ["ring"], 4, 50, NETWORK)
     assert row["bytes"] == 50
