@@ -54,6 +54,13 @@ def fault(adapters: Path, process: StudentProcess) -> str:
         ),
         ("globals()['__builtins__']['__loader__'].load_module('posix')", "KeyError: '__loader__'"),
         ("x.tofile('x')", "reads x.tofile, which is private"),
+        ("import dataclasses as d; d.make_dataclass('A', ['a'])", "make_dataclass is refused"),
+        ("from functools import singledispatch", "functools.singledispatch is refused"),
+        ("from functools import update_wrapper", "functools.update_wrapper is refused"),
+        ("from functools import wraps", "functools.wraps is refused"),
+        ("from enum import global_enum", "enum.global_enum is refused"),
+        ("vars(type)['__subclasses__'](object)", "vars is refused"),
+        ("np.test(extra_argv=['x'])", "numpy.test is refused"),
         ("import operator as o; o.attrgetter('__globals__')", "operator.attrgetter is refused"),
         ("import typing as t; t.get_type_hints(np)", "typing.get_type_hints is refused"),
         ("getattr(np, '_mod' + 'ule')", "getattr of _module is refused"),
@@ -104,39 +111,18 @@ ESCAPES = {
         "@dataclasses.dataclass(init=False, repr=False)\nclass B(A):\n    b: int = 1",
         "a field of a dataclass that reads __globals__ is refused",
     ),
-    "a dataclass by a function": (
-        "dataclasses.make_dataclass('A', ['a'])",
-        "dataclasses.make_dataclass is refused",
-    ),
-    "annotations that are run": (
-        "from functools import singledispatch",
-        "functools.singledispatch is refused",
-    ),
     "an annotation that is run": (
         "class A:\n    def _evaluate(self): ...\n"
         "typing.get_args(typing.List['x.__globals__'])[0]._evaluate({}, {}, frozenset())",
         "._evaluate, which is private",
     ),
-    "attributes by texts": (
-        "from functools import update_wrapper",
-        "functools.update_wrapper is refused",
-    ),
-    "attributes by a decorator": (
-        "from functools import wraps",
-        "functools.wraps is refused",
-    ),
     "attributes of sys": (
         "class A(contextlib.redirect_stdout):\n    _stream = 'modules'",
         "contextlib.redirect_stdout is refused",
     ),
-    "members in a module": ("from enum import global_enum", "enum.global_enum is refused"),
     "members from a module": (
         "class A:\n    def _convert_(self): ...\nenum.Enum._convert_('E', 'os', bool)",
         "reads enum.Enum._convert_, which is private",
-    ),
-    "the methods of a type": (
-        "vars(type)['__subclasses__'](object)",
-        "vars is refused",
     ),
     "a pattern by place": (
         "class M(type):\n    def __instancecheck__(self, x): return True\n"
@@ -148,7 +134,6 @@ ESCAPES = {
         "(x.a for x in []).gi_code.replace(co_names=('__globals__',))",
         "gi_code, which is private",
     ),
-    "a file of tests": ("np.test(extra_argv=['x'])", "numpy.test is refused"),
 }
 """What ran any text, each by a module that adapters may import."""
 

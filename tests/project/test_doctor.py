@@ -22,7 +22,6 @@ def test_the_command_looks_at_everything_on_this_machine() -> None:
     file = Path(shutil.which("mpirun") or "")
     version = subprocess.run([file, "--version"], check=True, capture_output=True, text=True).stdout
     first = installed.launcher_at(file, version)
-    assert first is not None
     assert f"), {first.version}; two ranks" in done.out
     lines = [line for line in done.out.splitlines() if not line.startswith(" ")]
     assert [name for name in doctor.CHECKS if not any(x.startswith(name) for x in lines)] == []

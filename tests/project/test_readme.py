@@ -48,7 +48,6 @@ def test_the_first_example_learns(tmp_path):
     done = python("-c", FIRST_EXAMPLE, folder=tmp_path)
     assert done.status == 0, done.err
     accuracy = re.search(r"accuracy ([\d.]+)%", done.out)
-    assert accuracy is not None
     assert float(accuracy[1]) > 90
     assert (tmp_path / "xor.safetensors").exists()
 

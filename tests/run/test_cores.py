@@ -41,16 +41,16 @@ GOOD = {
     "the system does not tell": [rank(Cpus(), Cpus(), nodes=())] * 4,
 }
 
+SPREAD = "start them with mpirun --bind-to core --map-by core"
+SLOWER = "memory of another node is slower: start them with mpirun --map-by numa --bind-to numa"
 BAD = {
     "on one core": (
         [rank(on(3))] * 4,
-        "4 ranks share core 3 of node7, and mpirun may use 16: start them with mpirun --bind-to "
-        "core --map-by core",
+        f"4 ranks share core 3 of node7, and mpirun may use 16: {SPREAD}",
     ),
     "two of three on one core": (
         [rank(on(3)), rank(on(4)), rank(on(3))],
-        "2 ranks share core 3 of node7, and mpirun may use 16: start them with mpirun --bind-to "
-        "core --map-by core",
+        f"2 ranks share core 3 of node7, and mpirun may use 16: {SPREAD}",
     ),
     "bound, though there are too many": (
         [rank(on(k % 2), on(0, 1)) for k in range(4)],
@@ -59,8 +59,7 @@ BAD = {
     ),
     "six on four cores": (
         [rank(on(0, 1, 2, 3))] * 6,
-        "6 ranks share cores 0-3 of node7, and mpirun may use 16: start them with mpirun "
-        "--bind-to core --map-by core",
+        f"6 ranks share cores 0-3 of node7, and mpirun may use 16: {SPREAD}",
     ),
     "started on one core": (
         [rank(on(5), on(5))] * 2,
@@ -86,13 +85,11 @@ BAD = {
     ),
     "across NUMA nodes": (
         [rank(Cpus(range(4 * k + 2, 4 * k + 6))) for k in range(3)],
-        "1 rank bound across NUMA nodes of node7 (rank 1 to cores 6-9), and memory of another "
-        "node is slower: start them with mpirun --map-by numa --bind-to numa",
+        f"1 rank bound across NUMA nodes of node7 (rank 1 to cores 6-9), and {SLOWER}",
     ),
     "on two sockets, with a rank for each": (
         [rank(Cpus(range(1, 16)))] * 2,
-        "2 ranks bound across NUMA nodes of node7 (rank 0 to cores 1-15), and memory of "
-        "another node is slower: start them with mpirun --map-by numa --bind-to numa",
+        f"2 ranks bound across NUMA nodes of node7 (rank 0 to cores 1-15), and {SLOWER}",
     ),
 }
 

@@ -28,7 +28,6 @@ def test_parameters_are_those_of_published_models(
 ) -> None:
     """Llama 3.1 405B and 8B, Llama 2 7B and GPT-2; no value is drawn."""
     sizes = sizes_named(name)
-    assert sizes is not None
     model = format_of(sizes._replace(vocabulary=vocabulary, positions=1024)).model()
     assert sum(p.size for p in model.parameters()) == parameters
 
@@ -45,7 +44,6 @@ def test_parameters_are_those_of_published_models(
 )
 def test_a_name_says_a_width_that_is_not_the_usual_one(given: str, name: str) -> None:
     sizes = sizes_named(given)
-    assert sizes is not None
     assert sizes.model == name
     assert sizes_named(name).checked() == sizes.checked()
 

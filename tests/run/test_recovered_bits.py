@@ -41,9 +41,7 @@ def resumed(directory: Path, ranks: int, config: Config, per_node: int | None = 
         trainer = Trainer(fewer, None, digits(), part, callbacks=[told], resume=directory)
         return Left(told, heard.events, trainer.fit(heard), False, None)
 
-    found = turns.run(4, fit, per_node=per_node, fault_tolerant=True)[0]
-    assert found is not None
-    return found
+    return turns.run(4, fit, per_node=per_node, fault_tolerant=True)[0]
 
 
 def deaths(name: str, count: int) -> Iterator[KillsAt]:
@@ -60,7 +58,6 @@ def deaths(name: str, count: int) -> Iterator[KillsAt]:
 def check(name: str, death: KillsAt, directory: Path) -> None:
     ranks, layout = LAYOUTS[name]
     left = recovered.run(name, {}, callbacks=[death])[0]
-    assert left is not None
     event = left.recovered[0]
     config, per_node = Config(**{**COMMON, **layout}), 2 if name == "two nodes" else None
     saved_at(event["step"], directory, ranks, config, per_node)
@@ -127,7 +124,6 @@ def test_replicas_that_are_left_go_on_as_if_they_were_fewer(mode: str, tmp_path:
     options = {**COMMON, **recovered.RING, "clip_norm": None, **REPLICAS[mode], "steps": 12}
     death = KillsAt(3, 8, later=9)
     left = recovered.run_of(4, {**options, "callbacks": [death]}, {})[0]
-    assert left is not None
     event = left.recovered[0]
     saved_at(event["step"], tmp_path, 4, Config(**options), None)
     has_bits_since_its_loss(left, resumed(tmp_path, 3, Config(**options)))

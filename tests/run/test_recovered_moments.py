@@ -1,6 +1,6 @@
 """A rank is lost at each moment of a step, or while others go back: what the others go on with."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,31 +34,26 @@ def left_by(ranks: int, options: Mapping[str, Any], *callbacks: object) -> list[
     return recovered.run_of(ranks, {**options, "callbacks": callbacks}, {})
 
 
-def whole(found: Sequence[Left | None]) -> Left:
-    assert found[0] is not None
-    return found[0]
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_whenever_a_rank_is_lost_the_others_end_as_if_it_were_not(mode: str) -> None:
     """Whatever of step 3 they had done: forward passes with statistics, some sums, the update. They
     go on from the newest state that they have all of."""
     options, steps = MODES[mode]
-    wanted, found = whole(left_by(3, options)), set[int]()
+    wanted, found = left_by(3, options)[0], set[int]()
     for later in range(1, 40, 5):
         left = left_by(3, options, KillsAt(1, 2, later))
         recovered.check(left, wanted)
-        found |= {event["step"] for event in whole(left).recovered}
+        found |= {event["step"] for event in left[0].recovered}
     assert found == steps
 
 
 def test_an_epoch_is_told_by_those_left_where_a_rank_is_lost_in_its_evaluation() -> None:
     """The sums of its steps are there until it is told."""
-    wanted = whole(left_by(3, BUILT))
+    wanted = left_by(3, BUILT)[0]
     for later in range(5, 10):
         left = left_by(3, BUILT, KillsAt(1, 5, later))
         recovered.check(left, wanted)
-        assert [event["step"] for event in whole(left).recovered] == [5]
+        assert [event["step"] for event in left[0].recovered] == [5]
 
 
 class DiesAfterRestore(KillsAt):
@@ -73,8 +68,8 @@ def test_a_spare_rank_that_has_not_gone_back_takes_part_in_backups(tmp_path: Pat
     options = {**COMMON, "pp": 3, "dp": 1, "micro_batches": 3, "backup": 1}
     with_spare = {**options, "elastic": True, "checkpoint_dir": str(tmp_path)}
     left = left_by(4, with_spare, GoesBack(2, 4), DiesAfterRestore(2, 3), DiesAfterRestore(1, 5))
-    assert [event["lost"] for event in whole(left).recovered] == [[2], [1, 2]]
-    recovered.check(left[:1], whole(left_by(3, options, GoesBack(2, 4))))
+    assert [event["lost"] for event in left[0].recovered] == [[2], [1, 2]]
+    recovered.check(left[:1], left_by(3, options, GoesBack(2, 4))[0])
 
 
 class StopsAfterGoingBack:

@@ -41,12 +41,10 @@ def test_a_run_goes_back_to_the_newest_checkpoint(tmp_path: Path) -> None:
         return {**PIPELINE, "checkpoint_dir": str(tmp_path / name), "save_every": "2"}
 
     wanted = recovered.run_of(3, directory("whole"), {})[0]
-    assert wanted is not None
     for later in (0, 50):  # after step 5, for which that of step 2 is whole
         options = {**directory(f"killed {later}"), "callbacks": [KillsAt(2, 5, later)]}
         left = recovered.run_of(3, options, {})
         recovered.check(left, wanted)
-        assert left[0] is not None
         assert left[0].recovered[0]["step"] in (0, 2, 4, 6)
 
 
@@ -61,7 +59,6 @@ def test_without_a_layout_that_fits_the_checkpoint_is_named(
     *left, lost = killed_at_step_5(options)
     assert lost is None
     for text in left:
-        assert text is not None
         assert "the others cannot continue" in text
         assert "no layout fits 2 ranks" in text
         checkpoint = f"{tmp_path}/step-00000002"

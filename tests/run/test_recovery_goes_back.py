@@ -34,7 +34,6 @@ def test_values_are_of_the_step_that_is_said_where_a_rank_is_lost_in_restore(
 ) -> None:
     """Whichever version the others go on from, what comes of it is the same."""
     wanted, _ = recovered.whole("ring")
-    assert wanted.state is not None
     for later in range(2, 120, 18 if is_sample else 6):
 
         def kills(trainer: Trainer, later: int = later) -> None:
@@ -88,7 +87,6 @@ def test_ranks_go_on_from_the_newest_of_backups_and_checkpoints(
     options = {**PIPELINE, "checkpoint_dir": str(tmp_path), "callbacks": callbacks}
     left = recovered.run_of(3, options, {})
     recovered.check(left, recovered.run_of(3, PIPELINE, {})[0])
-    assert left[0] is not None
     assert [event["step"] for event in left[0].recovered] == [step]
     told = [event["step"] for event in left[0].events if event["event"] == "checkpoint"]
     assert told == [saved]
@@ -163,7 +161,6 @@ def test_a_checkpoint_of_steps_that_a_restore_has_undone_does_not_count_where_a_
     saves = {"checkpoint_dir": str(tmp_path), "save_every": "1", "keep": 9, "callbacks": [heard]}
     options = {**COMMON, **RING, "zero": zero, "steps": 8, "epochs": 4, **saves}
     left = recovered.run_of(3, options, {})
-    assert left[0] is not None
     assert [event["step"] for event in left[0].recovered] == [2 if zero else 3]
     assert heard.steps[0][:5] == [1, 2, 3, 4, 5]
     assert [*dict.fromkeys(heard.steps[0][5:])] == [3, 4, 5, 6, 7, 8]

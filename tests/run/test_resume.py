@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from helpers.training.laws_checkpoints import Stopper, facts_of
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, comm_self
 from nnmpi.io.checkpoints.manifest import HEAD, MIDDLE, NAME, TAIL
 from nnmpi.io.files.outputs import LogMark, opened_log
 from nnmpi.io.output import Event, NullReport
@@ -42,10 +43,8 @@ def trainer_of(comm: Comm, folder: Path, *callbacks: object, **given: Any) -> Tr
 
 
 def fitted(comm: Comm, folder: Path, *callbacks: object, **given: Any) -> Event:
-    trainer = trainer_of(comm, folder, *callbacks, **given)
-    result = trainer.fit()
-    trainer.close()
-    return result
+    with trainer_of(comm, folder, *callbacks, **given) as trainer:
+        return trainer.fit()
 
 
 def run(folder: Path, *callbacks: object, ranks: int = 1, **given: Any) -> Event:
@@ -65,41 +64,47 @@ def lines(path: Path) -> list[Event]:
 # ---- when
 
 
-def test_checkpoints_of_steps_and_the_last_one(tmp_path: Path) -> None:
-    done = run(tmp_path, save_every="3", keep=9, ranks=2)
-    assert steps_in(tmp_path) == [3, 6, 9, 12, 15, 18, 20]
-    assert done["checkpoints"]["written"] == 6
-    assert 0 < done["checkpoints"]["waited"] < done["seconds"]
+TIMES = {
+    "steps": ("3", [3, 6, 9, 12, 15, 18, 20]),
+    "epochs": ("2 epochs", [10, 20]),
+    "a clock": ("999s", [3, 5, 20]),
+}
 
 
-def test_checkpoints_of_epochs(tmp_path: Path) -> None:
-    run(tmp_path, save_every="2 epochs", keep=9, log=str(tmp_path / "log"))
-    assert steps_in(tmp_path) == [10, 20]
-    (told,) = (e for e in lines(tmp_path / "log") if e["event"] == "checkpoint")
-    assert told["step"] == 10
-    assert told["bytes"] > 1000
-
-
-def test_checkpoints_by_the_clock_of_the_first_rank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("save_every", "wanted"), TIMES.values(), ids=TIMES)
+def test_checkpoints_are_written_when_they_are_due_and_at_the_end(
+    save_every: str, wanted: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its request rides on the sum of a step, and all ranks write after that one."""
+    """By the clock of the first rank: its request rides on the sum of a step, and all ranks write
+    after that one."""
     due = iter([False, True, False, True] + [False] * 99)
-    monkeypatch.setattr(SaveTimes, "is_due", lambda self: next(due))
-    run(tmp_path, save_every="999s", keep=9, ranks=2)
-    assert steps_in(tmp_path) == [3, 5, 20]
+    if save_every == "999s":
+        monkeypatch.setattr(SaveTimes, "is_due", lambda self: next(due))
+    done = run(tmp_path, save_every=save_every, keep=9, ranks=2, log=str(tmp_path / "log"))
+    assert steps_in(tmp_path) == wanted
+    told = [e for e in lines(tmp_path / "log") if e["event"] == "checkpoint"]
+    assert [event["step"] for event in told] == wanted[:-1]
+    assert all(event["bytes"] > 1000 for event in told)
+    assert done["checkpoints"]["written"] == len(told)
+    assert 0 < done["checkpoints"]["waited"] < done["seconds"]
 
 
 def test_a_checkpoint_of_servers_is_whole_before_the_next_epoch(tmp_path: Path) -> None:
     """They write and poll at ends of epochs only."""
     seen = list[list[int]]()
 
-    class Looks:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            if event["step"] == 7:
-                seen.append(steps_in(tmp_path))
+    def looks(trainer: Trainer, event: Event) -> None:
+        if event["step"] == 7:
+            seen.append(steps_in(tmp_path))
 
-    run(tmp_path, Looks(), save_every="3", ranks=3, servers=1, allreduce="auto")
+    run(
+        tmp_path,
+        SimpleNamespace(on_step=looks),
+        save_every="3",
+        ranks=3,
+        servers=1,
+        allreduce="auto",
+    )
     assert seen
     assert all(steps == [5] for steps in seen)
 
@@ -191,32 +196,22 @@ def test_a_log_of_another_run_is_not_cut(tmp_path: Path) -> None:
 def test_a_run_that_is_complete_goes_on_with_more_epochs_only(tmp_path: Path) -> None:
     run(tmp_path)
 
-    def rank(comm: Comm) -> tuple[bool, Event]:
-        trainer = trainer_of(comm, tmp_path, resume=True)
-        assert trainer.resumed is not None
-        is_over = trainer.resumed.is_over
-        trainer.close()
-        trainer = trainer_of(comm, tmp_path, resume=True, epochs=6)
-        done = trainer.fit(NullReport())
-        trainer.close()
-        return is_over, done
+    def rank(comm: Comm) -> Event:
+        with trainer_of(comm, tmp_path, resume=True) as trainer:
+            assert trainer.resumed.is_over
+        with trainer_of(comm, tmp_path, resume=True, epochs=6) as trainer:
+            return trainer.fit(NullReport())
 
-    for is_over, done in turns.run(2, rank):
-        assert is_over
+    for done in turns.run(2, rank):
         assert (done["event"], done["steps"]) == ("done", 30)
 
 
 def test_a_second_fit_is_resumed_in_its_own_span(tmp_path: Path) -> None:
-    def rank(comm: Comm) -> None:
-        trainer = trainer_of(comm, tmp_path, Stopper(23), quiet=True)
+    with trainer_of(comm_self(), tmp_path, Stopper(23), quiet=True) as trainer:
         trainer.fit()
         assert trainer.fit(epochs=2)["event"] == "suspended"
-        trainer.close()
-        trainer = trainer_of(comm, tmp_path, Stopper(0), resume=True, quiet=True)
+    with trainer_of(comm_self(), tmp_path, Stopper(0), resume=True, quiet=True) as trainer:
         assert trainer.fit()["steps"] == 30
-        trainer.close()
-
-    turns.run(1, rank)
 
 
 def test_a_damaged_checkpoint_is_passed_over(
@@ -287,19 +282,17 @@ def test_the_newest_checkpoint_is_named_if_all_are_of_another_run(tmp_path: Path
 def test_a_user_writes_a_checkpoint_at_any_time(tmp_path: Path) -> None:
     """Beside those of the run, which has its own directory, or among them."""
 
-    class Writes:
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            if event["step"] == 2:
-                self.paths = [trainer.save_checkpoint(tmp_path / name) for name in ("c", "mine")]
+    def writes(trainer: Trainer, event: Event) -> None:
+        if event["step"] == 2:
+            paths.extend(trainer.save_checkpoint(tmp_path / name) for name in ("c", "mine"))
 
-    writes = Writes()
-    run(tmp_path, writes)
-    assert writes.paths == [str(tmp_path / name / "step-00000002") for name in ("c", "mine")]
+    paths = list[str]()
+    run(tmp_path, SimpleNamespace(on_step=writes))
+    assert paths == [str(tmp_path / name / "step-00000002") for name in ("c", "mine")]
 
     def rank(comm: Comm) -> None:
-        trainer = Trainer(Config(**COMMON), model, digits(), comm, resume=tmp_path / "mine")
-        assert trainer.step == 2
-        trainer.close()
+        with Trainer(Config(**COMMON), model, digits(), comm, resume=tmp_path / "mine") as trainer:
+            assert trainer.step == 2
 
     turns.run(2, rank)
 
@@ -320,69 +313,71 @@ REFUSED: Mapping[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
+OTHER_DATA: Mapping[str, tuple[Any, tuple[str, ...]]] = {
+    "fewer samples": (slice(99), ("the data set", "the samples would differ")),
+    "no callbacks": (slice(None), ("states of the callbacks Stopper", "this Trainer has none")),
+}
+
+
 @pytest.fixture(scope="module")
-def suspended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def suspended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The options of a run that goes on from step 7."""
     folder = tmp_path_factory.mktemp("run")
     run(folder, Stopper(7))
-    return folder
+    return {**COMMON, "checkpoint_dir": str(folder / "c"), "resume": True}
 
 
 @pytest.mark.parametrize(("given", "words"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_go_on_is_refused(
-    suspended: Path, given: dict[str, Any], words: tuple[str, ...]
+    suspended: dict[str, Any], given: dict[str, Any], words: tuple[str, ...]
 ) -> None:
-    loss = given.pop("loss", None)
-    config = {**COMMON, "checkpoint_dir": str(suspended / "c"), "resume": True, **given}
-
-    def rank(comm: Comm) -> None:
-        data = digits()
-        if loss is not None:
-            y = np.zeros((100, 10)), np.zeros((31, 10))
-            data = (data.train.x, y[0], data.test.x, y[1])  # type: ignore[assignment]
-        Trainer(Config(**config), model, data, comm, loss=loss)
-
+    loss, data = given.get("loss"), digits()
+    config = {name: value for name, value in {**suspended, **given}.items() if name != "loss"}
+    if loss is not None:
+        y = np.zeros((100, 10)), np.zeros((31, 10))
+        data = (data.train.x, y[0], data.test.x, y[1])  # type: ignore[assignment]
     with refused(*words):
-        turns.run(1, rank)
+        Trainer(Config(**config), model, data, comm_self(), loss=loss)
 
 
-def test_other_data_and_callbacks_are_refused(suspended: Path) -> None:
-    config = Config(**COMMON, checkpoint_dir=str(suspended / "c"), resume=True)
+@pytest.mark.parametrize(("part", "words"), OTHER_DATA.values(), ids=OTHER_DATA)
+def test_other_data_and_callbacks_are_refused(
+    suspended: dict[str, Any], part: slice, words: tuple[str, ...]
+) -> None:
     few = digits()
-    other = (few.train.x[:99], few.train.y[:99], few.test.x, few.test.y)
-    with refused("the data set", "the samples would differ"):
-        turns.run(1, lambda comm: Trainer(config, model, other, comm))
-    with refused("states of the callbacks Stopper", "this Trainer has none"):
-        turns.run(1, lambda comm: Trainer(config, model, few, comm))
+    data = (few.train.x[part], few.train.y[part], few.test.x, few.test.y)
+    with refused(*words):
+        Trainer(Config(**suspended), model, data, comm_self())
 
 
 SMOOTHED = "CrossEntropyLoss(weight=None, ignore_index=-100, label_smoothing=0.1)"
+CHANGED: Mapping[str, tuple[dict[str, Any], Any, str]] = {
+    "rate": ({"lr": 0.01}, None, "lr is 0.01, and was 0.003 before"),
+    "mode": (
+        {"sync": "gossip", "every": 2},
+        None,
+        "sync is gossip, and was bsp before: the steps",
+    ),
+    "loss": (
+        {},
+        nn.CrossEntropyLoss(label_smoothing=0.1),
+        f"the loss is {SMOOTHED}, and was CrossEntropyLoss(",
+    ),
+    "function": (
+        {},
+        lambda y, labels: y.mean(),
+        "the loss is <lambda>, and was CrossEntropyLoss(",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("options", "loss", "words"),
-    [
-        ({"lr": 0.01}, None, "lr is 0.01, and was 0.003 before"),
-        ({"sync": "gossip", "every": 2}, None, "sync is gossip, and was bsp before: the steps"),
-        (
-            {},
-            nn.CrossEntropyLoss(label_smoothing=0.1),
-            f"the loss is {SMOOTHED}, and was CrossEntropyLoss(",
-        ),
-        ({}, lambda y, labels: y.mean(), "the loss is <lambda>, and was CrossEntropyLoss("),
-    ],
-    ids=["rate", "mode", "loss", "function"],
-)
+@pytest.mark.parametrize(("options", "loss", "words"), CHANGED.values(), ids=CHANGED)
 def test_another_rate_mode_or_loss_is_a_warning(
-    suspended: Path, options: dict[str, Any], loss: Any, words: str
+    suspended: dict[str, Any], options: dict[str, Any], loss: Any, words: str
 ) -> None:
-    given = {**COMMON, **options, "checkpoint_dir": str(suspended / "c"), "resume": True}
-
-    def rank(comm: Comm) -> tuple[str, ...]:
-        callbacks = [Stopper(0)]
-        trainer = Trainer(Config(**given), model, digits(), comm, loss=loss, callbacks=callbacks)
-        trainer.close()
-        assert trainer.resumed is not None
-        return trainer.resumed.lines
-
-    ((line,),) = turns.run(1, rank)
+    given, callbacks = {**suspended, **options}, [Stopper(0)]
+    with Trainer(
+        Config(**given), model, digits(), comm_self(), loss=loss, callbacks=callbacks
+    ) as trainer:
+        (line,) = trainer.resumed.lines
     assert line.startswith(words)

@@ -40,7 +40,6 @@ def test_a_spare_rank_takes_the_place_of_one_that_is_lost(
     left = recovered.run_of(5, options, {} if step else {lost: later})
     recovered.check(left[:4], wanted)
     *_, spare = left
-    assert spare is not None
     assert [(e["lost"], e["ranks"], e["spare"]) for e in spare.recovered] == [([lost], 4, 0)]
     assert spare.last["parameters_sha256"] == wanted.last["parameters_sha256"]
 

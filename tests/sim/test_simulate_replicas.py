@@ -110,16 +110,13 @@ def test_the_rate_is_where_the_share_is_reached() -> None:
         return seconds_a_step(model, LocalSteps(5), Sent(1, 1e6).seconds(0.01, rate))
 
     rate = rate_needed(1 / 0.9, seconds)
-    assert rate is not None
     assert 1 / seconds(rate) == pytest.approx(0.9, rel=1e-6)
     assert rate_needed(1 / 0.9999, seconds) is None  # messages alone take more
 
 
 def test_the_least_rate_is_found_where_seconds_jump_or_stay() -> None:
     def least(limit: float, seconds: Callable[[float], float]) -> float:
-        rate = rate_needed(limit, seconds)
-        assert rate is not None
-        return rate
+        return rate_needed(limit, seconds)
 
     assert least(1.0, lambda rate: 1.0 if rate >= 5 else 2.0) == pytest.approx(5, rel=1e-6)
     assert least(1.0, lambda rate: max(1.0, 7 / rate)) == pytest.approx(7, rel=1e-6)

@@ -87,8 +87,6 @@ def test_every_span_is_a_box_within_its_row(name: str) -> None:
     scale = idle[0][2] / timeline.end
     for group, span in zip(groups, spans, strict=True):
         box, text = group.find(f"{NAMESPACE}rect"), group.find(f"{NAMESPACE}text")
-        assert box is not None
-        assert text is not None
         assert text.text == str(span.micro)
         x, width = float(box.get("x", "")), float(box.get("width", ""))
         row = idle[span.rank]
@@ -110,8 +108,6 @@ def test_every_pass_of_many_micro_batches_has_its_number(m: int) -> None:
     assert len(groups) >= len(passes) == 4 * 3 * m
     for group in groups:
         box, label = group.find(f"{NAMESPACE}rect"), group.find(f"{NAMESPACE}text")
-        assert box is not None
-        assert label is not None
         assert f" {label.text}, " in (group[0].text or "")
         size, width = float(label.get("font-size", "")), float(box.get("width", ""))
         long = 0.6 * size * len(label.text or "")

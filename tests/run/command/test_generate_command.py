@@ -104,11 +104,9 @@ def test_text_comes_token_by_token(trained: Path) -> None:
         stderr=subprocess.PIPE,
         env=environment({}),
     ) as job:
-        assert job.stdout is not None
         assert job.stdout.read(10).startswith(b"the")
         job.stdout.close()
         assert job.wait(60) == 1
-        assert job.stderr is not None
         assert job.stderr.read() == b""
 
 

@@ -46,7 +46,6 @@ def run(folder: Path, ranks: int, *more: str, act: Callable[[Any], None] | None 
         try:
             lines = []
             if act is not None:
-                assert job.stdout is not None
                 while not lines or '"epoch"' not in lines[-1][:20]:
                     lines.append(job.stdout.readline())
                     assert lines[-1], "it ended before the first epoch"

@@ -173,7 +173,6 @@ def test_the_model_is_saved_when_a_pipe_is_closed(tmp_path: Path) -> None:
     arguments = (*LONG, "--save", "m.safetensors", "--log", "log")
     err = (tmp_path / "err").open("wb")
     with err, started(tmp_path, *arguments, stdout=subprocess.PIPE, stderr=err) as process:
-        assert process.stdout is not None
         assert b"start" in process.stdout.readline()
         assert b"step" in process.stdout.readline()
         process.stdout.close()
