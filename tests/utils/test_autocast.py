@@ -2,9 +2,9 @@
 
 import gc
 import threading
-import warnings
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any
 
@@ -157,31 +157,20 @@ def test_decorated_functions_run_on_several_threads() -> None:
         met.wait()
         return [dtype_of_product(), *(function(False) if again else [])]
 
-    found: list[Any] = []
-    threads = [threading.Thread(target=lambda: found.append(function())) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        found = [*pool.map(lambda _: function(), range(3))]
     assert found == [["bfloat16", "bfloat16"]] * 3
     assert dtype_of_product() == "float32"
 
 
-def test_what_cannot_be() -> None:
+def test_what_cannot_be_or_changes_nothing() -> None:
     with pytest.raises(ValueError, match="'tpu' must be 'cpu' or 'cuda'"):
         nnmpi.autocast("tpu")
     with pytest.warns(UserWarning, match="autocast in float32 changes nothing"):
         context = nnmpi.autocast("cpu", dtype="float32")
-    with context:
-        assert dtype_of_product() == "float32"
-
-
-def test_what_is_off_says_nothing() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for device in ("cpu", "cuda"):
-            with nnmpi.amp.autocast(device, enabled=False):
-                assert dtype_of_product() == "float32"
+    for off in (context, *(nnmpi.amp.autocast(on, enabled=False) for on in ("cpu", "cuda"))):
+        with off:  # which says nothing: warnings are errors
+            assert dtype_of_product() == "float32"
 
 
 # ---- copies of parameters
@@ -290,20 +279,13 @@ def test_a_compiled_step() -> None:
 
         def step(x: Any, y: Any) -> Any:
             opt.zero_grad()
-            with nnmpi.autocast("cpu", dtype=nnmpi.bfloat16, enabled=not outside):
+            with nnmpi.enable_grad() if outside else nnmpi.autocast("cpu", dtype=nnmpi.bfloat16):
                 loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
             opt.step()
             return loss
 
-        def around(x: Any, y: Any) -> Any:
-            opt.zero_grad()
-            loss = nn.functional.cross_entropy(model(x), y)
-            loss.backward()
-            opt.step()
-            return loss
-
-        called, losses = wrap(around if outside else step), []
+        called, losses = wrap(step), []
         for i in range(8):
             with nnmpi.autocast("cpu", enabled=outside and i % 2 == 0):
                 losses.append(called(nnmpi.tensor(x), np.arange(8) % 3).item())
@@ -359,22 +341,18 @@ def test_custom_functions() -> None:
 
 
 def test_threads_share_one_context() -> None:
-    context, inside, types = nnmpi.autocast("cpu"), threading.Barrier(2, timeout=30), []
+    context, inside = nnmpi.autocast("cpu"), threading.Barrier(2, timeout=30)
     x = nnmpi.tensor(numbers(3, 3))
 
-    def run() -> None:
+    def run(_: int) -> tuple[Any, Any]:
         with context:
             inside.wait()
             first = (x @ x).dtype
             inside.wait()
-        types.append((first, (x @ x).dtype))
+        return first, (x @ x).dtype
 
-    threads = [threading.Thread(target=run) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert types == [("bfloat16", "float32")] * 2
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(run, range(2))] == [("bfloat16", "float32")] * 2
 
 
 def test_inputs_of_custom_functions() -> None:

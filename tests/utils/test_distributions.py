@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.ops.oracle import needs_torch, pytorch
+from helpers.ops.oracle import needs_torch, pytorch, same_as_pytorch
 
 import nnmpi
 from nnmpi import distributions as d
@@ -15,93 +15,113 @@ from nnmpi import distributions as d
 RNG = np.random.default_rng(0)
 A, B = RNG.standard_normal((2, 3, 4))
 P, Q = RNG.random((2, 3, 4))
-EDGES = np.array([0.0, 1.0, 0.3])
+S, EDGES = np.exp(B), np.array([0.0, 1.0, 0.3])
+LOC, SCALE = RNG.standard_normal((3, 4, 2)), RNG.random((3, 4, 2)) + 0.5
+COINS, WORDS = (Q > 0.5) * 1.0, np.array([0, 3, 1])
 
-CASES: dict[str, tuple[str, tuple[str, ...], tuple[np.ndarray, ...], np.ndarray]] = {
-    "normal": ("Normal", ("loc", "scale"), (A, np.exp(B)), RNG.standard_normal((3, 4))),
-    "normal, more values": (
-        "Normal",
-        ("loc", "scale"),
-        (A, np.exp(B)),
-        RNG.standard_normal((5, 3, 4)),
+Make = Callable[..., Any]
+
+
+def mixture(d: Any, w: Any, m: Any, s: Any) -> Any:
+    return d.MixtureSameFamily(d.Categorical(logits=w), d.Normal(m[..., 0], s[..., 0]))
+
+
+def mixture_of_vectors(d: Any, w: Any, m: Any, s: Any) -> Any:
+    parts = d.Independent(d.Normal(m, s), 1)
+    return d.MixtureSameFamily(d.Categorical(logits=w), parts)
+
+
+ENTROPY, MOMENTS = ("entropy",), ("mean", "variance", "stddev")
+ALL = ENTROPY + MOMENTS
+CASES: dict[str, tuple[Make, tuple[np.ndarray, ...], np.ndarray, tuple[str, ...]]] = {
+    "normal": (lambda d, m, s: d.Normal(m, s), (A, S), Q, ENTROPY),
+    "normal, more values": (lambda d, m, s: d.Normal(m, s), (A, S), np.stack([P, Q]), ()),
+    "bernoulli": (lambda d, p: d.Bernoulli(p), (P,), COINS, ENTROPY),
+    "bernoulli, logits": (lambda d, w: d.Bernoulli(logits=w), (A,), COINS, ENTROPY),
+    "bernoulli, edges": (
+        lambda d, p: d.Bernoulli(p),
+        (EDGES,),
+        np.array([0, 1.0, 1]),
+        ENTROPY,
     ),
-    "bernoulli": ("Bernoulli", ("probs",), (P,), (Q > 0.5) * 1.0),
-    "bernoulli, logits": ("Bernoulli", ("logits",), (A,), (Q > 0.5) * 1.0),
-    "bernoulli, edges": ("Bernoulli", ("probs",), (EDGES,), np.array([0.0, 1.0, 1.0])),
-    "categorical": ("Categorical", ("probs",), (P,), np.array([0, 3, 1])),
-    "categorical, logits": ("Categorical", ("logits",), (A,), np.array([[0, 3, 1], [2, 2, 0]])),
-    "categorical, one": ("Categorical", ("logits",), (A[0],), np.array(2)),
-    "categorical, edges": ("Categorical", ("probs",), (EDGES,), np.array([1, 2])),
+    "categorical": (lambda d, p: d.Categorical(p), (P,), WORDS, ENTROPY),
+    "categorical, logits": (
+        lambda d, w: d.Categorical(logits=w),
+        *((A,), np.array([[0, 3, 1], [2, 2, 0]]), ENTROPY),
+    ),
+    "categorical, one": (lambda d, w: d.Categorical(logits=w), (A[0],), np.array(2), ENTROPY),
+    "categorical, edges": (lambda d, p: d.Categorical(p), (EDGES,), np.array([1, 2]), ENTROPY),
+    "one axis is an event": (
+        lambda d, m, s: d.Independent(d.Normal(m, s), 1),
+        *((LOC, SCALE), LOC + 1, ALL),
+    ),
+    "two axes are": (
+        lambda d, m, s: d.Independent(d.Normal(m, s), 2),
+        *((LOC, SCALE), LOC + 1, ALL),
+    ),
+    "none is": (
+        lambda d, w: d.Independent(d.Categorical(logits=w), 0),
+        *((A,), WORDS, ENTROPY),
+    ),
+    "bernoullis": (
+        lambda d, w: d.Independent(d.Bernoulli(logits=w), 1),
+        *((A,), COINS, ALL),
+    ),
+    "a mixture of numbers": (mixture, (A, LOC, SCALE), A[:, 0], MOMENTS),
+    "a mixture of vectors": (mixture_of_vectors, (A, LOC, SCALE), A[:, :2], MOMENTS),
 }
-
-
-def made(case: str) -> list[tuple[Any, Any, list[Any]]]:
-    """The distribution here and in PyTorch, what makes tensors, and the parameters."""
-    torch, (name, options, values, _) = pytorch(), CASES[case]
-    found = []
-    for library, make in ((d, nnmpi.tensor), (torch.distributions, torch.tensor)):
-        given = [make(v, requires_grad=True) for v in values]
-        found.append(
-            (getattr(library, name)(**dict(zip(options, given, strict=True))), make, given)
-        )
-    return found
-
-
-def equal(results: list[Any], parameters: list[list[Any]]) -> None:
-    a, b = results
-    assert tuple(a.shape) == tuple(b.shape)
-    np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-10, atol=1e-12)
-    for y, given in zip(results, parameters, strict=True):
-        for p in given:
-            p.grad = None
-        y.sum().backward()
-    for p, q in zip(*parameters, strict=True):
-        given = [np.zeros(p.shape) if x.grad is None else np.asarray(x.grad) for x in (p, q)]
-        np.testing.assert_allclose(*given, rtol=1e-8, atol=1e-10)
+"""What is made of which parameters, a value, and what is compared besides its logarithm."""
 
 
 @needs_torch
 @pytest.mark.parametrize("case", CASES)
-def test_probabilities_and_entropies_are_pytorchs(case: str) -> None:
-    both, value = made(case), CASES[case][3]
-    parameters = [given for *_, given in both]
-    equal([dist.log_prob(make(value)) for dist, make, _ in both], parameters)
-    both = made(case)
-    equal([dist.entropy() for dist, *_ in both], [given for *_, given in both])
-    assert tuple(both[0][0].batch_shape) == tuple(both[1][0].batch_shape)
-    assert both[0][0].sample((2, 5)).shape == tuple(both[1][0].sample((2, 5)).shape)
+def test_probabilities_and_moments_are_pytorchs(case: str) -> None:
+    make, parameters, value, names = CASES[case]
+
+    def program(n: Any, *given: Any) -> Any:
+        dist = make(n.distributions, *given)
+        found = [dist.log_prob(n.tensor(value))]
+        return found + [y() if callable(y := getattr(dist, name)) else y for name in names]
+
+    same_as_pytorch(program, *parameters, rtol=1e-8, atol=1e-10)
+    ours, theirs = (make(n.distributions, *map(n.tensor, parameters)) for n in (nnmpi, pytorch()))
+    assert ours.batch_shape == tuple(theirs.batch_shape)
+    assert ours.event_shape == tuple(theirs.event_shape)
+    assert ours.sample((5, 2)).shape == tuple(theirs.sample((5, 2)).shape)
 
 
-PAIRS: dict[str, tuple[str, str, list[np.ndarray]]] = {
-    "bernoulli": ("Bernoulli", "probs", [P, Q]),
-    "bernoulli, edges": ("Bernoulli", "probs", [EDGES, np.array([0.5, 1.0, 0.0])]),
-    "categorical": ("Categorical", "logits", [A, B]),
-    "categorical, edges": ("Categorical", "probs", [EDGES, np.array([0.5, 0.2, 0.0])]),
+PAIRS: dict[str, tuple[Make, tuple[np.ndarray, ...]]] = {
+    "normal": (lambda d, m, s, n, t: (d.Normal(m, s), d.Normal(n, t)), (A, P, B, Q)),
+    "bernoulli": (lambda d, p, q: (d.Bernoulli(p), d.Bernoulli(q)), (P, Q)),
+    "bernoulli, edges": (
+        lambda d, p: (d.Bernoulli(p), d.Bernoulli(p.new_tensor([0.5, 1.0, 0.0]))),
+        (EDGES,),
+    ),
+    "categorical": (
+        lambda d, v, w: (d.Categorical(logits=v), d.Categorical(logits=w)),
+        (A, B),
+    ),
+    "categorical, edges": (
+        lambda d, p: (d.Categorical(p), d.Categorical(p.new_tensor([0.5, 0.2, 0.0]))),
+        (EDGES,),
+    ),
+    "joined normals": (
+        lambda d, m, s: tuple(d.Independent(d.Normal(m + k, s), 1) for k in (0, 0.3)),
+        (LOC, SCALE),
+    ),
 }
 
 
 @needs_torch
 @pytest.mark.parametrize("case", PAIRS)
 def test_divergences_are_pytorchs(case: str) -> None:
-    torch, (name, option, values) = pytorch(), PAIRS[case]
-    found = []
-    for library, make in ((d, nnmpi.tensor), (torch.distributions, torch.tensor)):
-        p, q = (getattr(library, name)(**{option: make(v)}) for v in values)
-        found.append(library.kl_divergence(p, q).numpy())
-    np.testing.assert_allclose(*found, rtol=1e-10, atol=1e-12)
+    make, parameters = PAIRS[case]
 
+    def program(n: Any, *given: Any) -> Any:
+        y = n.distributions.kl_divergence(*make(n.distributions, *given))
+        return y.detach() if "edges" in case else y  # its gradient is infinite there
 
-@needs_torch
-def test_the_divergence_of_normals_is_pytorchs() -> None:
-    torch = pytorch()
-    results, parameters = [], []
-    for library, make in ((d, nnmpi.tensor), (torch.distributions, torch.tensor)):
-        given = [make(v, requires_grad=True) for v in (A, P, B, Q)]
-        results.append(
-            library.kl_divergence(library.Normal(*given[:2]), library.Normal(*given[2:]))
-        )
-        parameters.append(given)
-    equal(results, parameters)
+    same_as_pytorch(program, *parameters, rtol=1e-8, atol=1e-10)
 
 
 MEANS: dict[str, tuple[Callable[[], Any], Any, Any]] = {
@@ -112,16 +132,26 @@ MEANS: dict[str, tuple[Callable[[], Any], Any, Any]] = {
         [1.75, 0.5],
         0.5,
     ),
+    "a mixture": (
+        lambda: d.MixtureSameFamily(
+            d.Categorical(nnmpi.tensor([0.25, 0.75])),
+            d.Independent(d.Normal(nnmpi.tensor([[-2.0, 0.0], [2.0, 1.0]]), 0.5), 1),
+        ),
+        *([1.0, 0.75], [3.25**0.5, 0.4375**0.5]),
+    ),
 }
 
 
 @pytest.mark.parametrize("case", MEANS)
-def test_samples_have_the_means(case: str) -> None:
+def test_samples_have_the_means_and_deviations(case: str) -> None:
     make, means, deviation = MEANS[case]
     with nnmpi.seeded(3):
         drawn = make().sample((20_000,)).numpy()
     assert drawn.shape == (20_000, 2)
-    np.testing.assert_allclose(drawn.mean(0), means, atol=5 * deviation / math.sqrt(20_000))
+    np.testing.assert_allclose(drawn.mean(0), means, atol=5 * np.max(deviation) / 20_000**0.5)
+    if case in ("normal", "a mixture"):
+        np.testing.assert_allclose(drawn.std(0), np.broadcast_to(deviation, 2), rtol=0.03)
+        np.testing.assert_allclose(make().stddev.numpy(), np.broadcast_to(deviation, 2), rtol=1e-6)
 
 
 def test_samples_follow_the_seed_and_have_no_gradient() -> None:
@@ -144,19 +174,42 @@ def test_numbers_are_parameters() -> None:
     assert d.Categorical([1, 1, 2]).probs.tolist() == [0.25, 0.25, 0.5]
 
 
-def test_what_cannot_be_is_refused() -> None:
-    with refused("Normal: scale must be above 0"):
-        d.Normal(0.0, -1.0)
-    with refused("Bernoulli: probabilities from 0.5 to 2"):
-        d.Bernoulli([0.5, 2.0])
-    with refused("Categorical: probabilities must be at least 0"):
-        d.Categorical([0.5, -2.0])
-    for kind in (d.Bernoulli, d.Categorical):
-        with refused("give either probs or logits"):
-            kind()
-        with pytest.raises(NotImplementedError, match="take sample, and log_prob"):
-            kind([0.5, 0.5]).rsample()
-    with pytest.raises(NotImplementedError, match="of Normal from Bernoulli: write the mean"):
-        d.kl_divergence(d.Normal(0.0, 1.0), d.Bernoulli(0.5))
-    with pytest.raises(AttributeError, match=r"no 'MultivariateNormal': write Independent\("):
-        d.MultivariateNormal  # noqa: B018
+def normal() -> Any:
+    return d.Normal(nnmpi.zeros(3, 2), 1.0)
+
+
+REFUSED: dict[type[Exception], dict[str, Callable[[], Any]]] = {
+    ValueError: {
+        "Normal: scale must be above 0": lambda: d.Normal(0.0, -1.0),
+        "Bernoulli: probabilities from 0.5 to 2": lambda: d.Bernoulli([0.5, 2.0]),
+        "Categorical: probabilities must be at least 0": lambda: d.Categorical([0.5, -2.0]),
+        "Bernoulli: give either probs or logits": d.Bernoulli,
+        "Categorical: give either probs or logits": d.Categorical,
+        "Independent: 3 axes ... (3, 2)": lambda: d.Independent(normal(), 3),
+        "(3, 2) ... (4,) ... last axes": lambda: d.MixtureSameFamily(
+            d.Categorical(nnmpi.ones(4)), normal()
+        ),
+        "a Normal ... a Categorical": lambda: d.MixtureSameFamily(normal(), normal()),
+        "1 and 2 axes": lambda: d.kl_divergence(
+            d.Independent(normal(), 1), d.Independent(normal(), 2)
+        ),
+    },
+    NotImplementedError: {
+        "Bernoulli ... take sample, and log_prob": lambda: d.Bernoulli([0.5, 0.5]).rsample(),
+        "Categorical ... take sample, and log_prob": lambda: d.Categorical([0.5, 0.5]).rsample(),
+        "of Normal from Bernoulli: write the mean": lambda: d.kl_divergence(
+            d.Normal(0.0, 1.0), d.Bernoulli(0.5)
+        ),
+    },
+    AttributeError: {
+        "no 'MultivariateNormal': write Independent(": lambda: d.MultivariateNormal,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("error", "words"), [(error, words) for error in REFUSED for words in REFUSED[error]]
+)
+def test_what_cannot_be_is_refused(error: type[Exception], words: str) -> None:
+    with refused(words, error=error):
+        REFUSED[error][words]()

@@ -38,13 +38,6 @@ CASES: dict[str, tuple[Callable[[Any, Any], Any], int, bool]] = {
 }
 
 
-def facts(library: Any, case: str) -> Any:
-    make, _, is_unique = CASES[case]
-    sampler = make(library, range(N))
-    found = [*sampler]
-    return len(sampler), len(found), sorted(found) if is_unique and "few" not in case else None
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_samplers(case: str) -> None:
     make, n, is_unique = CASES[case]
@@ -66,41 +59,37 @@ def test_weights_are_probabilities() -> None:
 @needs_torch
 @pytest.mark.parametrize("case", CASES)
 def test_lengths_and_indices_are_pytorchs(case: str) -> None:
-    assert facts(data, case) == facts(pytorch().utils.data, case)
+    make, _, is_unique = CASES[case]
+
+    ours, theirs = (make(n.utils.data, range(N)) for n in (nnmpi, pytorch()))
+    assert (len(ours), len(found := [*ours])) == (len(theirs), len(expected := [*theirs]))
+    if is_unique and "few" not in case:
+        assert sorted(found) == sorted(expected)
 
 
-LOADERS: dict[str, dict[str, Any]] = {
-    "a sampler": {"batch_size": 2, "sampler": Evens()},
-    "a list": {"batch_size": 2, "sampler": [3, 1, 4, 1, 5], "drop_last": True},
-    "batches": {"batch_sampler": [[1, 2, 3], [0], [9, 8]]},
-    "batches, collated": {"batch_sampler": [[1, 2], [0]], "collate_fn": sum},
-    "a sampler, collated": {"batch_size": 3, "sampler": Evens(), "collate_fn": list},
+LOADERS: dict[str, tuple[dict[str, Any], list[Any]]] = {
+    "a sampler": ({"batch_size": 2, "sampler": Evens()}, [[0, 20], [40, 60], [80]]),
+    "a list": (
+        {"batch_size": 2, "sampler": [3, 1, 4, 1, 5], "drop_last": True},
+        [[30, 10], [40, 10]],
+    ),
+    "batches": ({"batch_sampler": [[1, 2, 3], [0], [9, 8]]}, [[10, 20, 30], [0], [90, 80]]),
+    "batches, collated": ({"batch_sampler": [[1, 2], [0]], "collate_fn": sum}, [30, 0]),
+    "a sampler, collated": (
+        {"batch_size": 3, "sampler": Evens(), "collate_fn": list},
+        [[0, 20, 40], [60, 80]],
+    ),
 }
 
 
-def batches(library: Any, options: dict[str, Any]) -> list[Any]:
-    loader = library.DataLoader([*range(0, 10 * N, 10)], **options)
-    found = [b.tolist() if hasattr(b, "tolist") else b for b in loader]
-    assert len(loader) == len(found)
-    return found
-
-
+@pytest.mark.parametrize("library", [nnmpi, pytest.param("torch", marks=needs_torch)], ids=str)
 @pytest.mark.parametrize("case", LOADERS)
-def test_loaders_take_samplers(case: str) -> None:
-    wanted = {
-        "a sampler": [[0, 20], [40, 60], [80]],
-        "a list": [[30, 10], [40, 10]],
-        "batches": [[10, 20, 30], [0], [90, 80]],
-        "batches, collated": [30, 0],
-        "a sampler, collated": [[0, 20, 40], [60, 80]],
-    }
-    assert batches(data, LOADERS[case]) == wanted[case]
-
-
-@needs_torch
-@pytest.mark.parametrize("case", LOADERS)
-def test_loaders_with_samplers_are_pytorchs(case: str) -> None:
-    assert batches(data, LOADERS[case]) == batches(pytorch().utils.data, LOADERS[case])
+def test_loaders_take_samplers(case: str, library: Any) -> None:
+    options, wanted = LOADERS[case]
+    n = pytorch() if library == "torch" else library
+    loader = n.utils.data.DataLoader([*range(0, 10 * N, 10)], **options)
+    assert [b.tolist() if hasattr(b, "tolist") else b for b in loader] == wanted
+    assert len(loader) == len(wanted)
 
 
 def test_parts_and_tensors_take_samplers() -> None:
