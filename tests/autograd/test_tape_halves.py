@@ -87,41 +87,36 @@ nets = pytest.mark.parametrize(("make", "shape"), NETS.values(), ids=NETS)
 
 
 def forward(make: Callable[[], nn.Module], shape: tuple[int, ...], dtype: str) -> Any:
-    """(loss, input, parameters) of a new model."""
+    """The loss of a new model, its input, and its parameters."""
     model = make().to(dtype)
     data = np.random.default_rng(0).standard_normal(shape).astype(dtype)
     x = nnmpi.tensor(data, requires_grad=True)
     loss = nn.CrossEntropyLoss()(model(x), np.arange(shape[0]) % 3)
-    return loss, x, [*model.parameters()]
+    return loss, x, *model.parameters()
 
 
+@pytest.mark.parametrize("until", ["the input", "a parameter", "both"])
 @floats
 @nets
-def test_two_halves_of_a_model_give_the_bits_of_the_whole(make, shape, dtype):
-    loss, x, whole = forward(make, shape, dtype)
+def test_two_halves_of_a_model_give_the_bits_of_the_whole(make, shape, dtype, until):
+    """Also until a parameter that several layers share."""
+    loss, *whole = forward(make, shape, dtype)
     loss.backward()
-    expected = bits([x, *whole])
-    loss, x, parameters = forward(make, shape, dtype)
-    rest = loss.backward(until=x)
-    assert bits([x]) == expected[:1]
-    assert not any(p.has_grad for p in parameters)
-    rest.finish()
-    assert bits([x, *parameters]) == expected
-
-
-@floats
-@nets
-def test_until_a_parameter(make, shape, dtype):
-    """One that several layers share, too."""
-    loss, x, whole = forward(make, shape, dtype)
-    loss.backward()
-    expected = bits([x, *whole])
-    for k in range(len(whole)):
-        loss, x, parameters = forward(make, shape, dtype)
-        rest = loss.backward(until=parameters[k])
-        assert [p.has_grad for p in parameters] == [i == k for i in range(len(whole))]
+    expected = bits(whole)
+    places = {
+        "the input": [(0,)],
+        "a parameter": [(k,) for k in range(1, len(whole))],
+        "both": [(0, k, 0) for k in range(1, len(whole))],
+    }
+    for first in places[until]:
+        loss, *leaves = forward(make, shape, dtype)
+        wanted, seen = [leaves[k] for k in first], list[Tensor]()
+        rest = loss.backward(until=wanted[0] if len(wanted) == 1 else wanted, on_leaf=seen.append)
+        assert [id(t) for t in seen] == [id(t) for t in wanted[:2]]
+        for k, leaf in enumerate(leaves):
+            assert bits([leaf]) == (expected[k : k + 1] if k in first else [None])
         rest.finish()
-        assert bits([x, *parameters]) == expected
+        assert bits(leaves) == expected
 
 
 def test_micro_batches_whose_second_halves_come_late_add_up_in_their_order():
@@ -251,23 +246,3 @@ def test_a_write_between_the_halves_is_detected(which):
         {"a": a, "b": b, "h": h}[which][0] = 9.0
     with pytest.raises(RuntimeError, match="written in place"):
         rest.finish()
-
-
-# ---- several tensors
-
-
-@floats
-@nets
-def test_until_several_leaves(make, shape, dtype):
-    loss, x, whole = forward(make, shape, dtype)
-    loss.backward()
-    expected = bits([x, *whole])
-    for k in range(len(whole)):
-        loss, x, parameters = forward(make, shape, dtype)
-        seen: list[Tensor] = []
-        rest = loss.backward(until=(x, parameters[k], x), on_leaf=seen.append)
-        assert [id(t) for t in seen] == [id(x), id(parameters[k])]
-        assert bits([x, parameters[k]]) == [expected[0], expected[k + 1]]
-        assert [p.has_grad for p in parameters] == [i == k for i in range(len(whole))]
-        rest.finish()
-        assert bits([x, *parameters]) == expected

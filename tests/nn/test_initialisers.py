@@ -23,8 +23,7 @@ UNIFORM: dict[str, tuple[Callable[[Any], Any], float, float]] = {
     "kaiming": (init.kaiming_uniform_, -np.sqrt(6 / 360), np.sqrt(6 / 360)),
     "kaiming, PyTorch's linear": (
         lambda t: init.kaiming_uniform_(t, a=np.sqrt(5)),
-        -np.sqrt(1 / 360),
-        np.sqrt(1 / 360),
+        *(-np.sqrt(1 / 360), np.sqrt(1 / 360)),
     ),
 }
 NORMAL: dict[str, tuple[Callable[[Any], Any], float, float]] = {
@@ -33,37 +32,36 @@ NORMAL: dict[str, tuple[Callable[[Any], Any], float, float]] = {
     "xavier": (init.xavier_normal_, 0, np.sqrt(2 / 900)),
     "kaiming": (
         lambda t: init.kaiming_normal_(t, mode="fan_out", nonlinearity="relu"),
-        0,
-        np.sqrt(2 / 540),
+        *(0, np.sqrt(2 / 540)),
     ),
 }
 
 
 def drawn(make: Callable[[Any], Any]) -> np.ndarray:
-    p = nn.Parameter(np.empty(SHAPE))
-    with nnmpi.seeded(3):
-        assert make(p) is p
-    values: np.ndarray = p.data.ravel()
-    assert p.dtype == "float64"
+    m = nn.Module()
+    m.own, m.seed = nn.Parameter(np.empty(SHAPE)), 3
+    assert make(m.own) is m.own
+    assert m.own.dtype == "float64"
+    values: np.ndarray = m.own.data.ravel()
     return values
+
+
+def keyed_numbers(draw: Callable[..., np.ndarray]) -> np.ndarray:
+    """Those that nothing but the seed and the path say."""
+    return draw(keyed.key(3, "init", "own"), np.arange(np.prod(SHAPE)), np.zeros(1, int))
 
 
 @pytest.mark.parametrize("case", UNIFORM.values(), ids=UNIFORM)
 def test_uniform(case: Any) -> None:
-    """The bounds of the moments are five standard errors."""
     make, low, high = case
-    u = (drawn(make) - low) / (high - low)
-    assert 0 < u.min() < 1e-3 < 1 - 1e-3 < u.max() < 1
-    assert abs(u.mean() - 0.5) < 5 * np.sqrt(1 / 12 / u.size)
-    assert abs(u.var() - 1 / 12) < 5 * np.sqrt(1 / 180 / u.size)
+    expected = low + (high - low) * keyed_numbers(keyed.uniform)
+    np.testing.assert_allclose(drawn(make), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("case", NORMAL.values(), ids=NORMAL)
 def test_normal(case: Any) -> None:
     make, mean, std = case
-    z = (drawn(make) - mean) / std
-    for power, expected, spread in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
-        assert abs((z**power).mean() - expected) < 5 * np.sqrt(spread / z.size)
+    np.testing.assert_allclose(drawn(make), mean + std * keyed_numbers(keyed.normal), rtol=1e-12)
 
 
 def test_a_truncated_normal_stays_within() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
+from helpers.ops.oracle import needs_torch, pytorch, twins
 
 import nnmpi
 from nnmpi import nn, optim
@@ -198,20 +199,20 @@ def test_lists_of_layers_grow() -> None:
     assert [type(m) for m in layers] == [nn.ReLU, nn.Tanh, nn.SiLU]
 
 
-@pytest.mark.parametrize("make", [Heads, net])
-def test_states_go_to_pytorch_and_back(make: Callable[[], nn.Module]) -> None:
-    torch: Any = pytest.importorskip(
-        "torch", reason="PyTorch is not installed: NNMPI_WITH_TORCH=1 scripts/test installs it"
-    )
-    t, ours = torch.nn, make()
-    if make is net:
-        theirs = t.Sequential(t.Linear(2, 3), t.Sequential(t.Tanh(), t.Linear(3, 2)))
-    else:
-        theirs = t.Module()
-        theirs.heads = t.ModuleDict({"a": t.Linear(2, 2), "b": t.Linear(2, 3)})
-        theirs.scales = t.ParameterList([torch.ones(2), torch.ones(3)])
-    state = {name: value.numpy() for name, value in theirs.state_dict().items()}
-    assert sorted(state) == sorted(ours.state_dict())
-    ours.load_state_dict(state)
-    back = {name: torch.from_numpy(value.numpy()) for name, value in ours.state_dict().items()}
+def of_heads(nn: Any) -> Any:
+    m = nn.Module()
+    m.heads = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 3)})
+    m.scales = nn.ParameterList([nn.Linear(2, 2).weight, nn.Linear(2, 3).weight])
+    return m
+
+
+def in_order(nn: Any) -> Any:
+    return nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Tanh(), nn.Linear(3, 2)))
+
+
+@needs_torch
+@pytest.mark.parametrize("make", [of_heads, in_order])
+def test_states_come_from_pytorch_and_go_back(make: Callable[[Any], Any]) -> None:
+    ours, theirs = twins(make)
+    back = {name: pytorch().from_numpy(v.numpy()) for name, v in ours.state_dict().items()}
     assert str(theirs.load_state_dict(back)) == "<All keys matched successfully>"

@@ -65,15 +65,6 @@ def test_values_and_gradients_of_the_same_shape_are_copied() -> None:
     np.testing.assert_array_equal(weight.grad, value + 1)
 
 
-def test_a_buffer_may_be_given_as_a_tensor() -> None:
-    module = nn.Module()
-    module.register_buffer("mean", nnmpi.tensor([1.0, 2.0]))
-    module.to(np.float64)
-    assert module.mean.dtype == "float64"
-    module.mean = nnmpi.tensor([3.0, 4.0])
-    assert module.to(np.float32).mean.tolist() == [3, 4]
-
-
 @pytest.mark.parametrize("value", [[1.0, 2.0], 3.0, "mean"], ids=repr)
 def test_a_buffer_that_is_no_tensor_is_refused(value: object) -> None:
     module = nn.Module()

@@ -108,15 +108,6 @@ def test_a_sequence_without_positions_keeps_its_state() -> None:
     assert not y.numpy()[:, [0, 2]].any()
 
 
-def test_weights_start_uniform_within_the_root_of_the_hidden_size() -> None:
-    layer = nn.LSTM(40, 25, 2)
-    for name, p in layer.named_parameters():
-        largest = np.abs(p.data).max()
-        assert 0.19 < largest < 0.2 or (p.size < 1000 and 0.15 < largest < 0.2), name
-    assert abs(layer.weight_ih_l0.data.mean()) < 0.01
-    assert layer.weight_ih_l1.shape == (100, 25)
-
-
 def masks(layer: nn.Module, samples: list[int], step: int, T: int = T) -> np.ndarray:
     """The outputs for these samples of ones, which dropout between layers makes differ."""
     token = current_pass.set(Pass(step, np.array(samples)))
