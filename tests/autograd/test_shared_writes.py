@@ -3,12 +3,13 @@ values of PyTorch, and gradients against differences."""
 
 import gc
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 from weakref import ref
 
 import numpy as np
 import pytest
-from helpers.ops.oracle import needs_torch, pytorch, same_as_pytorch
+from helpers.ops.oracle import in_both, needs_torch, same_as_pytorch
 from writing_programs import DETACHED, PROGRAMS
 
 import nnmpi
@@ -63,9 +64,9 @@ def test_gradients_are_the_slopes_of_the_values(name: str) -> None:
             np.testing.assert_array_equal(recorded.detach().numpy(), plain.numpy())
 
 
-@pytest.mark.parametrize("n", [nnmpi, pytest.param("torch", marks=needs_torch)])
-def test_an_older_view_of_a_constant_requires_a_gradient(n: Any) -> None:
-    n = pytorch() if n == "torch" else n
+@in_both
+def test_an_older_view_of_a_constant_requires_a_gradient(library: str) -> None:
+    n = import_module(library)
     x, w = n.zeros(3), n.ones(3, requires_grad=True)
     v, d = x[1:], x.detach()
     x += w

@@ -3,12 +3,13 @@
 import copy
 import pickle
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.ops.oracle import needs_torch, pytorch
+from helpers.ops.oracle import in_both
 
 import nnmpi
 from nnmpi import nn
@@ -162,24 +163,15 @@ CASES: dict[Callable[[Any], list[Any]], list[Any]] = {
 """What each case returns."""
 
 
-def equal(case: Callable[[Any], list[Any]], n: Any) -> None:
-    for value, wanted in zip(case(n), CASES[case], strict=True):
+@in_both
+@pytest.mark.parametrize("case", CASES)
+def test_what_buffers_do(case: Callable[[Any], list[Any]], library: str) -> None:
+    for value, wanted in zip(case(import_module(library)), CASES[case], strict=True):
         found = value.tolist() if hasattr(value, "tolist") else value
         if np.asarray(wanted).dtype.kind == "U":
             assert found == wanted
         else:
             np.testing.assert_allclose(found, wanted, rtol=1e-6)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_what_buffers_do(case: Callable[[Any], list[Any]]) -> None:
-    equal(case, nnmpi)
-
-
-@needs_torch
-@pytest.mark.parametrize("case", CASES)
-def test_it_is_what_pytorchs_do(case: Callable[[Any], list[Any]]) -> None:
-    equal(case, pytorch())
 
 
 def test_a_write_after_use_is_noticed_in_the_backward_pass() -> None:

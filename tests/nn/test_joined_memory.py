@@ -3,11 +3,12 @@
 import copy
 import pickle
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.ops.oracle import needs_torch, pytorch
+from helpers.ops.oracle import in_both
 
 import nnmpi
 from nnmpi import nn
@@ -365,15 +366,10 @@ CASES: dict[Callable[[Any], list[Any]], Any] = {
 """What each case returns at the end."""
 
 
+@in_both
 @pytest.mark.parametrize("case", CASES)
-def test_all_see_what_is_written(case: Callable[[Any], list[Any]]) -> None:
-    assert [t.tolist() for t in case(nnmpi)] == CASES[case]
-
-
-@needs_torch
-@pytest.mark.parametrize("case", CASES)
-def test_the_values_are_pytorchs(case: Callable[[Any], list[Any]]) -> None:
-    assert [t.tolist() for t in case(pytorch())] == CASES[case]
+def test_all_see_what_is_written(case: Callable[[Any], list[Any]], library: str) -> None:
+    assert [t.tolist() for t in case(import_module(library))] == CASES[case]
 
 
 KEEP: dict[str, Callable[[Any], list[Any]]] = {
@@ -455,9 +451,9 @@ def test_a_parameter_of_an_array_is_a_copy() -> None:
     assert p.tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("n", [nnmpi, pytest.param("torch", marks=needs_torch)])
-def test_what_is_frozen_after_the_forward_pass_gets_no_gradient(n: Any) -> None:
-    n = pytorch() if n == "torch" else n
+@in_both
+def test_what_is_frozen_after_the_forward_pass_gets_no_gradient(library: str) -> None:
+    n = import_module(library)
     layers, x = [n.nn.Linear(2, 2) for _ in range(2)], n.ones(1, 2, requires_grad=True)
     loss = layers[1](layers[0](x)).sum()
     for p in [*layers[1].parameters(), x]:

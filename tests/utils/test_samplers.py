@@ -1,12 +1,13 @@
 """Samplers, and loaders with them, beside PyTorch's where it is installed."""
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.datafiles import refused
-from helpers.ops.oracle import needs_torch, pytorch
+from helpers.ops.oracle import in_both, needs_torch, pytorch
 
 import nnmpi
 from nnmpi.utils import data
@@ -82,11 +83,10 @@ LOADERS: dict[str, tuple[dict[str, Any], list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("library", [nnmpi, pytest.param("torch", marks=needs_torch)], ids=str)
+@in_both
 @pytest.mark.parametrize("case", LOADERS)
-def test_loaders_take_samplers(case: str, library: Any) -> None:
-    options, wanted = LOADERS[case]
-    n = pytorch() if library == "torch" else library
+def test_loaders_take_samplers(case: str, library: str) -> None:
+    (options, wanted), n = LOADERS[case], import_module(library)
     loader = n.utils.data.DataLoader([*range(0, 10 * N, 10)], **options)
     assert [b.tolist() if hasattr(b, "tolist") else b for b in loader] == wanted
     assert len(loader) == len(wanted)

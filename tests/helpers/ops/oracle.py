@@ -27,6 +27,10 @@ MISSING = "PyTorch is not installed: NNMPI_WITH_TORCH=1 scripts/test installs it
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason=MISSING)
 
 
+in_both = pytest.mark.parametrize("library", ["nnmpi", pytest.param("torch", marks=needs_torch)])
+"""The test runs with the name of each library: n = import_module(library)."""
+
+
 def pytorch() -> ModuleType:
     """PyTorch, imported by the first test that needs it."""
     return import_module("torch")
