@@ -26,53 +26,17 @@ def torch() -> Any:
 
 
 def twin(t: Any, m: nn.Module) -> Any:
-    """The module of PyTorch (`t` is torch.nn) that is built as m is."""
-    name = type(m).__name__
-    make = getattr(t, name)
+    """The module of PyTorch (`t` is torch.nn) that is built as m is, which keeps what it was made
+    with under the names of its arguments."""
+    make = getattr(t, type(m).__name__)
     if isinstance(m, nn.Sequential):
         return make(*(twin(t, layer) for layer in m))
-    if isinstance(m, nn.Linear):
-        return make(m.in_features, m.out_features, bias=m.bias is not None)
-    if isinstance(m, nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d):
-        return make(m.in_channels, m.out_channels, **options_of(m), bias=m.bias is not None)
-    if "Pool" in name:
-        return make(**options_of(m))
-    if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d):
-        options = m.eps, m.momentum, m.weight is not None, m.track_running_stats
-        return make(m.num_features, *options)
-    if isinstance(m, nn.LayerNorm):
-        return make(m.normalized_shape, m.eps, m.weight is not None, m.bias is not None)
-    if isinstance(m, nn.GroupNorm):
-        return make(m.num_groups, m.num_channels, m.eps, m.weight is not None)
-    if isinstance(m, nn.Embedding):
-        return make(m.num_embeddings, m.embedding_dim, m.padding_idx)
-    if isinstance(m, nn.LeakyReLU):
-        return make(m.negative_slope)
-    if isinstance(m, nn.Dropout):
-        return make(m.p)
-    if isinstance(m, nn.GELU):
-        return make(m.approximate)
-    if isinstance(m, nn.Flatten):
-        return make(m.start_dim, m.end_dim)
-    for kind, names in ATTRIBUTES.items():
-        if isinstance(m, kind):
-            return make(*(getattr(m, name) for name in names))
-    return make()
-
-
-ATTRIBUTES: dict[type[nn.Module], tuple[str, ...]] = {
-    nn.ELU: ("alpha",),
-    nn.PReLU: ("num_parameters",),
-    nn.Upsample: ("size", "scale_factor", "mode", "align_corners"),
-}
-"""What a layer is made with, in its order."""
-
-
-def options_of(m: nn.Module) -> dict[str, Any]:
-    """Those of a convolution or a pool, which keeps them under the names of its arguments."""
-    names = ("kernel_size", "stride", "padding", "output_padding", "dilation", "groups")
-    names += ("ceil_mode", "count_include_pad", "output_size", "padding_mode")
-    return {name: getattr(m, name) for name in names if hasattr(m, name)}
+    names = {*inspect.signature(make).parameters} - {"inplace"}  # which PyTorch refuses of leaves
+    options = {name: getattr(m, name) for name in names if hasattr(m, name)}
+    for flag, values in (("bias", "bias"), ("affine", "weight"), ("elementwise_affine", "weight")):
+        if flag in names:
+            options[flag] = getattr(m, values) is not None
+    return make(**options)
 
 
 def pair(torch: Any, make: Callable[[], nn.Module]) -> tuple[nn.Module, Any]:
