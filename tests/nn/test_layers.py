@@ -1,13 +1,13 @@
 """Layers: their shapes, their types and what they refuse."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.datafiles import refused
 from helpers.device import DEVICE, needs_device
+from layer_cases import LAYERS
 
 import nnmpi
 from nnmpi import nn
@@ -19,80 +19,34 @@ def some(*shape: int, dtype: str = "float32") -> nnmpi.Tensor:
     return nnmpi.tensor(np.random.default_rng(0).standard_normal(shape).astype(dtype))
 
 
-SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, ...]]] = {
-    "Linear": (lambda: nn.Linear(3, 5), (2, 3), (2, 5)),
-    "Linear, no features": (lambda: nn.Linear(0, 5), (2, 4, 0), (2, 4, 5)),
-    "Linear, no samples": (lambda: nn.Linear(3, 5), (0, 3), (0, 5)),
-    "Conv2d": (lambda: nn.Conv2d(3, 5, 3), (2, 3, 7, 8), (2, 5, 5, 6)),
-    "Conv2d, no samples": (lambda: nn.Conv2d(3, 5, 3), (0, 3, 7, 8), (0, 5, 5, 6)),
-    "MaxPool2d": (lambda: nn.MaxPool2d(2), (2, 3, 7, 8), (2, 3, 3, 4)),
-    "AvgPool2d": (lambda: nn.AvgPool2d(3, 2, 1), (2, 3, 7, 8), (2, 3, 4, 4)),
-    "MaxPool1d": (lambda: nn.MaxPool1d(3, 2), (2, 4, 8), (2, 4, 3)),
-    "AvgPool1d, no samples": (lambda: nn.AvgPool1d((3,), ceil_mode=True), (0, 4, 8), (0, 4, 3)),
-    "Conv1d": (lambda: nn.Conv1d(4, 6, 3, padding="same"), (2, 4, 7), (2, 6, 7)),
-    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(3, 5, 4, 2, 1), (2, 3, 4, 5), (2, 5, 8, 10)),
-    "AdaptiveAvgPool2d": (lambda: nn.AdaptiveAvgPool2d((1, 4)), (2, 3, 7, 8), (2, 3, 1, 4)),
-    "BatchNorm1d": (lambda: nn.BatchNorm1d(3), (4, 3), (4, 3)),
-    "BatchNorm2d": (lambda: nn.BatchNorm2d(3), (4, 3, 2, 5), (4, 3, 2, 5)),
-    "GroupNorm": (lambda: nn.GroupNorm(3, 6), (2, 6, 3, 4), (2, 6, 3, 4)),
-    "GroupNorm, no samples": (lambda: nn.GroupNorm(3, 6), (0, 6, 3), (0, 6, 3)),
-    "LeakyReLU": (nn.LeakyReLU, (2, 3), (2, 3)),
-    "SiLU": (nn.SiLU, (2, 3), (2, 3)),
-    "Identity": (nn.Identity, (2, 3), (2, 3)),
-    "Softmax": (lambda: nn.Softmax(1), (2, 3), (2, 3)),
-    "LayerNorm": (lambda: nn.LayerNorm((4, 5)), (2, 3, 4, 5), (2, 3, 4, 5)),
-    "RMSNorm": (lambda: nn.RMSNorm(5), (2, 3, 5), (2, 3, 5)),
-    "TransformerEncoderLayer": (
-        lambda: nn.TransformerEncoderLayer(6, 2, 8, batch_first=True),
-        *((2, 5, 6), (2, 5, 6)),
-    ),
-    "RotaryPositionalEmbeddings": (
-        lambda: nn.RotaryPositionalEmbeddings(4),
-        *((2, 3, 5, 4), (2, 3, 5, 4)),
-    ),
-    "Dropout": (lambda: nn.Dropout(0.5), (4, 3, 2), (4, 3, 2)),
-    "Flatten": (nn.Flatten, (2, 3, 4, 5), (2, 60)),
-    "Flatten, no samples": (nn.Flatten, (0, 3, 4), (0, 12)),
-    "Flatten, from 2, no samples": (lambda: nn.Flatten(2), (0, 3, 4, 5), (0, 3, 20)),
-    "ReLU": (nn.ReLU, (2, 3), (2, 3)),
-    "GELU": (nn.GELU, (2, 3), (2, 3)),
-    "Sigmoid": (nn.Sigmoid, (2, 3), (2, 3)),
-    "Tanh": (nn.Tanh, (2, 3), (2, 3)),
-    "LogSoftmax": (lambda: nn.LogSoftmax(1), (2, 3), (2, 3)),
-}
-
-
-@pytest.mark.parametrize("case", SHAPES.values(), ids=SHAPES)
-def test_shapes_forward_and_back(case: Any) -> None:
-    make, shape, expected = case
-    layer, x = make(), some(*shape)
-    x.requires_grad = True
+@pytest.mark.parametrize("name", LAYERS)
+def test_shapes_forward_and_back(name: str) -> None:
+    make, shape, result = LAYERS[name]
+    layer, x = make().train(), some(2, *shape).requires_grad_()
     y = layer(x)
-    assert (y.shape, y.dtype) == (expected, x.dtype)
-    y.backward(np.ones(expected, "float32"))
+    assert (y.shape, y.dtype) == ((2, *result), x.dtype)
+    y.backward(np.ones(y.shape, "float32"))
     for leaf in (x, *layer.parameters()):
         assert leaf.grad.shape == leaf.shape
         assert leaf.grad.dtype == leaf.dtype
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", LAYERS)
 def test_layers_take_arrays(name: str) -> None:
-    make, shape, expected = SHAPES[name]
-    x = some(*shape).numpy()
-    layer = make()
+    make, shape, _ = LAYERS[name]
+    x, layer = some(2, *shape).numpy(), make()
     twin = copy.deepcopy(layer)
     (y,) = map(layer, [x])
     assert type(y) is nnmpi.Tensor
-    assert y.shape == expected
     np.testing.assert_array_equal(y.numpy(), twin(nnmpi.tensor(x)).numpy())
 
 
 @pytest.mark.one_in(2)
 @needs_device
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", LAYERS)
 def test_layers_take_arrays_of_a_device(name: str) -> None:
-    make, shape, _ = SHAPES[name]
-    there = make().to(on=DEVICE)(DEVICE.asarray(some(*shape).numpy()))
+    make, shape, _ = LAYERS[name]
+    there = make().to(on=DEVICE)(DEVICE.asarray(some(2, *shape).numpy()))
     assert type(there.array) is DEVICE.xp.ndarray
 
 

@@ -3,90 +3,18 @@
 A rank may get no sample of a batch, and has to take part in all collectives nevertheless.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.device import ON_DEVICE
+from layer_cases import LAYERS
 
 import nnmpi
 from nnmpi import nn
 from nnmpi.arrays.backend import CPU, Backend
-from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.passes import LOCAL, Pass, current_pass
 
-Make = Callable[[], nn.Module]
-
-
-def conv(algorithm: str, *options: int) -> Callable[..., nn.Sequential]:
-    """A convolution of 8 channels, in which Winograd pays, and what follows it."""
-    return lambda *rest: nn.Sequential(nn.Conv2d(8, 4, *options, algorithm=algorithm), *rest)
-
-
-def whole_batch(layer: nn.Module) -> nn.Module:
-    """Layers that cannot train on an empty batch are tested in evaluation."""
-    return layer.eval()
-
-
-ROWS, IMAGES, SEQUENCE = (6,), (8, 9, 8), (5, 6)
-auto, gemm, four = conv("auto", 3, 1, 1), conv("im2col", 3, 2), conv("winograd4", 3)
-LAYERS: dict[str, tuple[Make, tuple[int, ...]]] = {
-    "Linear": (lambda: nn.Linear(6, 3), ROWS),
-    "Linear of sequences": (lambda: nn.Linear(6, 3, bias=False), SEQUENCE),
-    "Linear ReLU": (lambda: nn.Sequential(nn.Linear(6, 3), nn.ReLU()), ROWS),
-    "Winograd": (auto, IMAGES),
-    "Winograd ReLU": (lambda: auto(nn.ReLU()), IMAGES),
-    "Winograd pool": (lambda: auto(nn.MaxPool2d(2)), IMAGES),
-    "Winograd ReLU pool": (lambda: auto(nn.ReLU(), nn.MaxPool2d(2)), IMAGES),
-    "Winograd4": (four, IMAGES),
-    "Winograd4 ReLU pool": (lambda: four(nn.ReLU(), nn.MaxPool2d(2)), IMAGES),
-    "im2col": (gemm, IMAGES),
-    "im2col ReLU": (lambda: gemm(nn.ReLU()), IMAGES),
-    "im2col pool": (lambda: gemm(nn.MaxPool2d(2)), IMAGES),
-    "im2col ReLU pool": (lambda: gemm(nn.ReLU(), nn.MaxPool2d(2)), IMAGES),
-    "im2col of few channels": (lambda: nn.Conv2d(2, 4, 3, bias=False), (2, 5, 6)),
-    "Conv2d wide pool": (lambda: gemm(nn.ReLU(), nn.MaxPool2d(3, 1, 1)), IMAGES),
-    "Conv2d, groups": (lambda: nn.Conv2d(8, 4, 3, groups=2), IMAGES),
-    "Conv2d, depthwise": (lambda: nn.Conv2d(8, 8, 3, padding="same", groups=8), IMAGES),
-    "Conv1d": (lambda: nn.Conv1d(5, 4, 3), SEQUENCE),
-    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(8, 4, 3, 2), IMAGES),
-    "AdaptiveAvgPool2d": (lambda: nn.AdaptiveAvgPool2d((1, 2)), IMAGES),
-    "AvgPool2d, unpadded": (lambda: nn.AvgPool2d(3, 2, 1, count_include_pad=False), IMAGES),
-    "MaxPool1d": (lambda: nn.MaxPool1d(2), SEQUENCE),
-    "AvgPool1d": (lambda: nn.AvgPool1d(2, 1), SEQUENCE),
-    "MaxPool2d": (lambda: nn.MaxPool2d(2), IMAGES),
-    "MaxPool2d, overlapping": (lambda: nn.MaxPool2d(3, 2, 1), IMAGES),
-    "AvgPool2d": (lambda: nn.AvgPool2d(3, 2, 1), IMAGES),
-    "BatchNorm1d, evaluation": (lambda: whole_batch(nn.BatchNorm1d(6)), ROWS),
-    "BatchNorm2d, evaluation": (lambda: whole_batch(nn.BatchNorm2d(8)), IMAGES),
-    "BatchNorm1d of sequences, evaluation": (lambda: whole_batch(nn.BatchNorm1d(5)), SEQUENCE),
-    "GroupNorm": (lambda: nn.GroupNorm(2, 8), IMAGES),
-    "LayerNorm": (lambda: nn.LayerNorm(6), ROWS),
-    "RMSNorm": (lambda: nn.RMSNorm(6), ROWS),
-    "TransformerEncoderLayer": (
-        lambda: nn.TransformerEncoderLayer(SEQUENCE[-1], 1, 8, 0.5, batch_first=True),
-        SEQUENCE,
-    ),
-    "rotary positions": (lambda: nn.SelfAttention(1, rotary=1e4), (5, 12)),
-    "LayerNorm of sequences": (lambda: nn.LayerNorm(SEQUENCE), SEQUENCE),
-    "Dropout": (lambda: nn.Dropout(0.5), ROWS),
-    "Dropout of images": (lambda: nn.Dropout(0.5), IMAGES),
-    "Flatten": (nn.Flatten, IMAGES),
-    "ReLU": (nn.ReLU, IMAGES),
-    "GELU": (nn.GELU, ROWS),
-    "LeakyReLU": (nn.LeakyReLU, IMAGES),
-    "SiLU": (nn.SiLU, IMAGES),
-    "Identity": (nn.Identity, ROWS),
-    "Softmax": (nn.Softmax, ROWS),
-    "Sigmoid": (nn.Sigmoid, ROWS),
-    "Tanh": (nn.Tanh, ROWS),
-    "LogSoftmax": (nn.LogSoftmax, ROWS),
-    "mlp": (lambda: mlp(8 * 9 * 8, 5, 3), IMAGES),
-    "mnist-cnn": (MODELS["mnist-cnn"], (1, 28, 28)),
-    "cifar-cnn": (MODELS["cifar-cnn"], (3, 32, 32)),
-    "digits-cnn, evaluation": (lambda: whole_batch(MODELS["digits-cnn"]()), (1, 8, 8)),
-}
 both = pytest.mark.parametrize("on", [pytest.param(CPU, id="host"), ON_DEVICE])
 floats = pytest.mark.parametrize("dtype", ["float32", "float64"])
 SAMPLES = np.zeros(0, "int64")
@@ -124,14 +52,14 @@ def expect_zeros(parameters: list[Any], on: Backend, dtype: str) -> None:
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name: str, dtype: str, on: Backend) -> None:
     """The second pass adds to the gradients of the first, and adds nothing."""
-    make, shape = LAYERS[name]
+    make, shape, result = LAYERS[name]
     model = make().to(dtype, on)
-    two = run(model, nnmpi.tensor(np.ones((2, *shape), dtype), on=on), None)
+    run(model, nnmpi.tensor(np.ones((2, *shape), dtype), on=on), None)
     parameters = spoil(model)
     for samples in (None, SAMPLES):
         x = nnmpi.tensor(np.ones((0, *shape), dtype), requires_grad=True, on=on)
         y = run(model, x, samples)
-        assert (y.shape, y.dtype) == ((0, *two.shape[1:]), dtype)
+        assert (y.shape, y.dtype) == ((0, *result), dtype)
         assert type(y.array) is on.xp.ndarray
         y.backward(on.xp.ones(y.shape, dtype))
         assert x.grad_array is not None
