@@ -14,7 +14,7 @@ from nnmpi.metrics import Sums
 from nnmpi.nn.place import Place, StateArray
 from nnmpi.parallel.recovery.backup import Version
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.run.recovery.rank_status import RankStatus, RecoveryPlan, RunStage, agreed
+from nnmpi.run.recovery.rank_status import RankStatus, RunStage, agreed
 from nnmpi.run.recovery.reported_log import adopt_reported
 from nnmpi.run.recovery.run_counters import Counters, adopt, counters_now
 from nnmpi.run.recovery.versions import VersionFacts
@@ -42,34 +42,6 @@ def status(
         pending_version=pending_version,
         decision=decision,
     )
-
-
-def version(plan: RecoveryPlan) -> int:
-    return plan.source.version
-
-
-def test_an_update_is_made_where_one_rank_knows_what_was_decided() -> None:
-    knows = status("first", 8, knows=True)
-    assert version(agreed([knows, status("second", 7, pending_version=8)])) == 8
-
-
-@pytest.mark.parametrize("is_known", [False, True])
-def test_it_is_not_made_where_the_part_of_the_lost_rank_is_of_the_version_before(
-    is_known: bool,
-) -> None:
-    """Two stages of two ranks: the second one of a pipeline is lost when its own sums are complete,
-    and its first one has updated; of the other pipeline the second stage lacks sums."""
-    first = status("first", 8, knows=True) if is_known else status("first", 7, pending_version=8)
-    others = [status("first", 7, pending_version=8), status("second", 7)]
-    assert version(agreed([first, *others])) == 7
-
-
-def test_no_rank_makes_a_step_of_which_others_have_all() -> None:
-    """It would give up the version before, which another loss may need."""
-    has_all = [status("first", 8, knows=True), status("second", 8, knows=True)]
-    plan = agreed([*has_all, status("first", 7, pending_version=8)])
-    assert (version(plan), plan.makes_step) == (8, False)
-    assert agreed([has_all[0], status("second", 7, pending_version=8)]).makes_step
 
 
 def test_calls_are_made_again_though_another_rank_is_lost_before() -> None:

@@ -144,25 +144,13 @@ def last_operations(scheduler: SimulatedScheduler) -> list[str]:
 
 
 def script(case: Case) -> str:
-    """The shortest program that repeats a case: without the simulation where one plain death does
-    it, and nothing is late."""
-    layout = LAYOUTS[case.layout]
-    chances = case.late, case.buffered, case.unnoticed, case.ghost
-    is_dull = case.drawn is not None and not any((*case.drawn, *chances))
-    is_plain = is_dull and not (case.asleep or case.slow or case.signals)
-    # a program cannot name callbacks, models and data of layouts, nor a folder for checkpoints
-    is_told = layout.per_node is None and not {"callbacks", "build", "given"} & {*layout.given}
-    is_plain = is_plain and is_told and not layout.saves
-    if is_plain and all(kill.mark == "start" for kill in case.kills):
-        killed = {kill.rank: kill.after for kill in case.kills}
-        return (
-            "from helpers.training import recovered\n"
-            f"recovered.run_of({layout.ranks}, {layout.options}, {killed})"
-        )
+    """A program that repeats a case, with what is not as by default."""
+    plain = Case(case.layout)._asdict()
+    given = {name: x for name, x in case._asdict().items() if name == "layout" or x != plain[name]}
     return (
         "from simulation.case import Case, Fault, Sleep\n"
         "from simulation.verdict import verdict\n"
-        f"print(verdict({case}))"
+        f"print(verdict(Case({', '.join(f'{name}={x!r}' for name, x in given.items())})))"
     )
 
 
