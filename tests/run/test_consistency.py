@@ -1,15 +1,14 @@
 """Ranks that start from different options, data or models are an error before they train."""
 
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.mpijob import run
 from helpers.runs import rows, small
+from helpers.training.laws_goals import NEXT, WORDS, X, of_several
 
-import nnmpi
-from nnmpi import Config, Trainer, nn
+from nnmpi import Config, Trainer, nn, optim
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
@@ -43,32 +42,54 @@ class Tracking(nn.Module):
         return self.net(x)
 
 
+def frozen() -> nn.Module:
+    model = small()
+    model[1].weight.requires_grad = False
+    return model
+
+
+def of_inputs(x: Any) -> dict[str, Any]:
+    """Arguments of a Trainer of a model of several inputs."""
+    y = NEXT[:, 0] % 4
+    return {"build": partial(of_several, 4), "data": (x, y, x, y)}
+
+
+SEVERAL = of_inputs({"words": WORDS, "table": X})
+TRAINING = "the training"
+BY_SGD = {"optimizer": lambda named: optim.SGD([p for _, p in named])}
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "rate": ({"options": {"lr": 0.25}}, "lr (0.25); start all ranks with the same options"),
     "dry run": ({"options": {"dry_run": True}}, "dry_run (True)"),
+    "optimizer": (BY_SGD, "the options that are functions"),
+    "schedule": ({"schedule": lambda step: 0.5}, "the options that are functions"),
     "length": ({"data": (*rows(63), *rows())}, "the number of training samples (63); give all"),
     "label": ({"data": changed(1, (0,))}, "the labels of the training samples; give all"),
     "sample": ({"data": changed(0, (5, 2))}, "the training samples"),
     "parameters": ({"build": shifted}, "the initial values of 1.bias; initialise all ranks"),
+    "frozen": ({"build": frozen}, "which parameters have requires_grad"),
     "layers": ({"build": lambda: mlp(6, 9, 3)}, "the names and shapes of parameters and buffers"),
     "computation": ({"build": with_tanh}, "what the model computes, layer by layer; build the"),
     "buffers": ({"build": lambda: Tracking(1)}, "the initial values of net.1.running_mean"),
+    "input: number": (of_inputs({"words": WORDS, "table": X + np.eye(*X.shape)}), TRAINING),
+    "input: name": (of_inputs({"words": WORDS, "tables": X}), TRAINING),
+    "input: one more": (of_inputs({"words": WORDS, "table": X, "scale": X[:, 0]}), TRAINING),
+    "input: type": (of_inputs((WORDS, X)), TRAINING),
 }
 
 
 def made_by(comm: Comm, name: str) -> Trainer:
     """A Trainer, with other arguments on rank 1."""
-    other, _ = CASES[name]
-    mine = other if comm.rank == 1 else {}
-    build = (lambda: Tracking(0)) if name == "buffers" else small
-    make = mine.get("build", build)
+    given: dict[str, Any] = {"options": {}, "build": small, "data": (*rows(), *rows())}
+    given |= {"build": lambda: Tracking(0)} if name == "buffers" else {}
+    given |= SEVERAL if name.startswith("input") else {}
+    given |= CASES[name][0] if comm.rank == 1 else {}
+    make = given.pop("build")
 
     def model() -> nn.Module:
         made: nn.Module = make()
         return made
 
-    config = Config(**mine.get("options", {}))
-    return Trainer(config, model, mine.get("data", (*rows(), *rows())), comm)
+    return Trainer(Config(**given.pop("options")), model, given.pop("data"), comm, **given)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -109,29 +130,3 @@ def test_stages_are_compared_with_their_replicas() -> None:
 
     for said in threads.run(4, rank):
         assert "rank 3 differs from rank 2 in the initial values of 3.bias" in said
-
-
-# ---- files
-
-
-COMMAND = """
-import os, sys
-from nnmpi import train
-from nnmpi.comm import world
-os.chdir(os.path.join(sys.argv[1], str(world().rank)))
-arguments = ["--load", "m.safetensors", "--tp", "2", "--model", "mlp:64-8-10"]
-print(train.main([*arguments, "--data", "digits"]), flush=True)
-"""
-
-
-def test_a_command_compares_what_ranks_read(tmp_path: Path) -> None:
-    """Each in a directory of its own, with another file of the same name and size."""
-    for rank in (0, 1):
-        (tmp_path / str(rank)).mkdir()
-        model = mlp(64, 8, 10)
-        model[1].bias.data[...] += rank
-        nnmpi.save(model.state_dict(), tmp_path / str(rank) / "m.safetensors")
-    found = run(2, "-c", COMMAND, tmp_path, timeout=100)
-    assert sorted(found.out.splitlines()) == ["0", "2"], found.err
-    said = "rank 1 differs from rank 0 in --load m.safetensors; let all ranks read"
-    assert said in found.err

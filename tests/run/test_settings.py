@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import runs
-from helpers.runs import LAYOUTS, rows, small
+from helpers.runs import LAYOUTS
 
-from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm, OtherRankError, comm_self
+from nnmpi import Trainer, nn
+from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event, NullReport
-from nnmpi.nn import Module
 from nnmpi.parallel.strategy import AgreedError
 
 SERVERS: tuple[int, dict[str, Any]] = (3, {"sync": "bsp", "servers": 1})
@@ -145,20 +144,6 @@ def test_parameters_that_a_callback_adds_are_refused_on_several_ranks(one_alone:
     def job(comm: Comm) -> None:
         with pytest.raises(AgreedError, match="add_param_group has"):
             trainer_of(comm, Change(add, rank=1 if one_alone else None)).fit(NullReport())
-
-    threads.run(2, job)
-
-
-def test_ranks_with_other_frozen_layers_are_refused_at_the_start() -> None:
-    def job(comm: Comm) -> None:
-        def build() -> Module:
-            model = small()
-            next(model.parameters()).requires_grad = comm.rank != 1
-            return model
-
-        expected = "rank 1 differs from rank 0 in which parameters have requires_grad"
-        with pytest.raises((ValueError, OtherRankError), match=expected):
-            Trainer(Config(), build, rows(), comm)
 
     threads.run(2, job)
 

@@ -22,7 +22,7 @@ from helpers.training.laws_goals import (
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm, OtherRankError
+from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Standardiser
 from nnmpi.data.inputs import Inputs, each, parts
@@ -121,25 +121,6 @@ def test_labels_of_several_classes_may_look_one_hot() -> None:
     assert fit(Trainer(Config(steps=1), several_of_x, (X, ONE_HOT), loss=squares))["steps"] == 1
     build = lambda: nn.Sequential(nn.Embedding(15, 4))  # noqa: E731  (N, 6, 4): 6 classes
     assert fit(trainer(WORDS, ONE_HOT, build))["steps"] == 1
-
-
-@pytest.mark.parametrize("change", ["a number", "a name", "an input", "a type"])
-def test_ranks_with_different_inputs_are_an_error(change: str) -> None:
-    other: dict[str, Any] = {
-        "a number": {"words": WORDS, "table": X + np.eye(*X.shape)},
-        "a name": {"words": WORDS, "tables": X},
-        "an input": {"words": WORDS, "table": X, "scale": X[:, 0]},
-        "a type": (WORDS, X),
-    }
-
-    def rank(comm: Comm) -> None:
-        x = other[change] if comm.rank else {"words": WORDS, "table": X}
-        with pytest.raises(
-            (ValueError, OtherRankError), match="differs from rank 0 in the training"
-        ):
-            Trainer(Config(), several, (x, Y, x, Y), comm)
-
-    threads.run(2, rank)
 
 
 @pytest.mark.parametrize("name", ["embedding", "words", "a tuple", "a dict", "positions"])
