@@ -2,8 +2,11 @@
 
 import functools
 import pickle
+import shutil
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import numpy as np
@@ -38,3 +41,13 @@ def by_first(comm: Comm, make: Callable[[], Made]) -> Made:
     comm.broadcast(data)
     made: Made = pickle.loads(data.tobytes())
     return made
+
+
+@contextmanager
+def folder(comm: Comm) -> Iterator[str]:
+    """A folder that all ranks see."""
+    name = by_first(comm, tempfile.mkdtemp)
+    yield name
+    comm.barrier()
+    if comm.rank == 0:
+        shutil.rmtree(name)

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from helpers.training.pipelined import Heard
 
 from nnmpi import Config, Trainer, tensor
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.io.output import NullReport
 from nnmpi.nn.passes import Pass
 from nnmpi.parallel.pipedream.versions import VersionStore
 from nnmpi.parallel.step.ports import forward
@@ -28,15 +28,15 @@ def options(model: str, p: int, **others: Any) -> dict[str, Any]:
     return {**common, "pp": p, "schedule": "pipedream", **cut, **others}
 
 
-class Noted(NullReport):
-    """Keeps the loss of each step, and calls `after` with the number of steps."""
+class Noted(Heard):
+    """Calls `after` with the number of steps, too."""
 
     def __init__(self, after: Callable[[int], None] = lambda step: None) -> None:
         super().__init__()
-        self.losses, self._after = list[float](), after
+        self._after = after
 
     def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
-        self.losses.append(loss)
+        super().progress(step, total, loss, samples_per_second)
         self._after(step)
 
 

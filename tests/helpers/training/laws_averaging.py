@@ -1,14 +1,13 @@
 """Local steps and gossip: replicas with steps of their own train as their simulation in one process
 does."""
 
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
-from helpers.once import once
+from helpers.once import folder, once
 from helpers.sample import one_in
 from helpers.training.pipelined import BOUND, contents, digits, distance
 
@@ -18,7 +17,6 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.data import Dataset, Split
 from nnmpi.data.loader import BatchSplit
 from nnmpi.io.output import NullReport
-from nnmpi.parallel.agreement import gather_objects
 from nnmpi.planning.paper.rank import traffic
 
 Way = TypeVar("Way")
@@ -66,11 +64,32 @@ def replicas(ranks: int, layout: Options) -> int:
     return ranks // (layout.get("tp", 1) * layout.get("pp", 1))
 
 
-def trained(comm: Comm, options: Options) -> dict[str, np.ndarray]:
-    """The parameters after a run."""
-    with Trainer(Config(**options), data=digits(), comm=comm) as trainer:
+def trained(
+    comm: Comm,
+    options: Options,
+    given: Callable[[], Dataset] = digits,
+    *callbacks: object,
+    sends: bool = False,
+) -> dict[str, np.ndarray]:
+    """The parameters after a run; with `sends`, it has sent what is said on paper."""
+    config = Config(**options)
+    with Trainer(config, data=given(), comm=comm, callbacks=callbacks) as trainer:
         trainer.fit(NullReport())
+        if sends:
+            said = traffic(trainer.arrangement, comm.rank, config.batch_size)
+            assert trainer.strategy.traffic.sent == said, options
         return contents(trainer)
+
+
+def resumes_with_the_same_bits(
+    comm: Comm, options: Options, steps: int, given: Callable[[], Dataset] = digits
+) -> None:
+    """From a checkpoint after so many steps."""
+    whole = trained(comm, options, given)
+    with folder(comm) as name:
+        saving = {**options, "checkpoint_dir": name, "keep": 9}
+        trained(comm, {**saving, "save_every": str(steps), "steps": steps}, given)
+        assert distance(trained(comm, {**saving, "resume": True}, given), whole) == 0, options
 
 
 def simulated(n: int, options: Options, micro: int = 1) -> dict[str, np.ndarray]:
@@ -166,20 +185,19 @@ def one_step_and_the_plain_mean_equal_one_rank(comm: Comm) -> None:
             assert distance(trained(comm, options), whole) < BOUND, layout
 
 
+def _equals_a_simulation(comm: Comm, options: Options, layout: Options) -> None:
+    whole = simulated(replicas(comm.size, layout), options, layout.get("micro_batches", 1))
+    assert distance(trained(comm, {**options, **layout}), whole) < BOUND, (options, layout)
+
+
 def steps_alone_equal_a_simulation_in_one_process(comm: Comm) -> None:
     for rule, layout in arranged(RULES, comm.size, "rules"):
-        options = {**LOCAL, **rule}
-        micro = layout.get("micro_batches", 1)
-        whole = simulated(replicas(comm.size, layout), options, micro)
-        assert distance(trained(comm, {**options, **layout}), whole) < BOUND, (rule, layout)
+        _equals_a_simulation(comm, {**LOCAL, **rule}, layout)
 
 
 def fragments_equal_a_simulation_in_one_process(comm: Comm) -> None:
     for streaming, layout in arranged(STREAMING, comm.size, "streaming"):
-        options = {**LOCAL, **RULES[2], **streaming}
-        micro = layout.get("micro_batches", 1)
-        whole = simulated(replicas(comm.size, layout), options, micro)
-        assert distance(trained(comm, {**options, **layout}), whole) < BOUND, (streaming, layout)
+        _equals_a_simulation(comm, {**LOCAL, **RULES[2], **streaming}, layout)
 
 
 def changes_are_sent_in_other_types(comm: Comm) -> None:
@@ -207,12 +225,8 @@ def one_replica_goes_on_as_one_rank(comm: Comm) -> None:
 
 
 def gossip_equals_a_simulation_in_one_process(comm: Comm) -> None:
-    for graph in GRAPHS:
-        for layout in layouts(comm.size)[:3]:
-            options = {**GOSSIP, "graph": graph}
-            micro = layout.get("micro_batches", 1)
-            whole = simulated(replicas(comm.size, layout), options, micro)
-            assert distance(trained(comm, {**options, **layout}), whole) < BOUND, (graph, layout)
+    for graph, layout in product(GRAPHS, layouts(comm.size)[:3]):
+        _equals_a_simulation(comm, {**GOSSIP, "graph": graph}, layout)
 
 
 def gossip_on_the_complete_graph_equals_one_rank(comm: Comm) -> None:
@@ -244,12 +258,8 @@ def replicas_cut_along_cp_equal_whole_ones(comm: Comm) -> None:
     assert half is not None
     for sync, allreduce in product(("local", "gossip"), ("shared", "ring")):
         one = {**options, "sync": sync, "allreduce": allreduce}
-        with Trainer(Config(**one), data=few_words(), comm=half) as trainer:
-            trainer.fit(NullReport())
-            whole = contents(trainer)
-        with Trainer(Config(**one, cp=2), data=few_words(), comm=comm) as trainer:
-            trainer.fit(NullReport())
-            assert distance(contents(trainer), whole) < BOUND, (sync, allreduce)
+        whole, cut = trained(half, one, few_words), trained(comm, {**one, "cp": 2}, few_words)
+        assert distance(cut, whole) < BOUND, (sync, allreduce)
     half.free()
 
 
@@ -261,14 +271,9 @@ def what_a_user_sets_between_rounds_is_kept(comm: Comm) -> None:
 
     for sync, dtype in product(("local", "gossip"), ("float32", "bfloat16")):
         options = {**COMMON, "sync": sync, "every": 2, "dtype": dtype, "lr": 1e-12}
-        sizes = []
-        for callbacks in ([], [Halves()]):
-            with Trainer(
-                Config(**options), data=digits(), comm=comm, callbacks=callbacks
-            ) as trainer:
-                trainer.fit(NullReport())
-                sizes.append(sum(float(abs(x).sum()) for x in contents(trainer).values()))
-        assert abs(sizes[1] / sizes[0] - 0.25) < 1e-2, (sync, dtype)
+        ends = trained(comm, options), trained(comm, options, digits, Halves())
+        before, after = (sum(float(abs(x).sum()) for x in end.values()) for end in ends)
+        assert abs(after / before - 0.25) < 1e-2, (sync, dtype)
 
 
 def a_run_sends_what_is_said(comm: Comm) -> None:
@@ -276,11 +281,7 @@ def a_run_sends_what_is_said(comm: Comm) -> None:
     ways.append({**ways[2], "outer_dtype": "int8"})
     ways += [{**GOSSIP, "graph": graph} for graph in GRAPHS]
     for way, layout in arranged(ways, comm.size, "traffic"):
-        config = Config(**{**way, **layout, "every": 2})
-        with Trainer(config, data=digits(), comm=comm) as trainer:
-            trainer.fit(NullReport())
-            said = traffic(trainer.arrangement, comm.rank, config.batch_size)
-            assert trainer.strategy.traffic.sent == said, (way, layout)
+        trained(comm, {**way, **layout, "every": 2}, sends=True)
 
 
 def a_checkpoint_resumes_with_the_same_bits(comm: Comm) -> None:
@@ -290,13 +291,7 @@ def a_checkpoint_resumes_with_the_same_bits(comm: Comm) -> None:
     ways = [{**LOCAL, **rule}, {**GOSSIP, "lr_schedule": "constant", "every": 2}]
     ways.append({**ways[0], "every": 4, "fragments": 2, "apply_after": 1, "outer_dtype": "int8"})
     for way, layout in arranged(ways, comm.size, "resumed"):
-        options = {**way, **layout}
-        whole = trained(comm, options)
-        folder = gather_objects(comm, tempfile.mkdtemp() if comm.rank == 0 else "")[0]
-        saving = {"checkpoint_dir": folder, "keep": 9}
-        trained(comm, {**options, **saving, "save_every": "4", "steps": 4})
-        resumed = trained(comm, {**options, **saving, "resume": True})
-        assert distance(resumed, whole) == 0, layout
+        resumes_with_the_same_bits(comm, {**way, **layout}, 4)
 
 
 def a_snapshot_goes_on_with_another_number_of_replicas(comm: Comm) -> None:

@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from helpers.once import by_first
-from helpers.training.laws_checkpoints import folder
+from helpers.once import by_first, folder
 from helpers.training.pipelined import same_on_all
 from helpers.training.recovered import Left, trained
 from simulation.layouts import LAYOUTS

@@ -3,12 +3,9 @@
 A run writes a checkpoint in its middle and goes on; another Trainer resumes from it.
 """
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
+from helpers.once import folder
 from helpers.sample import one_in
 from helpers.training.acts import SavesAt
 from helpers.training.laws_resume import OPTIMIZERS, build
@@ -38,18 +35,6 @@ from helpers.training.pipelined import Options as Case
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self, launched
 from nnmpi.io.output import Event, NullReport
-from nnmpi.parallel.agreement import gather_objects
-
-
-@contextmanager
-def folder(comm: Comm) -> Iterator[str]:
-    """A folder that all ranks see."""
-    own = tempfile.mkdtemp() if comm.rank == 0 else ""
-    name: str = gather_objects(comm, own)[0]
-    yield name
-    comm.barrier()
-    if comm.rank == 0:
-        shutil.rmtree(name)
 
 
 def saves_to(directory: str) -> Act:

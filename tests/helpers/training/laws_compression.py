@@ -1,7 +1,6 @@
 """Compressed sums and gradients: what is sent and what is kept add up, all ranks have the same
 bits, and training equals its simulation in one process."""
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice, pairwise, product
 from math import prod
@@ -10,7 +9,13 @@ from typing import Any
 import numpy as np
 from helpers.once import once
 from helpers.sample import one_in
-from helpers.training.laws_averaging import arranged, layouts, replicas
+from helpers.training.laws_averaging import (
+    arranged,
+    layouts,
+    replicas,
+    resumes_with_the_same_bits,
+    trained,
+)
 from helpers.training.pipelined import BOUND, contents, digits, distance
 
 from nnmpi import Config, Trainer, nn
@@ -24,7 +29,6 @@ from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.compression.blocks import PACKINGS, start_mean, summed
 from nnmpi.parallel.compression.codecs import CODECS, CodecInput
 from nnmpi.parallel.compression.exchange import Exchange
-from nnmpi.planning.paper.rank import traffic
 
 Options = Mapping[str, Any]
 Rows = list[np.ndarray]
@@ -47,13 +51,6 @@ def blurred() -> Dataset:
     few = digits()
     noise = np.random.default_rng(0).standard_normal(few.train.x.shape)
     return few._replace(train=few.train._replace(x=few.train.x + noise.astype(np.float32)))
-
-
-def trained(comm: Comm, options: Options) -> dict[str, np.ndarray]:
-    """The parameters after a run."""
-    with Trainer(Config(**options), data=blurred(), comm=comm) as trainer:
-        trainer.fit(NullReport())
-        return contents(trainer)
 
 
 # ---- sums
@@ -219,19 +216,16 @@ def compressed_training_equals_a_simulation_in_one_process(comm: Comm) -> None:
             continue
         options = {**COMMON, "compress": compress}
         whole = simulated(n, options, layout.get("micro_batches", 1))
-        config = Config(**options, **layout)
-        with Trainer(config, data=blurred(), comm=comm) as trainer:
-            trainer.fit(NullReport())
-            assert distance(contents(trainer), whole) < BOUND, (compress, layout)
-            said = traffic(trainer.arrangement, comm.rank, config.batch_size)
-            assert trainer.strategy.traffic.sent == said, (compress, layout)
+        found = trained(comm, {**options, **layout}, blurred, sends=True)
+        assert distance(found, whole) < BOUND, (compress, layout)
 
 
 def what_leaves_out_nothing_equals_one_rank(comm: Comm) -> None:
     plain = {**COMMON, "check_copies": 0}
-    whole = trained(comm_self(), plain)
+    whole = trained(comm_self(), plain, blurred)
     for compress, layout in arranged(EXACT, comm.size, "exact"):
-        assert distance(trained(comm, {**COMMON, "compress": compress, **layout}), whole) < 1e-9
+        options = {**COMMON, "compress": compress, **layout}
+        assert distance(trained(comm, options, blurred), whole) < 1e-9
 
 
 def a_checkpoint_resumes_with_the_same_bits(comm: Comm) -> None:
@@ -239,13 +233,7 @@ def a_checkpoint_resumes_with_the_same_bits(comm: Comm) -> None:
     ways: list[tuple[str, Options]] = [*some, ("powersgd:3", layouts(comm.size)[-1])]
     for compress, layout in ways:
         options = {**COMMON, "dtype": "float32", "compress": compress, **layout}
-        options |= {"lr_schedule": "constant"}
-        whole = trained(comm, options)
-        folder = gather_objects(comm, tempfile.mkdtemp() if comm.rank == 0 else "")[0]
-        saving = {"checkpoint_dir": folder, "keep": 9}
-        trained(comm, {**options, **saving, "save_every": "3", "steps": 3})
-        resumed = trained(comm, {**options, **saving, "resume": True})
-        assert distance(resumed, whole) == 0, (compress, layout)
+        resumes_with_the_same_bits(comm, {**options, "lr_schedule": "constant"}, 3, blurred)
 
 
 def what_was_kept_is_kept_by_other_numbers_of_replicas(comm: Comm) -> None:

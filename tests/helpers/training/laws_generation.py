@@ -1,13 +1,12 @@
 """Text of a small gpt or llama in any layout, beside full passes of the whole model over each
 window."""
 
-import tempfile
 from collections.abc import Callable
 
 import numpy as np
-from helpers.once import by_first
+from helpers.once import by_first, folder
 from helpers.training.laws_gpt2 import llama, model, save
-from helpers.training.pipelined import Options, tell
+from helpers.training.pipelined import Options
 
 import nnmpi
 from nnmpi import Config
@@ -83,13 +82,11 @@ def _is_what_full_passes_give(comm: Comm, make: Callable[[], LanguageModel]) -> 
 
     wanted = by_first(comm, reference)
     assert len({*map(tuple, wanted)}) == len(cases)
-    with tempfile.TemporaryDirectory() as own:
-        folder = tell(comm, own)
+    with folder(comm) as name:
         if comm.rank == 0:
-            save(make(), folder)
+            save(make(), name)
         comm.barrier()
         for layout in LAYOUTS[comm.size]:
             for (prompt, how), tokens in zip(cases, wanted, strict=True):
-                found = ours(comm, folder, prompt, how, sizes=make().sizes, **layout)
+                found = ours(comm, name, prompt, how, sizes=make().sizes, **layout)
                 assert found == tokens, (layout, how)
-        comm.barrier()  # before the folder goes

@@ -2,16 +2,15 @@
 layout."""
 
 import json
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from helpers.once import by_first, once
+from helpers.once import by_first, folder, once
 from helpers.shards import cut
 from helpers.training.laws_language import tokens
-from helpers.training.pipelined import Options, Ran, distance, equals, run, tell
+from helpers.training.pipelined import Options, Ran, distance, equals, run
 from safetensors.numpy import load_file
 
 from nnmpi import nn
@@ -69,19 +68,19 @@ def llama() -> nn.Llama:
     return made
 
 
-def save(made: nn.Module, folder: str) -> None:
+def save(made: nn.Module, to: str) -> None:
     if isinstance(made, nn.Llama):
-        save_llama(made, folder)
+        save_llama(made, to)
     else:
         assert isinstance(made, nn.GPT)
-        save_gpt2(made, folder)
+        save_gpt2(made, to)
 
 
-def tuned(comm: Comm, folder: str, **layout: object) -> Tuned:
+def tuned(comm: Comm, within: str, **layout: object) -> Tuned:
     """Ten steps from the folder `start`, saved beside it."""
-    out = Path(folder, "-".join(map(str, layout.values())) or "alone")
-    case = {**TUNING, "load": f"{folder}/start", "save": f"{out}/"}
-    if json.loads(Path(folder, "start", "config.json").read_text())["model_type"] == "llama":
+    out = Path(within, "-".join(map(str, layout.values())) or "alone")
+    case = {**TUNING, "load": f"{within}/start", "save": f"{out}/"}
+    if json.loads(Path(within, "start", "config.json").read_text())["model_type"] == "llama":
         case["dropout"] = 0.0
     ran = run(comm, None, tokens(), **case | layout)
     comm.barrier()  # until the first rank has written
@@ -91,9 +90,9 @@ def tuned(comm: Comm, folder: str, **layout: object) -> Tuned:
 
 @once
 def alone(make: Callable[[], nn.Module]) -> Tuned:
-    with tempfile.TemporaryDirectory() as folder:
-        save(make(), f"{folder}/start")
-        return tuned(comm_self(), folder)
+    with folder(comm_self()) as name:
+        save(make(), f"{name}/start")
+        return tuned(comm_self(), name)
 
 
 def is_tuned_as_on_one_rank(comm: Comm) -> None:
@@ -106,15 +105,13 @@ def a_llama_is_tuned_as_on_one_rank(comm: Comm) -> None:
 
 def _is_tuned(comm: Comm, make: Callable[[], nn.Module]) -> None:
     wanted = by_first(comm, lambda: alone(make))
-    with tempfile.TemporaryDirectory() as own:
-        folder = tell(comm, own)
+    with folder(comm) as name:
         if comm.rank == 0:
-            save(make(), f"{folder}/start")
-            cut(Path(folder, "start"), 3)
+            save(make(), f"{name}/start")
+            cut(Path(name, "start"), 3)
         comm.barrier()
         for layout in LAYOUTS[comm.size]:
-            found = tuned(comm, folder, **layout)
+            found = tuned(comm, name, **layout)
             equals(comm, found.ran, wanted.ran)
             assert found.config == wanted.config
             assert distance(found.tensors, wanted.tensors) < 1e-10
-            comm.barrier()  # before the folder goes

@@ -1,10 +1,10 @@
 """Values in 16 bits and their float32 masters: functions of a Comm."""
 
-import tempfile
 from typing import Any
 
 import numpy as np
-from helpers.training.pipelined import Options, contents, digits, tell
+from helpers.once import folder
+from helpers.training.pipelined import Options, contents, digits
 
 import nnmpi
 from nnmpi import Config, Trainer
@@ -88,8 +88,8 @@ def what_is_written_wins(comm: Comm, name: str) -> None:
 
 def a_file_has_the_masters(comm: Comm, name: str) -> None:
     """All of their digits, which a run that loads it has too."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = tell(comm, f"{folder}/m.safetensors")
+    with folder(comm) as within:
+        path = f"{within}/m.safetensors"
         with trainer_of(comm, name) as trainer:
             trainer.fit(NullReport())
             masters = contents(trainer)
@@ -98,7 +98,6 @@ def a_file_has_the_masters(comm: Comm, name: str) -> None:
         saved = nnmpi.load(path)
         with trainer_of(comm, name, load=path) as trainer:
             loaded = contents(trainer)
-        comm.barrier()  # before the folder goes
     for key, array in masters.items():
         np.testing.assert_array_equal(saved[key], array, strict=True)
         np.testing.assert_array_equal(loaded[key], array, strict=True)

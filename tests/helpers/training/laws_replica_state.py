@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from helpers.mpijob import ROOT
+from helpers.once import by_first
 from helpers.sample import one_in
 from helpers.training.pipelined import BOUND, contents, digits, distance
 
@@ -123,7 +124,7 @@ def arrays(optimizer: Optimizer) -> Arrays:
 
 def saved(comm: Comm, mode: str, **options: Any) -> tuple[str, Arrays, list[Arrays]]:
     """A folder with a checkpoint, the parameters in it, and the state of each rank."""
-    folder = gather_objects(comm, tempfile.mkdtemp() if comm.rank == 0 else "")[0]
+    folder = by_first(comm, tempfile.mkdtemp)
     with trainer_of(comm, mode, **options) as trainer:
         trainer.fit(NullReport())
         trainer.save_checkpoint(folder)
@@ -135,8 +136,8 @@ def goes_on(
 ) -> tuple[list[Arrays], Arrays]:
     """The state of each rank when a run goes on in a mode, and the parameters four steps later;
     copies are compared after each step."""
-    copy = f"{tempfile.mkdtemp()}/copy"  # a run writes to the folder that it goes on from
-    copy = gather_objects(comm, shutil.copytree(run[0], copy) if comm.rank == 0 else "")[0]
+    # a run writes to the folder that it goes on from
+    copy = by_first(comm, lambda: shutil.copytree(run[0], f"{tempfile.mkdtemp()}/copy"))
     options = {"steps": 8, "checkpoint_dir": copy, "elastic": True, **options}
     with trainer_of(comm, mode, **options) as trainer:
         assert distance(contents(trainer), run[1]) == 0

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from helpers.once import by_first
 from helpers.sample import one_in
+from helpers.training.pipelined import Heard
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self
-from nnmpi.io.output import NullReport
 
 RUNS: dict[str, dict[str, Any]] = {
     # 120 samples: batches of 50, 50 and 20
@@ -30,29 +30,18 @@ class Trained(NamedTuple):
     buffers: int  # of gradients
 
 
-class Losses(NullReport):
-    """Notes the loss of each step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[float] = []
-
-    def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
-        self.found.append(loss)
-
-
 def trained(comm: Comm, name: str, slices: int, **options: Any) -> Trained:
     """One of RUNS, on all ranks of comm."""
     config = {"reproducible": True, "slices": slices, "epochs": 50, **RUNS[name], **options}
     if not config["reproducible"]:
         del config["slices"]
-    trainer, losses = Trainer(Config(**config), comm=comm), Losses()
-    result = trainer.fit(losses)
+    trainer, heard = Trainer(Config(**config), comm=comm), Heard()
+    result = trainer.fit(heard)
     digest = hashlib.sha256()
     for value in trainer.model.state_dict().values():
         digest.update(value.numpy().tobytes())
-    assert len(losses.found) == result["steps"] == config["steps"]
-    bits = [loss.hex() for loss in losses.found]
+    assert len(heard.losses) == result["steps"] == config["steps"]
+    bits = [loss.hex() for loss in heard.losses]
     test = [result[name].hex() for name in ("test_loss", "accuracy")]
     return Trained(digest.hexdigest(), bits, test, result.get("gradient_buffers", 1))
 

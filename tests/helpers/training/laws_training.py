@@ -4,16 +4,14 @@ That every layout gives the values of one rank is in the table of conformance.
 """
 
 import copy
-import tempfile
 from collections.abc import Iterator
 from functools import partial
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.once import by_first
+from helpers.once import by_first, folder
 from helpers.sample import one_in
 from helpers.training.laws_layers import images
 from helpers.training.pipelined import (
@@ -31,7 +29,6 @@ from helpers.training.pipelined import (
     is_same,
     run,
     same_on_all,
-    tell,
 )
 
 import nnmpi
@@ -147,8 +144,8 @@ def initial_values_are_those_of_one_rank(comm: Comm) -> None:
 
 def what_one_layout_saves_another_loads(comm: Comm) -> None:
     """Each from the one before it, and one rank from each."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = tell(comm, str(Path(folder) / "model.safetensors"))
+    with folder(comm) as name:
+        path = f"{name}/model.safetensors"
         found = one_in(3, layouts(comm), "saves")
         of_last: Options = found[-1]
         for layout in found:

@@ -182,14 +182,6 @@ def without_clipping(case: Options) -> Options:
     return {**case, "clip_norm": None}
 
 
-def tell(comm: Comm, text: str) -> str:
-    """What the first rank says."""
-    words = np.zeros(300, np.uint8)
-    words[: len(text)] = np.frombuffer(text.encode(), np.uint8)
-    comm.broadcast(words)
-    return words.tobytes().rstrip(b"\0").decode()
-
-
 def contents(trainer: Trainer) -> dict[str, np.ndarray]:
     """The whole model, on every rank."""
     return {name: a.copy() for name, a in trainer.strategy.full_state.on_all_ranks()}
