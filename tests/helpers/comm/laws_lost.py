@@ -78,12 +78,17 @@ def _sums_until_lost(comm: Comm) -> None:
         comm.all_reduce(np.ones(5), "ring")
 
 
-def all_others_go_on(comm: Comm) -> None:
-    """All but the last rank, of which some notice a death by themselves, and others by those."""
-    if comm.rank == comm.size - 1:
+def _loses(comm: Comm, *ranks: int) -> None:
+    """These are killed, and the others sum until they hear of it."""
+    if comm.rank in ranks:
         killed(comm)
     with pytest.raises(RankLost, match="every rank that is left"):
         _sums_until_lost(comm)
+
+
+def all_others_go_on(comm: Comm) -> None:
+    """All but the last rank, of which some notice a death by themselves, and others by those."""
+    _loses(comm, comm.size - 1)
     goes_on(shrunk(comm), tuple(range(comm.size - 1)))
 
 
@@ -96,10 +101,7 @@ def the_first_rank_may_be_lost(comm: Comm) -> None:
     sums.all_reduce()
     array, mine, summed = memory.array, sums.mine, sums.total
     comm.barrier()
-    if comm.rank == 0:
-        killed(comm)
-    with pytest.raises(RankLost):
-        _sums_until_lost(comm)
+    _loses(comm, 0)
     left = shrunk(comm)
     goes_on(left, tuple(range(1, comm.size)))
     assert array.tolist() == [7.0] * 4
@@ -107,18 +109,12 @@ def the_first_rank_may_be_lost(comm: Comm) -> None:
 
 
 def two_are_lost_at_once(comm: Comm) -> None:
-    if comm.rank in (1, comm.size - 1):
-        killed(comm)
-    with pytest.raises(RankLost):
-        _sums_until_lost(comm)
+    _loses(comm, 1, comm.size - 1)
     goes_on(shrunk(comm), (0, *range(2, comm.size - 1)))
 
 
 def one_is_lost_while_others_shrink(comm: Comm) -> None:
-    if comm.rank == comm.size - 1:
-        killed(comm)
-    with pytest.raises(RankLost):
-        _sums_until_lost(comm)
+    _loses(comm, comm.size - 1)
     if comm.rank == 0:
         killed(comm)
     goes_on(shrunk(comm), tuple(range(1, comm.size - 1)))
@@ -128,10 +124,7 @@ def one_is_lost_after_another(comm: Comm) -> None:
     """As long as there are two."""
     members = comm.members
     while comm.size > 1:
-        if comm.rank == comm.size - 1:
-            killed(comm)
-        with pytest.raises(RankLost):
-            _sums_until_lost(comm)
+        _loses(comm, comm.size - 1)
         comm, members = shrunk(comm), members[:-1]
         goes_on(comm, members)
 
@@ -199,10 +192,7 @@ def old_ones_are_freed_without_waiting(comm: Comm) -> None:
     part_of = comm.split(0)
     assert part_of is not None
     comm.barrier()
-    if comm.rank == comm.size - 1:
-        killed(comm)
-    with pytest.raises(RankLost):
-        _sums_until_lost(comm)
+    _loses(comm, comm.size - 1)
     if comm.rank % 2:
         memory.free()
     left = shrunk(comm)

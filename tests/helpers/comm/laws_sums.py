@@ -308,9 +308,3 @@ def messages_of_all_ports_are_in_flight_at_once(comm: Comm) -> None:
             most = {"bucket": 4, "multiplying": 6, "swing": 4, "dual-root": 2, "ring": 2}
             assert max(waits) == most.get(name, max(waits)), name
     interpreter.free()
-
-
-def an_algorithm_of_the_user(comm: Comm) -> None:
-    x = part(comm.rank, 77, "float32")
-    comm.carry_out(ALGORITHMS["ring"], x)
-    np.testing.assert_array_equal(x, total(comm.size, 77, "float32"))

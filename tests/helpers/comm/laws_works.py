@@ -6,12 +6,12 @@ from functools import partial
 from itertools import product
 
 import numpy as np
-from helpers.comm.brought import Array, part, rough, total
+from helpers.comm.brought import part, rough, total
+from helpers.comm.random_calls import RandomCalls
 from helpers.sample import one_in
 
 from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import NAMES
-from nnmpi.comm.progress import Work
 
 
 def works_complete_in_any_order(comm: Comm) -> None:
@@ -38,16 +38,6 @@ def works_complete_in_any_order(comm: Comm) -> None:
         np.testing.assert_array_equal(x, total(p, n, "float32"), name)
         assert work.poll()
     np.testing.assert_array_equal(left, (comm.rank - 1) % p)
-
-
-def polling_completes(comm: Comm) -> None:
-    x = part(comm.rank, 1000, "float32")
-    for name in NAMES:
-        y = x.copy()
-        work = comm.start(y, name)
-        while not work.poll():
-            pass
-        np.testing.assert_array_equal(y, total(comm.size, 1000, "float32"), name)
 
 
 def polling_one_work_moves_all(comm: Comm) -> None:
@@ -146,58 +136,7 @@ def ranks_have_different_works_under_way(comm: Comm) -> None:
 def random_calls_in_any_order(comm: Comm) -> None:
     """All ranks draw the same calls; each waits and polls at random."""
     for seed in range(3):
-        RandomCalls(comm, seed).run(150)
-
-
-class RandomCalls:
-    """Random calls on communicators that number the ranks differently."""
-
-    def __init__(self, comm: Comm, seed: int) -> None:
-        back, same = comm.split(0, -comm.rank), comm.split(0)
-        assert back is not None
-        assert same is not None
-        self.comms = [comm, back, same]
-        self.common = np.random.default_rng(seed)
-        self.own = np.random.default_rng((seed, comm.rank))
-        self.works: list[tuple[Work, Array, Array]] = []
-
-    def run(self, calls: int) -> None:
-        for _ in range(calls):
-            comm = self.comms[self.common.integers(3)]
-            n, dtype = self.common.choice([0, 1, 7, 500]), self.common.choice(["f4", "f2", "i8"])
-            name, p = self.common.choice(NAMES), comm.size
-            x, want = part(comm.rank, n, dtype), total(p, n, dtype)
-            kind = self.common.choice(["start", "start", "all_reduce", "message", "other"])
-            if kind == "start":
-                self.works.append((comm.start(x, name), x, want))
-            elif kind == "all_reduce":
-                comm.all_reduce(x, name)
-                np.testing.assert_array_equal(x, want, name)
-            elif kind == "message":
-                self.message(comm, int(self.common.integers(p)), x)
-            else:
-                comm.barrier()
-                comm.broadcast(x, int(self.common.integers(p)))
-            self.finish_some()
-        while self.works:
-            self.finish(0)
-
-    def message(self, comm: Comm, step: int, x: Array) -> None:
-        to, source = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
-        got = np.empty_like(x)
-        self.works.append((comm.irecv(got, source), got, part(source, x.size, x.dtype)))
-        self.works.append((comm.isend(x, to), x, x.copy()))
-
-    def finish_some(self) -> None:
-        while self.works and (len(self.works) > 8 or self.own.random() < 0.3):
-            self.finish(int(self.own.integers(len(self.works))))
-        if self.works and self.own.random() < 0.3:
-            self.works[self.own.integers(len(self.works))][0].poll()
-
-    def finish(self, i: int) -> None:
-        work, x, want = self.works.pop(i)
-        work.wait()
-        np.testing.assert_array_equal(x, want)
+        assert RandomCalls(comm, seed).run(100) == []
 
 
 def split_in_groups(comm: Comm) -> None:

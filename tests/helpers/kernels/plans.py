@@ -12,6 +12,7 @@ import json
 import pickle
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -36,50 +37,9 @@ ANSWERS: dict[str, tuple[str, ...]] = {
 }
 """What functions of the driver do: code is loaded, and nothing runs."""
 
-COMMON = {
-    "driverVer": 13000,
-    "maxGridSize": [2147483647, 65535, 65535],
-    "maxBlockSize": [1024, 1024, 64],
-    "regsPerBlock": 65536,
-    "warpSize": 32,
-    "maxSharedMemoryPerBlock": 49152,
-    "reservedSharedMemoryPerBlock": 1024,
-    "maxRegistersPerSM": 65536,
-    "pciDeviceId": 0,
-    "maxCtasPerSM": 32,
-    "maxThreadsPerBlock": 1024,
-    "maxThreadsPerSM": 2048,
-    "isTccDriver": 0,
-    "supportCoopLaunch": 1,
-    "cudaDeviceId": 0,
-    "smCountOrigin": 0,
-    "oversizedSharedMemoryPerBlock": 0,
-}
+_SAID = tomllib.loads(Path(__file__).with_name("gpus.toml").read_text(encoding="utf-8"))
 GPUS: dict[str, dict[str, Any]] = {
-    "H200": {
-        **COMMON,
-        "deviceName": "NVIDIA H200",
-        "deviceVer": 900,
-        "multiProcessorCount": 132,
-        "smClockRateKHz": 1980000,
-        "memClockRateKHz": 3201000,
-        "memoryBusWidth": 6144,
-        "l2CacheSize": 62914560,
-        "maxSharedMemoryPerBlockOptin": 232448,
-        "totalGlobalMem": 150754820096,
-    },
-    "A100": {
-        **COMMON,
-        "deviceName": "NVIDIA A100-SXM4-80GB",
-        "deviceVer": 800,
-        "multiProcessorCount": 108,
-        "smClockRateKHz": 1410000,
-        "memClockRateKHz": 1593000,
-        "memoryBusWidth": 5120,
-        "l2CacheSize": 41943040,
-        "maxSharedMemoryPerBlockOptin": 166912,
-        "totalGlobalMem": 85097971712,
-    },
+    name: _SAID["common"] | own for name, own in _SAID.items() if name != "common"
 }
 
 

@@ -1,23 +1,17 @@
 """Laws of sharded models that are no chains, on any Comm: they train as on one rank."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
-from helpers.training.graph_models import GRAPH_MODELS, SAMPLE
+from helpers.training import pipelined
+from helpers.training.graph_models import GRAPH_MODELS
 
 import nnmpi
-from nnmpi import nn, optim
+from nnmpi import nn
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
 from nnmpi.parallel.tensor import Way
-from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
-from nnmpi.parallel.tensor.ops import gather
-from nnmpi.parallel.tensor.parallelize import parallelize
 from nnmpi.parallel.tensor.sharding import Sharding
-
-BOUND = 1e-10  # in float64, after ten steps
-STEPS = 10
 
 
 class Tied(nn.Module):
@@ -133,7 +127,6 @@ MODELS: dict[str, Callable[[], nn.Sequential]] = {
 
 def built(name: str) -> nn.Sequential:
     model = MODELS[name]()
-    model.seed = 7
     model.to("float64")
     return model
 
@@ -143,47 +136,4 @@ def words(sharding: Sharding) -> str:
 
 
 def trains_as_one_rank(comm: Comm, name: str) -> None:
-    """Scores, the gradient of the input, and after ten steps parameters and buffers."""
-    whole, model = built(name), built(name)
-    rng = np.random.default_rng(3)
-    batches = [rng.standard_normal((n, *SAMPLE)) for n in (6, 5, *(4,) * (STEPS - 2))]
-    sharding = parallelize(model, comm, batches[0])
-    loss: Any = nn.CrossEntropyLoss()
-    if sharding.output is not None:
-        loss = ShardedCrossEntropyLoss(comm, sharding.output)
-    wanted, got = (
-        _trained(m, batches, criterion)
-        for m, criterion in ((whole, nn.CrossEntropyLoss()), (model, loss))
-    )
-    scores = got[0] if sharding.output is None else gather(got[0], comm, sharding.output)
-    _close(scores.array, wanted[0].array)
-    _close(got[1], wanted[1])
-    one = {place.path: value for place, value in whole.tensors()}
-    assert [*one] == [place.path for place, _ in model.tensors()]
-    for place, value in model.tensors():
-        _close(_array(value), _array(one[place.path])[place.slices])
-
-
-def _trained(
-    model: nn.Module, batches: Sequence[np.ndarray], loss: Callable[..., Tensor]
-) -> tuple[Tensor, np.ndarray]:
-    """The last scores, and the gradient of the last samples."""
-    opt = optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    for batch in batches:
-        x = Tensor(batch, requires_grad=True)
-        scores = model(x)
-        opt.zero_grad()
-        loss(scores, np.arange(len(batch)) % 10).backward()
-        opt.step()
-    assert x.grad_array is not None
-    return scores, x.grad_array
-
-
-def _array(value: Any) -> np.ndarray:
-    array: np.ndarray = value.array if isinstance(value, Tensor) else np.asarray(value)
-    return array
-
-
-def _close(a: np.ndarray, b: np.ndarray) -> None:
-    assert a.shape == b.shape
-    assert np.abs(a - b).max(initial=0) <= BOUND * max(np.abs(b).max(initial=0), 1e-3)
+    pipelined.trains_as_one_rank({"tp": comm.size}, {"build": MODELS[name]}, comm)
