@@ -241,12 +241,10 @@ def test_the_padding_row_of_an_embedding_is_zero_and_stays_so(padding: int, torc
     assert not ours[0].weight.grad[1].any()
 
 
-def positional(make: Any) -> list[str]:
-    """The arguments that may be given by position; PyTorch's recurrent layers declare overloads."""
-    declared = get_overloads(make.__init__)
-    parameters = inspect.signature(declared[0] if declared else make).parameters.values()
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return [p.name for p in parameters if p.kind is kind and p.name != "self"]
+def parameters(function: Any) -> dict[str, inspect.Parameter]:
+    """Those of a function, of which PyTorch's recurrent layers declare overloads."""
+    declared = get_overloads(function)
+    return {**inspect.signature(declared[0] if declared else function).parameters}
 
 
 CLASSES = {name for name in nn.__all__ if isinstance(getattr(nn, name), type)}
@@ -255,10 +253,20 @@ OWN |= {"Llama", "RotaryPositionalEmbeddings", "SelfAttention", "SwiGLU"}
 NAMES = sorted(CLASSES - OWN - {"Module", "ModuleList", "Parameter"})
 
 
+OTHER_DEFAULTS = {"activation", "dim", "modules", "values"}
+"""Arguments that PyTorch has without a default, or with a function or None."""
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_arguments_by_position_are_in_the_order_of_pytorch(name: str, torch: Any) -> None:
-    ours, theirs = (positional(getattr(library, name)) for library in (nn, torch.nn))
-    assert ours == theirs[: len(ours)]
+def test_arguments_are_in_the_order_of_pytorch_with_its_defaults(name: str, torch: Any) -> None:
+    for method in ("__init__", "forward"):
+        kinds = getattr(nn, name), getattr(torch.nn, name)
+        ours, theirs = (parameters(getattr(kind, method)) for kind in kinds)
+        by_position = [k for k, p in ours.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        if method == "__init__":
+            assert by_position == [*theirs][: len(by_position)]
+        for argument in ours.keys() & theirs.keys() - OTHER_DEFAULTS:
+            assert ours[argument].default == theirs[argument].default, (method, argument)
 
 
 def test_an_argument_that_is_elsewhere_in_pytorch_is_refused_by_position() -> None:
