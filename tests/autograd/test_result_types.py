@@ -256,8 +256,7 @@ def test_what_is_drawn_by_probabilities_has_a_gradient_of_0() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "call"),
-    {"floor_divide": lambda x: x // 2, "unique": nnmpi.unique}.items(),
+    ("name", "call"), {"floor_divide": lambda x: x // 2, "unique": nnmpi.unique}.items()
 )
 def test_what_has_no_derivative_keeps_requires_grad(name: str, call: Callable[[Any], Any]) -> None:
     x = nnmpi.tensor([1.0, 2.0, 1.0], requires_grad=True)

@@ -13,12 +13,7 @@ from helpers.bpe import SAMPLE, hard_text, tokenizers, trained
 from helpers.datafiles import refused
 
 from nnmpi.data.pieces import BEFORE_SPACE, pieces
-from nnmpi.data.tokenizer import (
-    BPETokenizer,
-    ByteTokenizer,
-    CharTokenizer,
-    tokenizer_of,
-)
+from nnmpi.data.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, tokenizer_of
 
 
 @pytest.fixture(scope="module")

@@ -27,11 +27,7 @@ def test_pytorch_runs_on_it_as_on_gloo(ranks: int) -> None:
 
 def test_one_process_needs_no_launcher() -> None:
     outcome = subprocess.run(
-        [sys.executable, PROGRAM],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=environment({}),
+        [sys.executable, PROGRAM], check=False, capture_output=True, text=True, env=environment({})
     )
     assert outcome.returncode == 0, outcome.stderr[-3000:]
     assert {*outcome.stdout.splitlines()} == CHECKS

@@ -32,7 +32,7 @@ def test_each_join_is_numpy_s() -> None:
 
 def test_names_are_those_given() -> None:
     assert [name for name, _ in nn.Sequential(two("sum")).named_parameters()] == [
-        *("0.a.weight", "0.a.bias", "0.b.weight", "0.b.bias"),
+        *("0.a.weight", "0.a.bias", "0.b.weight", "0.b.bias")
     ]
     assert "join='concat', dim=-1" in repr(two("concat"))
 

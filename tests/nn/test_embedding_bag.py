@@ -18,8 +18,7 @@ NUMBERS, WEIGHTS, STARTS = RNG.integers(0, 7, 20), RNG.standard_normal(20), [0, 
 @needs_torch
 @pytest.mark.parametrize("is_matrix", [False, True], ids=["offsets", "a matrix"])
 @pytest.mark.parametrize(
-    ("mode", "padding", "last"),
-    [*product(("sum", "mean", "max"), (None, 2, -1), (False, True))],
+    ("mode", "padding", "last"), [*product(("sum", "mean", "max"), (None, 2, -1), (False, True))]
 )
 def test_values_and_gradients_are_pytorchs(
     mode: str, padding: int | None, last: bool, is_matrix: bool

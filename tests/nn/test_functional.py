@@ -68,10 +68,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "cosine_similarity": (lambda F, a, b: F.cosine_similarity(a, b), (X, W[:1, :, :1, :1])),
     "pairwise_distance": (lambda F, a, b: F.pairwise_distance(a, b), (ROWS, P)),
     "pairwise_distance, 1": (lambda F, a, b: F.pairwise_distance(a, b, 1, 0.0, True), (ROWS, P)),
-    "triplet_margin_loss": (
-        lambda F, a, b, c: F.triplet_margin_loss(a, b, c),
-        (ROWS, P, ROLLED),
-    ),
+    "triplet_margin_loss": (lambda F, a, b, c: F.triplet_margin_loss(a, b, c), (ROWS, P, ROLLED)),
     "triplet_margin_loss, swap": (
         lambda F, a, b, c: F.triplet_margin_loss(a, b, c, 9, swap=True, reduction="none"),
         (ROWS, P, ROLLED),

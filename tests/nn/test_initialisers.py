@@ -75,11 +75,7 @@ def test_a_truncated_normal_stays_within() -> None:
 
 def test_numbers() -> None:
     p = nn.Parameter([[1.0, 2.0]])
-    for make, value in (
-        (init.ones_, 1),
-        (init.zeros_, 0),
-        (lambda t: init.constant_(t, 2.5), 2.5),
-    ):
+    for make, value in ((init.ones_, 1), (init.zeros_, 0), (lambda t: init.constant_(t, 2.5), 2.5)):
         assert make(p).data.tolist() == [[value, value]]
 
 

@@ -68,10 +68,7 @@ GROUPS: dict[str, tuple[Callable[[], list[nn.Module]], tuple[int, ...]]] = {
         (2, 3, 7, 8),
     ),
     "Conv tall pool": (lambda: [nn.Conv2d(3, 4, 3), nn.MaxPool2d((2, 1))], (2, 3, 9, 8)),
-    "Conv dilated pool": (
-        lambda: [nn.Conv2d(3, 4, 3), nn.MaxPool2d(2, 2, 0, 2)],
-        (2, 3, 9, 8),
-    ),
+    "Conv dilated pool": (lambda: [nn.Conv2d(3, 4, 3), nn.MaxPool2d(2, 2, 0, 2)], (2, 3, 9, 8)),
     "Conv ceiled pool": (
         lambda: [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)],
         (2, 3, 9, 9),
@@ -86,10 +83,7 @@ GROUPS: dict[str, tuple[Callable[[], list[nn.Module]], tuple[int, ...]]] = {
     ),
     "dilated ReLU": (lambda: [nn.Conv2d(3, 4, 3, dilation=2), nn.ReLU()], (2, 3, 9, 8)),
     "Winograd ReLU pool": (lambda: _block("winograd2", 8), (2, 8, 7, 9)),
-    "all": (
-        lambda: [*_block("auto", 3), nn.Flatten(), nn.Linear(48, 4), nn.ReLU()],
-        (2, 3, 8, 6),
-    ),
+    "all": (lambda: [*_block("auto", 3), nn.Flatten(), nn.Linear(48, 4), nn.ReLU()], (2, 3, 8, 6)),
 }
 
 

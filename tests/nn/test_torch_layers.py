@@ -139,10 +139,7 @@ CASES: dict[str, Case] = {
         lambda: nn.BatchNorm1d(3, affine=False, track_running_stats=False),
         (5, 3),
     ),
-    "BatchNorm2d, untracked": (
-        lambda: nn.BatchNorm2d(3, track_running_stats=False),
-        (4, 3, 5, 2),
-    ),
+    "BatchNorm2d, untracked": (lambda: nn.BatchNorm2d(3, track_running_stats=False), (4, 3, 5, 2)),
     "GroupNorm, channels last": (lambda: S(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4)), (3, 2, 6, 5)),
     "Identity": (lambda: S(nn.Identity(), nn.Linear(5, 3), nn.Identity()), (4, 5)),
     "ReLU, in place": (lambda: S(nn.Linear(5, 4), nn.ReLU(inplace=True)), (4, 5)),

@@ -39,11 +39,7 @@ MASKS: dict[str, Options] = {
     "padding and bools": {"key_padding_mask": HIDDEN, "attn_mask": later(T, S)},
     "padding and numbers": {"key_padding_mask": np.where(HIDDEN, -np.inf, 0.0), "attn_mask": ADDED},
     "causal": {"attn_mask": later(T, S), "is_causal": True},
-    "causal and padding": {
-        "key_padding_mask": HIDDEN,
-        "attn_mask": later(T, S),
-        "is_causal": True,
-    },
+    "causal and padding": {"key_padding_mask": HIDDEN, "attn_mask": later(T, S), "is_causal": True},
 }
 
 

@@ -10,14 +10,7 @@ from helpers.datafiles import refused
 from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
-from nnmpi.utils.data import (
-    ConcatDataset,
-    DataLoader,
-    Dataset,
-    Subset,
-    TensorDataset,
-    random_split,
-)
+from nnmpi.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, random_split
 
 X, Y = np.arange(20.0, dtype="float32").reshape(10, 2), np.arange(10)
 

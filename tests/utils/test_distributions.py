@@ -38,12 +38,7 @@ CASES: dict[str, tuple[Make, tuple[np.ndarray, ...], np.ndarray, tuple[str, ...]
     "normal, more values": (lambda d, m, s: d.Normal(m, s), (A, S), np.stack([P, Q]), ()),
     "bernoulli": (lambda d, p: d.Bernoulli(p), (P,), COINS, ENTROPY),
     "bernoulli, logits": (lambda d, w: d.Bernoulli(logits=w), (A,), COINS, ENTROPY),
-    "bernoulli, edges": (
-        lambda d, p: d.Bernoulli(p),
-        (EDGES,),
-        np.array([0, 1.0, 1]),
-        ENTROPY,
-    ),
+    "bernoulli, edges": (lambda d, p: d.Bernoulli(p), (EDGES,), np.array([0, 1.0, 1]), ENTROPY),
     "categorical": (lambda d, p: d.Categorical(p), (P,), WORDS, ENTROPY),
     "categorical, logits": (
         lambda d, w: d.Categorical(logits=w),
@@ -59,14 +54,8 @@ CASES: dict[str, tuple[Make, tuple[np.ndarray, ...], np.ndarray, tuple[str, ...]
         lambda d, m, s: d.Independent(d.Normal(m, s), 2),
         *((LOC, SCALE), LOC + 1, ALL),
     ),
-    "none is": (
-        lambda d, w: d.Independent(d.Categorical(logits=w), 0),
-        *((A,), WORDS, ENTROPY),
-    ),
-    "bernoullis": (
-        lambda d, w: d.Independent(d.Bernoulli(logits=w), 1),
-        *((A,), COINS, ALL),
-    ),
+    "none is": (lambda d, w: d.Independent(d.Categorical(logits=w), 0), *((A,), WORDS, ENTROPY)),
+    "bernoullis": (lambda d, w: d.Independent(d.Bernoulli(logits=w), 1), *((A,), COINS, ALL)),
     "a mixture of numbers": (mixture, (A, LOC, SCALE), A[:, 0], MOMENTS),
     "a mixture of vectors": (mixture_of_vectors, (A, LOC, SCALE), A[:, :2], MOMENTS),
 }
@@ -97,10 +86,7 @@ PAIRS: dict[str, tuple[Make, tuple[np.ndarray, ...]]] = {
         lambda d, p: (d.Bernoulli(p), d.Bernoulli(p.new_tensor([0.5, 1.0, 0.0]))),
         (EDGES,),
     ),
-    "categorical": (
-        lambda d, v, w: (d.Categorical(logits=v), d.Categorical(logits=w)),
-        (A, B),
-    ),
+    "categorical": (lambda d, v, w: (d.Categorical(logits=v), d.Categorical(logits=w)), (A, B)),
     "categorical, edges": (
         lambda d, p: (d.Categorical(p), d.Categorical(p.new_tensor([0.5, 0.2, 0.0]))),
         (EDGES,),
@@ -201,9 +187,7 @@ REFUSED: dict[type[Exception], dict[str, Callable[[], Any]]] = {
             d.Normal(0.0, 1.0), d.Bernoulli(0.5)
         ),
     },
-    AttributeError: {
-        "no 'MultivariateNormal': write Independent(": lambda: d.MultivariateNormal,
-    },
+    AttributeError: {"no 'MultivariateNormal': write Independent(": lambda: d.MultivariateNormal},
 }
 
 
