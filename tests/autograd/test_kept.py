@@ -5,6 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from helpers.in_pass import in_pass
 from helpers.saved_memory import nbytes, saved_memory
 
 from nnmpi import nn
@@ -12,7 +13,6 @@ from nnmpi.arrays.dtypes import named
 from nnmpi.autograd import Tensor
 from nnmpi.nn.gpt import GPT
 from nnmpi.nn.llama import Llama, LlamaSizes
-from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.nn.single_store import SingleStore
 
 # ---- models
@@ -27,17 +27,16 @@ def held(model: nn.Module, x: np.ndarray, dtype: str) -> tuple[int, int]:
     for p in model.parameters():
         p.move(SingleStore(p.array.astype(named(dtype))), 0)
     given = Tensor(x if x.dtype.kind == "i" else x.astype(named(dtype)))
-    token = current_pass.set(Pass(0, np.arange(len(x))))
-    try:
+    with in_pass(0, np.arange(len(x))):
         model(given)  # what layers make once
         gc.collect()
         tracemalloc.start()
-        y = model(given)
-        gc.collect()
-        measured = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-        current_pass.reset(token)
+        try:
+            y = model(given)
+            gc.collect()
+            measured = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
     memory = saved_memory([y])
     own = {id(m): m for m in memory.values() if m is not given.array}
     whole = y.array if y.array.base is None else y.array.base

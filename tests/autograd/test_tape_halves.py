@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.in_pass import in_pass
 from helpers.ops.opcases_all import CASES, evaluated, is_leaf, single, weights
 
 import nnmpi
 from nnmpi import nn
 from nnmpi.autograd import Tensor, no_grad
 from nnmpi.nn.models import MODELS, mlp
-from nnmpi.nn.passes import Pass, current_pass
 
 SEVERAL = [
     name
@@ -199,11 +199,8 @@ class Counting:
 def test_sums_over_ranks_are_taken_once_in_the_half_of_the_input(which):
     layer, stats = nn.BatchNorm1d(3), Counting()
     x = nnmpi.tensor(np.random.default_rng(0).standard_normal((4, 3)), requires_grad=True)
-    token = current_pass.set(Pass(0, None, stats))
-    try:
+    with in_pass(0, None, stats):
         y = layer.to("float64")(x)
-    finally:
-        current_pass.reset(token)
     rest = y.backward(weights(y.shape), until=x if which == "input" else layer.weight)
     assert stats.totals == (which == "input")
     rest.finish()

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from helpers.datafiles import refused
 from helpers.device import DEVICE, needs_device, waits
+from helpers.in_pass import in_pass
 
 import nnmpi
 from nnmpi import nn
 from nnmpi.arrays import backend
 from nnmpi.nn import functional as F
 from nnmpi.nn.layers.basic import ChannelRange
-from nnmpi.nn.passes import Pass, current_pass
 
 SHAPE = (3, 4)  # of one sample
 
@@ -34,11 +34,8 @@ def ones(n: int, on: Any = backend.CPU) -> nnmpi.Tensor:
 
 def drawn(model: nn.Module, samples: Any, step: int = 0) -> np.ndarray:
     """What the model makes of ones for these samples of the whole in this step: its masks."""
-    token = current_pass.set(Pass(step, np.asarray(samples)))
-    try:
+    with in_pass(step, samples):
         return np.stack([y.numpy() for y in model(ones(len(samples)))])
-    finally:
-        current_pass.reset(token)
 
 
 def test_a_mask_depends_on_seed_step_path_and_sample() -> None:
@@ -90,16 +87,13 @@ def test_the_gradient_passes_where_the_number_did() -> None:
 def test_whole_channels_become_zero() -> None:
     """As the same samples do in any batch, and as a part of the channels does."""
     layer, x = nn.Dropout2d(0.4), np.full((50, 40, 3, 2), 3.0)
-    token = current_pass.set(Pass(2, np.arange(7, 57)))
-    try:
+    with in_pass(2, np.arange(7, 57)):
         y = layer(nnmpi.tensor(x)).numpy()
         part = nn.Dropout2d(0.4)
         part.part = ChannelRange(10, 25, 40)
         np.testing.assert_array_equal(part(nnmpi.tensor(x[:, :15])).numpy(), y[:, 10:25])
-        current_pass.set(Pass(2, np.array([30, 9])))
+    with in_pass(2, [30, 9]):
         np.testing.assert_array_equal(layer(nnmpi.tensor(x[:2])).numpy(), y[[23, 2]])
-    finally:
-        current_pass.reset(token)
     kept = y[:, :, 0, 0] != 0
     assert abs(kept.mean() - 0.6) < 5 * np.sqrt(0.24 / kept.size)
     np.testing.assert_array_equal(y, np.broadcast_to(kept[:, :, None, None] * (3 / 0.6), y.shape))
@@ -167,12 +161,8 @@ def test_the_path_is_that_in_the_whole_model() -> None:
 
 
 def test_a_batch_that_does_not_match_its_indices_is_refused() -> None:
-    token = current_pass.set(Pass(0, np.arange(2)))
-    try:
-        with refused("(4, 3, 4)", "batch of 2"):
-            Two()(ones(4))
-    finally:
-        current_pass.reset(token)
+    with in_pass(0, [0, 1]), refused("(4, 3, 4)", "batch of 2"):
+        Two()(ones(4))
 
 
 @needs_device
@@ -203,9 +193,5 @@ def test_the_function_is_refused_where_a_mask_would_depend_on_ranks() -> None:
         def forward(self, x: Any) -> Any:
             return F.dropout(x, 0.5)
 
-    token = current_pass.set(Pass(0, samples=np.arange(2)))
-    try:
-        with pytest.raises(ValueError, match=r"write self.drop = nn.Dropout\(0.5\)"):
-            Model()(nnmpi.ones(2, 3))
-    finally:
-        current_pass.reset(token)
+    with in_pass(0, [0, 1]), refused("write self.drop = nn.Dropout(0.5)"):
+        Model()(nnmpi.ones(2, 3))

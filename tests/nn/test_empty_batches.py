@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.device import ON_DEVICE
+from helpers.in_pass import in_pass
 from layer_cases import LAYERS
 
 import nnmpi
 from nnmpi import nn
 from nnmpi.arrays.backend import CPU, Backend
-from nnmpi.nn.passes import LOCAL, Pass, current_pass
 
 both = pytest.mark.parametrize("on", [pytest.param(CPU, id="host"), ON_DEVICE])
 floats = pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -21,11 +21,8 @@ SAMPLES = np.zeros(0, "int64")
 
 
 def run(model: nn.Module, x: Any, samples: np.ndarray | None) -> nnmpi.Tensor:
-    token = current_pass.set(Pass(0, samples, LOCAL))
-    try:
+    with in_pass(0, samples):
         y: nnmpi.Tensor = model(x)
-    finally:
-        current_pass.reset(token)
     return y
 
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from helpers.in_pass import in_pass
 
 from nnmpi import nn
 from nnmpi.autograd import Tensor
 from nnmpi.nn import initial
 from nnmpi.nn.layers.basic import ChannelRange
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.nn.place import Place
 
 
@@ -21,16 +21,15 @@ def test_dropout_of_some_channels_has_the_mask_of_all(
     shape: tuple[int, ...], axis: int, repeat: int
 ) -> None:
     x = np.ones((5, *shape), np.float32)
-    token = current_pass.set(Pass(3, np.array([4, 9, 1, 0, 7])))
-    whole = nn.Dropout(0.5)(Tensor(x)).data
-    for start, stop in ((0, 1), (1, 4), (4, 6)):
-        own = [slice(None)] * x.ndim
-        own[axis + 1 if axis >= 0 else axis] = slice(start * repeat, stop * repeat)
-        layer = nn.Dropout(0.5)
-        layer.part, layer.axis = ChannelRange(start, stop, 6), axis
-        part = layer(Tensor(x[tuple(own)])).data
-        np.testing.assert_array_equal(part, whole[tuple(own)])
-    current_pass.reset(token)
+    with in_pass(3, [4, 9, 1, 0, 7]):
+        whole = nn.Dropout(0.5)(Tensor(x)).data
+        for start, stop in ((0, 1), (1, 4), (4, 6)):
+            own = [slice(None)] * x.ndim
+            own[axis + 1 if axis >= 0 else axis] = slice(start * repeat, stop * repeat)
+            layer = nn.Dropout(0.5)
+            layer.part, layer.axis = ChannelRange(start, stop, 6), axis
+            part = layer(Tensor(x[tuple(own)])).data
+            np.testing.assert_array_equal(part, whole[tuple(own)])
     assert 0 < (whole == 0).mean() < 1
 
 

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.device import DEVICE, needs_device, waits
+from helpers.in_pass import in_pass
 from helpers.ops.oracle import needs_torch, same_as_pytorch
 
 import nnmpi
 from nnmpi import nn
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import to_host
-from nnmpi.nn.passes import Pass, current_pass
 
 T, N, K, H = 5, 4, 3, 6
 LENGTHS = [3, 5, 1, 5]
@@ -110,12 +110,8 @@ def test_a_sequence_without_positions_keeps_its_state() -> None:
 
 def masks(layer: nn.Module, samples: list[int], step: int, T: int = T) -> np.ndarray:
     """The outputs for these samples of ones, which dropout between layers makes differ."""
-    token = current_pass.set(Pass(step, np.array(samples)))
-    try:
-        y, _ = layer(np.ones((len(samples), T, K), "float32"))
-        return np.asarray(y.numpy())
-    finally:
-        current_pass.reset(token)
+    with in_pass(step, samples):
+        return np.asarray(layer(np.ones((len(samples), T, K), "float32"))[0].numpy())
 
 
 def test_dropout_between_layers_is_keyed_by_sample_and_position() -> None:
@@ -125,10 +121,8 @@ def test_dropout_between_layers_is_keyed_by_sample_and_position() -> None:
     np.testing.assert_array_equal(masks(layer, [2, 0], 0, T - 2), whole[[2, 0], : T - 2])
     assert len({y.tobytes() for y in (*whole, *masks(layer, [0, 1], 1))}) == 6
     twin = nn.RNN(K, H, 3, dropout=0.5)
-    token = current_pass.set(Pass(0, np.arange(4)))
-    y, _ = twin(np.ones((T, 4, K), "float32"))
-    current_pass.reset(token)
-    assert y.shape == (T, 4, H)
+    with in_pass(0, [0, 1, 2, 3]):
+        assert twin(np.ones((T, 4, K), "float32"))[0].shape == (T, 4, H)
     layer.eval()
     assert len({y.tobytes() for y in masks(layer, [0, 1, 2], 0)}) == 1
     assert len({y.tobytes() for y in masks(nn.RNN(K, H, batch_first=True), [0, 1, 2], 0)}) == 1
