@@ -2,10 +2,13 @@
 
 import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from helpers.datafiles import refused
 from helpers.mpijob import environment, launcher, outcome_of, run
 
 import nnmpi
@@ -137,38 +140,40 @@ def test_variables_are_those_of_torchrun(
     assert tuple(map(os.environ.get, names)) == want
 
 
-def test_arguments_that_do_not_fit_are_refused() -> None:
+@pytest.fixture
+def group() -> Iterator[None]:
     dist.init_process_group()
-    try:
-        with pytest.raises(ValueError, match=r"call destroy_process_group\(\) first"):
-            dist.init_process_group()
-        x = np.ones(4)
-        for match, call in (
-            ("output has 3 elements, and 4 are", lambda: dist.all_gather_into_tensor(x[:3], x)),
-            ("tensor_list has 2 entries: .* each of 1", lambda: dist.all_gather([x, x], x)),
-            (r"split sizes \[3\] for 4 rows", lambda: dist.all_to_all_single(x, x, [3], [4])),
-            ("tag 40000 is out of range", lambda: dist.isend(x, 0, tag=40000)),
-            ("read-only: pass a copy", lambda: dist.all_reduce(np.broadcast_to(1.0, 3))),
-        ):
-            with pytest.raises(ValueError, match=match):
-                call()
-        with pytest.raises(TypeError, match="all_reduce: list is no array"):
-            dist.all_reduce([1.0])
-        frozen = nnmpi.nn.Linear(2, 2).requires_grad_(False)
-        with pytest.raises(ValueError, match="no parameter of this model is trained"):
-            nnmpi.nn.parallel.DistributedDataParallel(frozen)
-    finally:
-        dist.destroy_process_group()
+    yield
+    dist.destroy_process_group()
 
 
+X = np.ones(4)
+REFUSED: dict[str, Callable[[], Any]] = {
+    "call destroy_process_group() first": dist.init_process_group,
+    "output has 3 elements, and 4 are": lambda: dist.all_gather_into_tensor(X[:3], X),
+    "tensor_list has 2 entries: ... each of 1": lambda: dist.all_gather([X, X], X),
+    "split sizes [3] for 4 rows": lambda: dist.all_to_all_single(X, X, [3], [4]),
+    "tag 40000 is out of range": lambda: dist.isend(X, 0, tag=40000),
+    "read-only: pass a copy": lambda: dist.all_reduce(np.broadcast_to(1.0, 3)),
+    "no parameter of this model is trained": lambda: nnmpi.nn.parallel.DistributedDataParallel(
+        nnmpi.nn.Linear(2, 2).requires_grad_(False)
+    ),
+}
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("words", REFUSED)
+def test_arguments_that_do_not_fit_are_refused(words: str) -> None:
+    with refused(words):
+        REFUSED[words]()
+    with pytest.raises(TypeError, match="all_reduce: list is no array"):
+        dist.all_reduce([1.0])
+
+
+@pytest.mark.usefixtures("group")
 def test_a_write_that_a_gradient_needs_is_noticed() -> None:
-    dist.init_process_group()
-    try:
-        w = nnmpi.nn.Parameter(np.ones(3))
-        t = nnmpi.tensor([1.0, 2.0, 3.0])
-        loss = (w * t).sum()
-        dist.all_reduce(t)
-        with pytest.raises(RuntimeError, match="written in place"):
-            loss.backward()
-    finally:
-        dist.destroy_process_group()
+    w, t = nnmpi.nn.Parameter(np.ones(3)), nnmpi.tensor([1.0, 2.0, 3.0])
+    loss = (w * t).sum()
+    dist.all_reduce(t)
+    with pytest.raises(RuntimeError, match="written in place"):
+        loss.backward()

@@ -46,27 +46,25 @@ def test_processes_of_torchrun_are_refused() -> None:
     assert "WORLD_SIZE is 2, but no launcher" in outcome.stderr
 
 
-def test_calls_that_differ_name_the_rank() -> None:
-    ended = run(2, PROGRAM, "differing_calls", env={"NNMPI_DEBUG": "collectives"})
+FAILING: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "differing_calls": (
+        {"NNMPI_DEBUG": "collectives"},
+        ("MismatchError", "all_reduce of 4 float32"),
+    ),
+    "hang": (
+        {"NNMPI_TIMEOUT": "4"},
+        ("NNMPI_TIMEOUT", "all_reduce", "with_torch.py", "time.sleep"),
+    ),
+    "leaves": ({}, ("rank 1", "all_reduce")),
+}
+
+
+@pytest.mark.parametrize("check", FAILING)
+def test_a_rank_that_fails_ends_the_job_with_a_report(check: str) -> None:
+    settings, words = FAILING[check]
+    ended = run(2, PROGRAM, check, env=settings, timeout=60)
     assert ended.status == 1
-    assert "MismatchError" in ended.err
-    assert "all_reduce of 4 float32" in ended.err
-
-
-def test_a_hang_ends_with_a_report_of_every_rank() -> None:
-    ended = run(2, PROGRAM, "hang", env={"NNMPI_TIMEOUT": "4"}, timeout=60)
-    assert ended.status == 1
-    assert "NNMPI_TIMEOUT" in ended.err
-    assert "all_reduce" in ended.err
-    assert "with_torch.py" in ended.err
-    assert "time.sleep" in ended.err
-
-
-def test_a_rank_that_leaves_ends_the_job() -> None:
-    ended = run(2, PROGRAM, "leaves", timeout=60)
-    assert ended.status == 1
-    assert "rank 1" in ended.err
-    assert "all_reduce" in ended.err
+    assert not [word for word in words if word not in ended.err], ended.err
 
 
 def test_the_benchmark_times_both_backends(tmp_path: Path) -> None:
