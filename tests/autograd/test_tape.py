@@ -23,16 +23,6 @@ def grads(*leaves: Tensor) -> list:
 # ---- sums over uses and over passes
 
 
-def test_gradients_of_several_passes_add_up():
-    a = leaf(1, 2)
-    for n in (1, 2, 3):
-        (a * 3).sum().backward()
-        assert grads(a) == [[3.0 * n] * 2]
-    a.grad = None
-    (a * 3).sum().backward()
-    assert grads(a) == [[3.0] * 2]
-
-
 def test_the_same_tensor_in_several_places():
     b = leaf(1, 2)
     nnmpi.concatenate([b, b, b * 2]).sum().backward()

@@ -52,20 +52,6 @@ def test_the_order_of_building_and_looking_does_not_matter() -> None:
     same(flat.state_dict(), straight.state_dict())
 
 
-def test_equal_layers_at_other_paths_differ() -> None:
-    state = model(list(LAYERS)).state_dict()
-    for part in ("weight", "bias"):
-        values = [state[f"{path}.{part}"].numpy() for path in ("first", "second", "deep.1")]
-        assert len({v.tobytes() for v in values}) == 3
-        assert len(np.unique(np.concatenate(values))) == sum(v.size for v in values)
-
-
-def test_the_seed_changes_every_weight() -> None:
-    a, b = (model(list(LAYERS), seed).state_dict() for seed in (0, 1))
-    assert not any((a[name] == b[name]).any() for name in a)
-    same(model(list(LAYERS), 1).state_dict(), b)
-
-
 def test_a_parameter_with_given_values_keeps_them() -> None:
     m = nn.Module()
     m.own = nn.Parameter(np.arange(3.0))

@@ -44,17 +44,6 @@ def test_a_tree_of_modules() -> None:
     assert block.scale.dtype == "float32"
 
 
-def test_train_eval_and_zero_grad_reach_every_module() -> None:
-    block = Block()
-    assert block.eval() is block
-    assert not any(m.training for m in block.modules())
-    assert all(m.training for m in block.train().modules())
-    block(some(4, 2)).sum().backward()
-    assert all(p.has_grad for p in block.parameters())
-    block.zero_grad()
-    assert [p.grad for p in block.parameters()] == [None] * len(NAMES)
-
-
 def test_values_and_gradients_of_the_same_shape_are_copied() -> None:
     weight, value = nn.Linear(3, 2).weight, np.arange(6.0).reshape(2, 3)
     weight.data = nnmpi.tensor(value)
@@ -136,22 +125,6 @@ def test_layers_hidden_from_the_model_are_refused(kind: str) -> None:
         module.layers = HIDDEN[kind]()
     assert not hasattr(module, "layers")
     module.sizes, module.names = [1, 2], {"a": (3,)}
-
-
-def test_options_reach_forward() -> None:
-    class Power(nn.Module):
-        def forward(self, x: nnmpi.Tensor, k: int = 1) -> nnmpi.Tensor:
-            return x**k
-
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            self.power = Power()
-
-        def forward(self, x: nnmpi.Tensor, *, k: int) -> nnmpi.Tensor:
-            y: nnmpi.Tensor = self.power(x, k=k)
-            return y
-
-    assert Twice()(nnmpi.tensor([3.0]), k=2).item() == 9
 
 
 class Plain(nn.Module):
