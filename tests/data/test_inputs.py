@@ -44,7 +44,7 @@ def test_integers_are_indices_with_any_axes(shape: tuple[int, ...]) -> None:
     same(zeros(found.train.x, 2, "float64"), np.zeros((2, *shape[1:]), "int64"))
 
 
-@pytest.mark.parametrize("shape", [(N,), (N, 3), (N, 3, 2, 1, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(N,), (N, 3), (N, 3, 4), (N, 3, 2, 1, 2)], ids=str)
 def test_floats_are_standardised_by_their_second_axis(shape: tuple[int, ...]) -> None:
     x = RNG.normal(5, 2, shape)
     split = Split(x.astype("float32"), Y)
@@ -53,6 +53,8 @@ def test_floats_are_standardised_by_their_second_axis(shape: tuple[int, ...]) ->
     assert standardiser.mean.shape == shape[1:2] + (1,) * (x.ndim - 2)
     mean, std = split.x.mean(axes, keepdims=True, dtype="f8"), split.x.std(axes, keepdims=True)
     np.testing.assert_allclose(standardiser.apply(split.x), (split.x - mean) / std, atol=1e-5)
+    flat = Standardiser(standardiser.mean.ravel(), standardiser.std.ravel()).shaped_for(split.x)
+    np.testing.assert_array_equal(flat.apply(split.x), standardiser.apply(split.x))
     again = Standardiser.from_metadata(standardiser.metadata()).shaped_for(split.x)
     for a, b in zip(again, standardiser, strict=True):
         np.testing.assert_array_equal(a, b, strict=True)

@@ -107,16 +107,6 @@ def test_statistics_against_float64(split: Split) -> None:
     np.testing.assert_allclose(standardiser.apply(split.x, "float64"), exact, rtol=1e-14)
 
 
-def test_sequences_are_standardised_by_channel() -> None:
-    x = np.random.default_rng(1).standard_normal((50, 3, 40)) * [[1], [5], [9]] + 4
-    standardiser = Standardiser.of(Split(x, np.zeros(50, int)))
-    assert standardiser.mean.shape == standardiser.std.shape == (3, 1)
-    np.testing.assert_allclose(standardiser.mean[:, 0], x.mean((0, 2)), rtol=1e-6)
-    np.testing.assert_allclose(standardiser.std[:, 0], x.std((0, 2)), rtol=1e-6)
-    flat = Standardiser(standardiser.mean.ravel(), standardiser.std.ravel())
-    np.testing.assert_array_equal(flat.shaped_for(x).apply(x), standardiser.apply(x))
-
-
 def test_bad_splits_are_refused() -> None:
     split = table()
     empty = Split(split.x[:0], split.y[:0])

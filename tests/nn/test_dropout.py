@@ -57,12 +57,6 @@ def test_a_sample_keeps_its_mask_in_any_batch(order: list[int]) -> None:
     assert len({m.tobytes() for m in whole.values()}) == len(whole)
 
 
-def test_without_indices_samples_count_from_zero() -> None:
-    model = Two()
-    plain = np.stack([y.numpy() for y in model(ones(4))])
-    np.testing.assert_array_equal(plain, drawn(Two(), range(4)))
-
-
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.25, 0.5, 0.9])
 def test_rate_and_scale(p: float) -> None:
     x = nnmpi.tensor(np.full((500, 200), 3.0))

@@ -76,14 +76,6 @@ def test_layers_that_stand_alone_differ() -> None:
     assert nn.Linear(4, 4).weight.array.tobytes() != nn.Linear(4, 4).weight.array.tobytes()
 
 
-def test_layers_with_a_seed_of_their_own_depend_on_nothing_else() -> None:
-    layers = [nn.Linear(4, 4) for _ in range(4)]
-    for i, layer in enumerate(layers):
-        layer.seed = i // 2
-    a, b, c, d = (layer.weight.array.tobytes() for layer in layers)
-    assert a == b != c == d
-
-
 def test_a_weight_that_was_changed_keeps_its_values_in_a_model() -> None:
     layers = [nn.Linear(4, 4) for _ in range(2)]
     for layer in layers:
