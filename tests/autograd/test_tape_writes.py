@@ -109,6 +109,7 @@ def test_a_write_to_a_leaf_is_refused_but_under_no_grad(write: Callable[[Any], A
         with no_grad():
             write(a)
         assert a.tolist() != [1, 2]
+        assert a.requires_grad
 
 
 @writes
