@@ -1,4 +1,4 @@
-"""What the runners of this folder share: PyTorch's tensors here, their results compared, counts."""
+"""What comparisons with PyTorch's databases share: its tensors here, results compared, counts."""
 
 import inspect
 import warnings
@@ -20,54 +20,27 @@ class NotSupportedError(Exception):
     """The framework does not have what a sample asks for, and says so."""
 
 
-class Count(NamedTuple):
-    """How many samples agree, differ, and ask for what is not supported."""
-
-    agree: int = 0
-    differ: int = 0
-    unsupported: int = 0
-
-    @property
-    def samples(self) -> int:
-        return self.agree + self.differ + self.unsupported
-
-    def __add__(self, other: Any) -> "Count":
-        return Count(*(a + b for a, b in zip(self, other, strict=True)))
-
-
 class Report(NamedTuple):
-    """The count of each name, a line for each sample that differs, and why others did not run."""
+    """Of each name how many samples agree, and a line for each that differs; the others ask for
+    what is not supported."""
 
-    counts: dict[str, Count]
+    agreeing: dict[str, int]
     differences: list[str]
-    reasons: dict[str, int]
-
-    def lines(self, what: str, absent: int) -> Iterator[str]:
-        width = max(map(len, self.counts), default=0)
-        yield f"{what:{width}}  samples   agree  differ  not supported"
-        total = sum(self.counts.values(), Count())
-        for name, n in (*sorted(self.counts.items()), ("all", total)):
-            yield f"{name:{width}}  {n.samples:7}  {n.agree:6}  {n.differ:6}  {n.unsupported:13}"
-        yield f"{len(self.counts)} {what} tried; {absent} others have no counterpart here"
-        yield from (f"not supported, {n} times: {why}" for why, n in self.reasons.items())
-        yield from (f"differs: {line}" for line in self.differences)
 
 
 def judged(report: Report, name: str, label: str, call: Callable[[], str]) -> None:
     """Counts a sample under a name by what `call` returns: what differs, or nothing."""
+    before = report.agreeing.setdefault(name, 0)
     try:
         difference = call()
-    except NotSupportedError as error:
-        count = Count(unsupported=1)
-        why = f"{name}: {error}"[:200]
-        report.reasons[why] = report.reasons.get(why, 0) + 1
+    except NotSupportedError:
+        return
     except Exception as error:
-        count, difference = Count(differ=1), f"{type(error).__name__}: {error}"
-    else:
-        count = Count(differ=1) if difference else Count(agree=1)
-    report.counts[name] = report.counts.get(name, Count()) + count
-    if count.differ:
+        difference = f"{type(error).__name__}: {error}"
+    if difference:
         report.differences.append(f"{name} {label}: {difference}"[:300])
+    else:
+        report.agreeing[name] = before + 1
 
 
 @contextmanager

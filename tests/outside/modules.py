@@ -1,20 +1,14 @@
-"""PyTorch's databases of modules and optimizers against those of this framework.
-
-    python tests/outside/modules.py
+"""PyTorch's database of modules against those of this framework.
 
 A module is made with the arguments of each sample, gets the weights of PyTorch's, and runs in
 training and in evaluation mode, in float32 and float64: outputs, gradients of inputs and weights,
-and buffers are compared. An optimizer takes the options of each sample and 25 steps, and the
-parameters are compared after each. What a constructor or a module refuses counts as not supported.
-Not covered: modules without a counterpart of the same name, and those of random numbers.
+and buffers are compared. What a constructor or a module refuses counts as not supported. Not
+covered: modules without a counterpart of the same name, and those of random numbers.
 """
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from compared import (
     Leaves,
@@ -26,15 +20,11 @@ from compared import (
     forwarded,
     judged,
     made,
-    quiet,
     results_differ,
 )
 from torch.testing._internal.common_modules import module_db
-from torch.testing._internal.common_optimizers import optim_db
 
-from nnmpi import nn, optim
-
-STEPS = 25
+from nnmpi import nn
 
 
 def name_of(info: Any) -> str:
@@ -93,7 +83,7 @@ def weights_differ(ours: nn.Module, theirs: torch.nn.Module) -> str:
 
 def modules(every: int = 1) -> Report:
     """All modules that both libraries have, on all samples or on one in so many."""
-    report = Report({}, [], {})
+    report = Report({}, [])
     for info in module_db:
         if not hasattr(nn, name_of(info)):
             continue
@@ -105,91 +95,6 @@ def modules(every: int = 1) -> Report:
                 )
                 for i, s in [*enumerate(samples)][::every]:
                     label = f"{dtype} {'training' if training else 'evaluation'} {i} {s.desc}"
-                    judged(
-                        report,
-                        name_of(info),
-                        label,
-                        called(module_differs, info, s, dtype, training),
-                    )
+                    differs = partial(module_differs, info, s, dtype, training)
+                    judged(report, name_of(info), label, differs)
     return report
-
-
-def called(function: Callable[..., str], *args: Any) -> Callable[[], str]:
-    return lambda: function(*args)
-
-
-def squared_distance(parameters: list[Any]) -> Callable[[], Any]:
-    """A closure that computes the squared distance of parameters from 1, and its gradients."""
-
-    def closure() -> Any:
-        for p in parameters:
-            p.grad = None
-        loss = sum(((p - 1) ** 2).sum() for p in parameters)
-        loss.backward()
-        return loss
-
-    return closure
-
-
-@contextmanager
-def numbers_in_float64() -> Iterator[None]:
-    """A context in which PyTorch's optimizers keep numbers of their own, such as ASGD's rate, in
-    float64."""
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(default)
-
-
-def optimizer_differs(name: str, options: dict[str, Any], has_closure: bool) -> str:
-    """What differs between the trajectories of two optimizers, or nothing."""
-    rng = np.random.default_rng(0)
-    start = [rng.standard_normal(shape) for shape in ((5, 3), (3,), (2, 2, 2))]
-    mine = [nn.Parameter(a) for a in start]
-    try:
-        ours = getattr(optim, name)(mine, **options)
-    except (TypeError, ValueError) as error:
-        raise NotSupportedError(str(error)) from None
-    theirs = [torch.nn.Parameter(torch.tensor(a)) for a in start]
-    oracle = getattr(torch.optim, name)(theirs, **options)
-    for t in range(STEPS):
-        for p, q in zip(mine, theirs, strict=True):
-            p.grad = rng.standard_normal(p.shape)
-            q.grad = torch.tensor(p.grad_array)
-        ours.step(*[squared_distance(mine)] * has_closure)
-        with numbers_in_float64():
-            oracle.step(*[squared_distance(theirs)] * has_closure)
-        for p, q in zip(mine, theirs, strict=True):
-            if text := difference(p, q):
-                return f"step {t}: {text}"
-    return ""
-
-
-def optimizers() -> Report:
-    """All optimizers that both libraries have, with all options."""
-    report = Report({}, [], {})
-    for info in optim_db:
-        name = info.optim_cls.__name__
-        if hasattr(optim, name):
-            for s in info.optim_inputs_func(device="cpu"):
-                differs = called(optimizer_differs, name, s.kwargs, info.step_requires_closure)
-                judged(report, name, str(s.kwargs), differs)
-    return report
-
-
-def main() -> int:
-    status = 0
-    with quiet():
-        for what, report, known in (
-            ("modules", modules(), len(module_db)),
-            ("optimizers", optimizers(), len(optim_db)),
-        ):
-            print("\n".join(report.lines(what, known - len(report.counts))))
-            status |= bool(report.differences)
-    return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

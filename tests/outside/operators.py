@@ -1,8 +1,5 @@
 """PyTorch's operator database against the functions and methods of this framework.
 
-    python tests/outside/operators.py            six samples of every operator
-    python tests/outside/operators.py --all      all samples (minutes)
-
 PyTorch lists its operators with samples of their arguments: empty tensors, numbers, broadcasting,
 ties, infinities. Each sample runs in both libraries, in float32, float64 and uint8 (for operators
 of masks booleans and int64); values, shapes, types and gradients are compared. The table CALLS
@@ -12,8 +9,6 @@ without a counterpart, complex numbers, half precision, sparse tensors, gradient
 place variants, and what is random (dropout).
 """
 
-import argparse
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -298,7 +293,7 @@ def compared(op: Any, sample: Any, as_method: bool) -> str:
 
 def run(limit: int | None = None) -> Report:
     """All operators of the table on all samples, or on at most so many of each."""
-    report = Report({}, [], {})
+    report = Report({}, [])
     with quiet():
         for op in op_db:
             forms = [form for form in (False, True) if op.name in (METHODS if form else CALLS)]
@@ -308,16 +303,3 @@ def run(limit: int | None = None) -> Report:
                     label = f"{op.variant_test_name} {dtype} {i} {sample.summary()}"
                     judged(report, name, label, partial(compared, op, sample, as_method))
     return report
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="PyTorch's operator database, tried here")
-    parser.add_argument("--all", action="store_true", help="all samples, not six of each")
-    report = run(None if parser.parse_args().all else 6)
-    absent = len({op.name for op in op_db} - CALLS.keys() - METHODS)
-    print("\n".join(report.lines("operators", absent)))
-    return 1 if report.differences else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
