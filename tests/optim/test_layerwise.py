@@ -1,4 +1,4 @@
-"""LAMB and LARS: their formulas on whole tensors, and every layout as one rank."""
+"""LAMB and LARS: their formulas; every layout of them and of Muon trains as one rank."""
 
 from collections.abc import Callable
 from functools import cache
@@ -14,9 +14,10 @@ from nnmpi import Config, Trainer, nn, optim
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "lamb": {"lr": 0.01, "weight_decay": 0.02},
     "lars": {"lr": 0.5, "weight_decay": 0.02, "momentum": 0.8},
+    "muon": {"lr": 0.01, "weight_decay": 0.02, "weight_decay_of": "matrices"},
 }
 
 
@@ -78,6 +79,17 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "memory of a node": (4, {"dp": 4, "allreduce": "shared"}),
     "cp": (4, {"cp": 2, "dp": 2}),
 }
+OF_WHOLE_MATRICES: dict[str, tuple[int, dict[str, Any]]] = {
+    "dp 2": (2, {"dp": 2}),
+    "dp 3, ring": (3, {"dp": 3, "allreduce": "ring"}),
+    "memory of a node": (4, {"dp": 4, "allreduce": "shared"}),
+    "small buckets": (2, {"dp": 2, "allreduce": "ring", "bucket_mb": 1e-4}),
+    "pp 2": (2, {"pp": 2}),
+    "pp 2, zb-h1": (2, {"pp": 2, "schedule": "zb-h1"}),
+    "dp 2, pp 2": (4, {"dp": 2, "pp": 2}),
+    "cp": (4, {"cp": 2, "dp": 2}),
+}
+"""Those that Muon takes."""
 
 
 def decoder() -> nn.Module:
@@ -108,11 +120,12 @@ PAIRS = [
     for n, name in enumerate(FORMULAS)
 ]
 """Each layout with one of the two, by turns: both need no more of it than norms of tensors."""
+PAIRS += [pytest.param(layout, "muon") for layout in OF_WHOLE_MATRICES]
 
 
 @pytest.mark.parametrize(("layout", "name"), PAIRS)
 def test_a_layout_trains_as_one_rank(layout: str, name: str) -> None:
-    ranks, options = LAYOUTS[layout]
+    ranks, options = (OF_WHOLE_MATRICES if name == "muon" else LAYOUTS)[layout]
     wanted = on_one_rank(name)
     threads.run(ranks, lambda comm: equals(comm, trained(comm, name, **options), wanted))
 

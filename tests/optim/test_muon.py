@@ -1,6 +1,5 @@
-"""Muon: steps as PyTorch's, every layout that it takes as one rank, and what is refused."""
+"""Muon: steps as PyTorch's, strategies that take it, and what is refused."""
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +7,10 @@ import numpy as np
 import pytest
 from helpers.datafiles import refused
 from helpers.ops.oracle import needs_torch, pytorch
-from helpers.training.laws_language import VOCABULARY, tokens
-from helpers.training.pipelined import BOUND, Heard, Ran, digits, distance, equals, is_same, run
-from helpers.training.transformer_models import Decoder
+from helpers.training.laws_language import tokens
+from helpers.training.pipelined import BOUND, Heard, digits, distance, is_same, run
 from helpers.twins import Twins
+from test_layerwise import OPTIONS, decoder, on_one_rank, trained
 
 import nnmpi
 from nnmpi import Config, Trainer, nn, optim
@@ -242,48 +241,16 @@ def test_a_piece_of_a_matrix_is_refused() -> None:
     np.testing.assert_array_equal(weight.data, before)
 
 
-# ---- layouts
+# ---- layouts, beside those of test_layerwise.py
 
-LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "dp 2": (2, {"dp": 2}),
-    "dp 3, ring": (3, {"dp": 3, "allreduce": "ring"}),
-    "memory of a node": (4, {"dp": 4, "allreduce": "shared"}),
-    "small buckets": (2, {"dp": 2, "allreduce": "ring", "bucket_mb": 1e-4}),
-    "pp 2": (2, {"pp": 2}),
-    "pp 2, zb-h1": (2, {"pp": 2, "schedule": "zb-h1"}),
-    "dp 2, pp 2": (4, {"dp": 2, "pp": 2}),
-    "cp 2, dp 2": (4, {"cp": 2, "dp": 2}),
-}
-HOW: dict[str, Any] = {"optimizer": "muon", "lr": 0.01, "weight_decay": 0.02}
-
-
-def decoder() -> nn.Module:
-    """Its embedding is its head too, which is on another rank of a pipeline."""
-    return Decoder(VOCABULARY, 8, heads=2, width=16)
-
-
-def trained(comm: Comm, **layout: Any) -> Ran:
-    common = {"batch_size": 9, "micro_batches": 2, "clip_norm": 1.0, "weight_decay_of": "matrices"}
-    return run(comm, decoder, tokens(8), **HOW, **common, **layout)
-
-
-@cache
-def on_one_rank() -> Ran:
-    return trained(comm_self())
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_layout_trains_as_one_rank(layout: str) -> None:
-    ranks, options = LAYOUTS[layout]
-    wanted = on_one_rank()
-    threads.run(ranks, lambda comm: equals(comm, trained(comm, **options), wanted))
+HOW: dict[str, Any] = {"optimizer": "muon", **OPTIONS["muon"]}
 
 
 @pytest.mark.parametrize("layout", [{"dp": 2}, {"dp": 2, "pp": 2}], ids=["dp 2", "dp 2, pp 2"])
 def test_verify_finds_each_update_to_be_that_of_one_rank(layout: dict[str, Any]) -> None:
     def fit(comm: Comm) -> None:
-        found = trained(comm, **layout, verify=True)
-        assert distance(found.state, on_one_rank().state) < BOUND
+        found = trained(comm, "muon", **layout, verify=True)
+        assert distance(found.state, on_one_rank("muon").state) < BOUND
         checks = [event for event in found.events if event["event"] == "verify"]
         assert len(checks) == 10
 
