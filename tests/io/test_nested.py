@@ -10,7 +10,7 @@ from helpers.datafiles import refused
 from safetensors.numpy import load_file
 
 import nnmpi
-from nnmpi import nn, optim
+from nnmpi import nn
 from nnmpi.io.files.saving import STRUCTURE
 
 
@@ -65,36 +65,6 @@ def test_tensors_have_the_names_that_lead_to_them(tmp_path: Path) -> None:
 def test_tensors_stay_and_numpys_numbers_become_pythons(tmp_path: Path) -> None:
     found = saved([nnmpi.tensor(A), np.float32(0.5), np.int64(3)], tmp_path)
     equal(found, [A, 0.5, 3])
-
-
-def test_a_program_continues_from_its_file(tmp_path: Path) -> None:
-    x = np.random.default_rng(0).standard_normal((8, 3)).astype("float32")
-
-    def made() -> tuple[Any, Any, Any]:
-        model = nn.Linear(3, 2)
-        opt = optim.Adam(model.parameters(), lr=0.1)
-        return model, opt, optim.lr_scheduler.StepLR(opt, 2, 0.5)
-
-    def steps(n: int, model: Any, opt: Any, schedule: Any) -> None:
-        for _ in range(n):
-            opt.zero_grad()
-            (model(x) ** 2).sum().backward()
-            opt.step()
-            schedule.step()
-
-    parts = made()
-    steps(3, *parts)
-    file = tmp_path / "checkpoint.safetensors"
-    nnmpi.save({"parts": [part.state_dict() for part in parts], "epoch": 3}, file)
-    steps(3, *parts)
-    again = made()
-    checkpoint = nnmpi.load(file, map_location="cpu")
-    assert checkpoint["epoch"] == 3
-    for part, state in zip(again, checkpoint["parts"], strict=True):
-        part.load_state_dict(state)
-    again[1].param_groups[0]["lr"] = 0.05
-    steps(3, *again)
-    np.testing.assert_array_equal(parts[0].weight.data, again[0].weight.data)
 
 
 def test_a_state_dict_is_written_as_before(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """python -m nnmpi.checkpoint: list, verify, export."""
 
-import errno
 import json
 import os
 from pathlib import Path
@@ -60,22 +59,6 @@ def test_what_is_exported_is_what_would_be_saved(
     for name, value in state.items():
         assert found[name].dtype == value.dtype
         np.testing.assert_array_equal(found[name], value)
-
-
-def test_a_full_disk_leaves_nothing_of_an_export(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    threads.run(1, written, tmp_path, [1])
-    before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(os, "fsync", full)
-    out = str(tmp_path / "other.safetensors")
-    assert checkpoint.main(["export", str(tmp_path), out, "--optimizer"]) == 2
-    assert "No space left on device" in capsys.readouterr().err
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def full(file: int) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_list_of_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

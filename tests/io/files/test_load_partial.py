@@ -58,12 +58,15 @@ def test_what_fits_is_taken_and_the_rest_drawn(saved: str) -> None:
 
 
 def test_every_layout_takes_the_same(saved: str) -> None:
+    """On samples of another mean than that of the file, which all ranks have to read."""
+    x, y = rows()
+
     def rank(comm: Comm, **options: Any) -> Any:
         verify = comm.size > 1
         c = Config(
             steps=2, load=saved, load_partial=True, dtype="float64", verify=verify, **options
         )
-        trainer = Trainer(c, wider, rows(), comm)
+        trainer = Trainer(c, wider, (x * 2, y), comm)
         return trainer.loaded, trainer.fit(NullReport())["test_loss"]
 
     loaded, loss = threads.run(1, rank)[0]

@@ -13,10 +13,7 @@ from safetensors.numpy import save_file
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
-from nnmpi.comm import Comm
-from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Standardiser
-from nnmpi.io.output import NullReport
 
 
 def samples(trainer: Trainer) -> np.ndarray:
@@ -49,22 +46,6 @@ def test_images_have_a_number_per_channel(tmp_path: Path) -> None:
     shaped = Standardiser.from_metadata(flat).shaped_for(images().train.x)
     for a, b in zip(shaped, trainer.standardiser, strict=True):
         np.testing.assert_array_equal(a, b, strict=True)
-
-
-def test_every_layout_loads_and_verifies(tmp_path: Path) -> None:
-    """Of samples that are not those of the file, so that all ranks have to read it."""
-    path = str(tmp_path / "m")
-    fit(Trainer(Config(steps=1, save=path), small, rows()))
-    x, y = rows()
-
-    def rank(comm: Comm, **options: Any) -> Any:
-        config = Config(steps=2, load=path, dtype="float64", verify=comm.size > 1, **options)
-        return Trainer(config, small, (x * 2, y), comm).fit(NullReport())
-
-    wanted = threads.run(1, rank)[0]
-    for options in ({"dp": 2}, {"pp": 2}, {"tp": 2}):
-        found = threads.run(2, lambda comm, options=options: rank(comm, **options))[0]
-        assert found["test_loss"] == pytest.approx(wanted["test_loss"], rel=1e-12)
 
 
 def of_mean(mean: str, std: str = "[1, 1, 1, 1, 1, 1]") -> dict[str, str]:
