@@ -1,16 +1,15 @@
 """What is refused while a stream captures, and ends its capture."""
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
-from emulator import build, machine
+from emulator import machine
 from emulator.captured import (
-    ADD,
     GLOBAL,
     OF_THREAD,
     ORDERS,
@@ -25,19 +24,7 @@ from emulator.captured import (
 from emulator.direct import CudaError, Kernels, Streams, call
 from emulator.machine import Options
 
-pytestmark = pytest.mark.skipif(bool(build.missing()), reason=build.missing() or "none")
-
-
-@pytest.fixture(scope="module")
-def kernels() -> Kernels:
-    return Kernels(ADD)
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
-    yield
-    machine.problems()
-    machine.set_options(machine.of_environment())
+pytestmark = pytest.mark.usefixtures("as_it_was")
 
 
 def refused(error: str, graph: Graph, of: Callable[..., None], *arguments: Any) -> str:

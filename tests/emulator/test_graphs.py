@@ -1,16 +1,15 @@
 """Graphs by the capture of streams: what is recorded, and how CuPy uses them."""
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.device import DEVICE, needs_emulator
 
-from emulator import build, machine
+from emulator import machine
 from emulator.captured import (
-    ADD,
     ORDERS,
     Graph,
     N,
@@ -25,19 +24,7 @@ from emulator.captured import (
 from emulator.direct import CudaError, DeviceArray, Kernels, Streams, call
 from emulator.machine import Options
 
-pytestmark = pytest.mark.skipif(bool(build.missing()), reason=build.missing() or "none")
-
-
-@pytest.fixture(scope="module")
-def kernels() -> Kernels:
-    return Kernels(ADD)
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
-    yield
-    machine.problems()
-    machine.set_options(machine.of_environment())
+pytestmark = pytest.mark.usefixtures("as_it_was")
 
 
 # ---- what is recorded

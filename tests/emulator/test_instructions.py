@@ -5,14 +5,14 @@ import re
 import numpy as np
 import pytest
 
-from emulator import build, machine, test_machine
+from emulator import machine, test_machine
 from emulator.cases import CASES, TYPES, Case
 from emulator.direct import CudaError, DeviceArray, Kernels
 from emulator.instructions import ROWS
 from emulator.ptx import UnknownPtxError
 from emulator.translate import translate
 
-needs_compiler = pytest.mark.skipif(bool(build.missing()), reason=build.missing() or "none")
+needs_compiler = pytest.mark.usefixtures("compiler")
 
 THREADS = 128
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.5, np.inf, -np.inf, np.nan, 1e-40, 3e38, 65504, 2049]
@@ -65,7 +65,7 @@ def kernel(name: str, case: Case) -> str:
 
 
 @pytest.fixture(scope="module")
-def kernels() -> Kernels:
+def kernels(compiler: None) -> Kernels:
     return Kernels("\n".join(kernel(f"case_{i}", case) for i, case in enumerate(CASES)))
 
 

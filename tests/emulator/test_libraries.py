@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from emulator import build, machine
+from emulator import machine
 from emulator.direct import CudaError, DeviceArray, call
 from emulator.machine import Options
 
-pytestmark = pytest.mark.skipif(bool(build.missing()), reason=build.missing() or "none")
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
-    yield
-    machine.problems()
-    machine.set_options(machine.of_environment())
+pytestmark = pytest.mark.usefixtures("as_it_was")
 
 
 # ---- cuBLAS

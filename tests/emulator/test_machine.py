@@ -2,7 +2,6 @@
 
 import ctypes
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from emulator import build, machine
 from emulator.direct import CudaError, DeviceArray, Kernels, Streams, call
 from emulator.machine import Options
 
-pytestmark = pytest.mark.skipif(bool(build.missing()), reason=build.missing() or "none")
+pytestmark = pytest.mark.usefixtures("as_it_was")
 
 HEAD = """(.param .u64 out, .param .u64 in, .param .u32 n) {
     .reg .b32 %i; .reg .b32 %j; .reg .b32 %v; .reg .b32 %w; .reg .b32 %s;
@@ -80,15 +79,8 @@ KERNELS = text(
 
 
 @pytest.fixture(scope="module")
-def kernels() -> Kernels:
+def kernels(compiler: None) -> Kernels:
     return Kernels(".extern .shared .align 16 .b8 more[];\n" + KERNELS)
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
-    yield
-    machine.problems()
-    machine.set_options(machine.of_environment())
 
 
 def run(kernels: Kernels, name: str, threads: int = 64, n: int = 0, dynamic: int = 0) -> np.ndarray:
