@@ -183,7 +183,8 @@ SENT: dict[tuple[str, str], Counts] = {
         levels(p) + of_two("all-to-all", "bruck", p),
     ),
 }
-SENT_POWERS: dict[tuple[str, str], Counts] = {  # where p is a power of two
+POWERS = (1, 2, 4, 8, 16)
+SENT_POWERS: dict[tuple[str, str], Counts] = {  # where p is one of these
     ("all-reduce", "doubling"): lambda p: (levels(p) * M, levels(p)),
     ("all-reduce", "halving"): lambda p: (2 * (p - 1) / p * M, 2 * levels(p)),
     ("reduce-scatter", "halving"): lambda p: ((p - 1) / p * M, levels(p)),
@@ -196,16 +197,10 @@ def counts(operation: str, name: str, p: int) -> tuple[Any, Any]:
     return paid.sent, paid.messages
 
 
-@pytest.mark.parametrize(("case", "wanted"), SENT.items(), ids=map("-".join, SENT))
-def test_each_rank_sends_what_the_formula_says(case: tuple[str, str], wanted: Counts) -> None:
-    for p in range(1, 17):
-        for got, figure in zip(counts(*case, p), wanted(p), strict=True):
-            np.testing.assert_allclose(got, np.full(p, figure), rtol=1e-12)
-
-
-@pytest.mark.parametrize(("case", "wanted"), SENT_POWERS.items(), ids=map("-".join, SENT_POWERS))
-def test_powers_of_two_send_what_the_formula_says(case: tuple[str, str], wanted: Counts) -> None:
-    for p in (1, 2, 4, 8, 16):
+@pytest.mark.parametrize("case", [*SENT, *SENT_POWERS], ids="-".join)
+def test_each_rank_sends_what_the_formula_says(case: tuple[str, str]) -> None:
+    wanted, sizes = (SENT[case], range(1, 17)) if case in SENT else (SENT_POWERS[case], POWERS)
+    for p in sizes:
         for got, figure in zip(counts(*case, p), wanted(p), strict=True):
             np.testing.assert_allclose(got, np.full(p, figure), rtol=1e-12)
 
@@ -240,8 +235,13 @@ def test_folding_sends_a_buffer_back_and_forth(p: int) -> None:
 # ---- two levels
 
 
-@pytest.mark.parametrize("q", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("p", [1, 2, 3, 7, 8, 12, 13, 16])
+nodes = pytest.mark.parametrize(
+    ("p", "q"), [*product((1, 2, 3, 7, 8, 12, 13, 16), (1, 2, 3, 4, 8))]
+)
+"""Ranks, and how many of them a node has."""
+
+
+@nodes
 def test_the_tree_uses_inner_links_and_the_ring_outer_ones(p: int, q: int) -> None:
     on = Network(Link(5e-6, 1e-10), 2e-11, Link(1e-6, 1e-11), q)
     h, n, nbytes = levels(min(p, q)), -(-p // q), 1e6
@@ -250,8 +250,7 @@ def test_the_tree_uses_inner_links_and_the_ring_outer_ones(p: int, q: int) -> No
     assert close(price(hierarchical(q), p, nbytes, on).seconds, tree + ring)
 
 
-@pytest.mark.parametrize("q", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("p", [1, 2, 3, 7, 8, 12, 13, 16])
+@nodes
 def test_nodes_sum_in_their_memory_and_their_leaders_send(p: int, q: int) -> None:
     on, nbytes = Network(Link(5e-6, 1e-10), 2e-11, Link(1e-6, 1e-11), q), 10**6
     o = simulate("all-reduce", "hierarchical", p, nbytes, on)

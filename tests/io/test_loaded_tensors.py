@@ -1,11 +1,9 @@
 """`nnmpi.load` returns tensors, as `torch.load` does of the same file."""
 
 import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from helpers.datafiles import refused
@@ -15,74 +13,6 @@ from helpers.ops.oracle import needs_torch, pytorch
 import nnmpi
 from nnmpi import nn, optim
 from nnmpi.arrays import backend
-
-RNG = np.random.default_rng(0)
-STATE = {
-    "model": {"w": RNG.standard_normal((4, 3)).astype("float32"), "v": RNG.standard_normal((2, 2))},
-    "lists": [1, "text", np.arange(6).reshape(2, 3), (np.array([True, False]), None)],
-    "half": np.array([0.5, -3.0, 7.0], ml_dtypes.bfloat16),
-    "scalar": np.array(2.5),
-    "epoch": 3,
-}
-
-USES: dict[str, Callable[[Any], Any]] = {
-    "std": lambda s: s["model"]["w"].std(),
-    "var of rows": lambda s: s["model"]["v"].var(1),
-    "transpose": lambda s: s["model"]["w"].transpose(0, 1),
-    "size": lambda s: s["model"]["w"].size(0),
-    "max": lambda s: s["model"]["w"].max(1).values,
-    "places of the largest": lambda s: s["model"]["w"].max(1).indices,
-    "sort": lambda s: s["model"]["w"].sort()[1],
-    "median": lambda s: s["model"]["v"].median(),
-    "sum of integers": lambda s: s["lists"][2].sum(dim=1),
-    "integers with floats": lambda s: s["lists"][2] * s["model"]["w"][:2],
-    "halves": lambda s: s["half"].float() * 2,
-    "a mask": lambda s: s["model"]["v"][s["lists"][3][0]],
-    "a number": lambda s: s["scalar"].item() + s["epoch"],
-    "a write": lambda s: s["model"]["w"].mul_(2)[0].add_(1),
-    "a gradient": lambda s: gradient(s["model"]["w"]),
-    "zeros like it": lambda s: s["model"]["w"].new_zeros(2),
-}
-
-
-def gradient(w: Any) -> Any:
-    (w.requires_grad_() ** 2).sum().backward()
-    return w.grad
-
-
-def as_tensors(torch: Any, value: Any) -> Any:
-    """The value with PyTorch's tensors in the place of arrays."""
-    if isinstance(value, dict):
-        return {key: as_tensors(torch, item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(as_tensors(torch, item) for item in value)
-    if not isinstance(value, np.ndarray):
-        return value
-    if value.dtype == ml_dtypes.bfloat16:
-        return torch.tensor(value.astype("float32")).bfloat16()
-    return torch.tensor(value)
-
-
-@needs_torch
-@pytest.mark.parametrize("use", USES.values(), ids=USES)
-@pytest.mark.parametrize("kind", ["pt", "old pt", "safetensors", "open file"])
-def test_tensors_of_files_mean_what_they_mean_in_pytorch(
-    kind: str, use: Callable[[Any], Any], tmp_path: Path
-) -> None:
-    torch, file, state = pytorch(), tmp_path / "state", as_tensors(pytorch(), STATE)
-    if kind == "safetensors":
-        nnmpi.save(STATE, file)
-        found = nnmpi.load(file)
-    else:
-        torch.save(state, file, _use_new_zipfile_serialization=kind != "old pt")
-        found = nnmpi.load(io.BytesIO(file.read_bytes()) if kind == "open file" else file)
-        state = torch.load(file)
-    ours, theirs = use(found), use(state)
-    assert type(ours).__name__ == type(theirs).__name__
-    if isinstance(theirs, torch.Tensor):
-        assert str(ours.dtype) == str(theirs.dtype).removeprefix("torch.")
-        assert ours.shape == tuple(theirs.shape)
-    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 @needs_torch

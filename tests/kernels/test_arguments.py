@@ -57,6 +57,7 @@ CHANGES: tuple[Callable[[Array], Any], ...] = (
     lambda a: a.view(Subclass),
     lambda a: a.astype(object),
     lambda a: a.astype("float16"),
+    lambda a: a.astype("complex64" if a.dtype.kind == "f" else "int8"),
     lambda a: a.astype("float64" if a.dtype == "float32" else "float32"),
     lambda a: a.astype("int64" if a.dtype != "int64" else "uint32"),
     lambda a: a.astype(a.dtype.newbyteorder()),

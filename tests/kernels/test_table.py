@@ -359,37 +359,3 @@ def test_256_ranks_of_a_node_meet(module: ModuleType) -> None:
     assert array.tolist() == [256] * 3
     others[7][:] = 3, 1, 0  # it makes another call
     assert not add_up(array)
-
-
-def spoilt(args: list[Any], rng: Rng) -> list[Any]:
-    """Arguments of which one array is of another kind: the twin has to take them."""
-    arrays = [i for i, a in enumerate(args) if isinstance(a, np.ndarray)]
-    i, how = one_of(rng, *arrays), rng.integers(6)
-    a = args[i]
-    if how == 0:
-        args[i] = a.astype("complex64" if a.dtype.kind == "f" else "int8")
-    elif how == 1:
-        args[i] = a.astype(a.dtype.newbyteorder()) if a.itemsize > 1 else a[..., None][..., [0, 0]]
-    elif how == 2 and len(arrays) > 1:  # one alone may have any length
-        args[i] = np.concatenate([a, a], -1) if a.ndim else np.stack([a, a])
-    elif how == 3:
-        args[i] = a.tolist()
-    elif how == 4:
-        moved = np.zeros(a.nbytes + 1, np.uint8)[1:].view(a.dtype) if a.itemsize > 1 else None
-        args[i] = a.tolist() if moved is None else moved.reshape(a.shape)
-    else:
-        args.append(1.0)
-    return args
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize(("name", "module"), COMPILED)
-def test_arguments_that_it_is_not_made_for_are_left_alone(
-    name: str, module: ModuleType, seeds: Seeds
-) -> None:
-    for seed in seeds(DRAWS):
-        rng = np.random.default_rng(seed)
-        args = spoilt(CASES[name][0](rng, "float32"), rng)
-        before = bits(args)
-        assert getattr(module, name)(*args) is NotImplemented, (seed, args)
-        assert bits(args) == before, seed
