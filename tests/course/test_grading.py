@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from helpers.mpijob import ROOT
 from helpers.programs import python
+from helpers.refusals import check, refused
 
 from classroom.check import COURSE
 from nnmpi import course
@@ -125,32 +126,18 @@ def test_a_result_names_the_ranks_on_which_a_check_has_run(
     assert "5/5   server sums                  law     passed on 1 rank\n" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["check", "."], "cannot read course.json: No such file or directory; make the folder by"),
-        (["new", "ring", "x"], "invalid choice: 'ring'"),
-        (["new", "all-reduce", "work"], "work has a README.md already: name another folder"),
-        (["check", "work", "--only", "ring"], "all-reduce has no check ring: README.md has"),
-        (["check", "work", "--only", "measured", "--ranks", "3"], "no check measured on 3 ranks"),
-        (["check", "work", "--mpi", "nompirun -n"], "there is no nompirun: name the command that"),
-        (["check", "work", "--limit", "nan"], "--limit is nan: give seconds above 0"),
-    ],
-)
+@refused("course")
 def test_what_cannot_be_done_is_one_line(
-    arguments: list[str],
-    words: str,
+    said: str,
+    words: list[str],
     tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder(tmp_path)
     monkeypatch.chdir(tmp_path)
-    capfd.readouterr()
-    assert course.main(arguments) == 2
-    err = capfd.readouterr().err
-    assert words in err
-    assert err.count("\n") == 1
+    capsys.readouterr()
+    check(course.main, said, words, capsys)
 
 
 def test_an_installed_package_has_the_assignments_but_no_solutions(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 IRIS = ("--model", "iris-mlp", "--data", "iris")
-LONG = "m" * 300
 MODELS = """
 from nnmpi import nn
 from nnmpi.nn.models import iris_mlp as make

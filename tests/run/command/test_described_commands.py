@@ -11,28 +11,6 @@ from nnmpi import plan, simulate
 GPT = "--machine a100-80g --ranks 4 --model gpt:2x4x64 --context 64 --batch-size 16"
 GOODPUT = "goodput --ranks 16384 --mttf-node 30000h --checkpoint 60s --restart 300s"
 LAYOUT = "--pp 2 --dp 2 --micro-batches 4"
-REFUSED = {
-    "plan --vocabulary 100 --data text": (plan, f"{GPT} --vocabulary 100 --data text", "--data"),
-    "plan --vocabulary 0": (plan, f"{GPT} --vocabulary 0", "--vocabulary 0 must be 1 or more"),
-    "plan --nodes 0": (plan, f"{GPT} --vocabulary 100 --nodes 0", "nodes 0 must be from 1 to 4"),
-    "layout --data": (simulate, f"layout {GPT} --vocabulary 9 --data text", "place of --data"),
-    "layout --nodes 0": (simulate, f"layout {GPT} --vocabulary 9 --nodes 0", "nodes 0 must be"),
-    "--alpha": (simulate, "collective --machine a64fx --ranks 4 --bytes 1MB --alpha 3", "--alpha"),
-    "--ranks-per-node": (
-        simulate,
-        f"{GOODPUT} --machine a100-80g --ranks-per-node 8",
-        "--machine says what --ranks-per-node would: give one of them",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_options_that_contradict_a_machine_are_refused(case, capsys):
-    command, options, message = REFUSED[case]
-    assert command.main(shlex.split(options)) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
 
 
 def test_the_command_of_a_plan_names_no_data_that_were_not_given(capsys):

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from helpers.commands import Command
 from helpers.mpijob import environment, run
+from helpers.refusals import check, refused
 
 import nnmpi
 from nnmpi import nn, train
@@ -110,44 +110,23 @@ def test_text_comes_token_by_token(trained: Path) -> None:
         assert job.stderr.read() == b""
 
 
-REFUSED = {
-    "no file": ("--load none", "cannot load none: no such file; name another"),
-    "no gpt": (
-        "--load iris.safetensors",
-        "its model is not named, and only a complete gpt or llama generates",
-    ),
-    "half a file": ("--load half.safetensors", "half.safetensors: not a complete safetensors"),
-    "a file in a folder": (
-        "--load small/model.safetensors",
-        "it is from a folder of GPT-2, where another file has the sizes; give the folder",
-    ),
-    "no tokens": ("--load small", "small does not say what its tokens are; give --tokenizer"),
-    "a character": ("--load few --prompt abz", "prompt: character 'z' at place 2 of the text"),
-    "too many tokens": ("--load many", "the tokenizer has 4 tokens, and the model of many only 3"),
-    "no UTF-8": ("--load few --prompt A\udcff", "prompt: it is not UTF-8 at position 1; give text"),
-    "no prompt": ("--load few --prompt=", "prompt is empty"),
-    "top-p": ("--load few --top-p 1.5", "--top-p: 1.5 must be above 0 and at most 1"),
-    "temperature": ("--load few --temperature -1", "-1 must be a number of at least 0"),
-    "tokens": ("--load few --tokens 0", "--tokens: 0 must be at least 1"),
-    "ranks": ("--load few --tp 2", "with --tp 2 --pp 1: start it with mpirun -n 2"),
-    "an option": ("--load few --temprature 1", "did you mean --temperature"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_gets_one_line(case: str, command: Command, capsys) -> None:
+@refused("generate")
+def test_bad_input_gets_one_line(
+    said: str, words: list[str], command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In the directory of the fixture `command`."""
     save_gpt2(nn.GPT(1, 1, 4, 3, 5), "small")
     for name, characters in (("few", "abc"), ("many", "abcd")):
         about = {"model": "gpt:1x1x4", "tokenizer": CharTokenizer(characters).describe()}
         nnmpi.save(nn.GPT(1, 1, 4, 3, 5).state_dict(), name, about)
-    arguments, words = REFUSED[case]
-    given = ["--prompt", "ab"] * ("--prompt" not in arguments) + arguments.split()
-    assert generate_command.main(given) == 2
-    found = capsys.readouterr()
-    assert re.fullmatch(r"nnmpi\.generate: .*\n", found.err), found.err
-    assert words in found.err
-    assert found.out == ""
+    check(generate_command.main, said, words, capsys)
+
+
+def test_a_prompt_that_is_no_utf_8_is_refused(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = f"generate --load {trained}/one.safetensors --prompt A\udcff"
+    check(generate_command.main, said, ["prompt: it is not UTF-8 at position 1; give text"], capsys)
 
 
 def test_tokens_that_the_tokenizer_lacks_are_never_drawn(tmp_path: Path, capsys) -> None:

@@ -104,14 +104,6 @@ def test_a_mode_is_priced_beside_data_parallelism(
         assert [row.split("  ")[0] for row in rows] == [*needs]
 
 
-def test_ranks_that_make_steps_apart_have_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    assert plan.main(shlex.split(f"{CNN} --ranks 4 --sync asp")) == 2
-    assert (
-        "1 server (sync asp): it needs all ranks to make each step together"
-        in capsys.readouterr().err
-    )
-
-
 # ---- machines
 
 
@@ -213,39 +205,3 @@ def test_a_layout_is_explained_beside_a_trace(
     assert "beside the trace, the largest difference first" in text
     assert plan.main(shlex.split(f"{one.replace('--ranks 2', '--ranks 4')} --trace {trace}")) == 2
     assert "has 2 ranks, and the layout has 4" in capsys.readouterr().err
-
-
-# ---- refused
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (f"{CNN} --ranks 4 --nodes 2 --memory 100kB", "takes least, "),
-        (f"{CNN} --ranks 1009", "1,009 ranks so that each has a sample of a batch of 64"),
-        (f"{CNN} --ranks 0", "ranks 0 must be from 1 to "),
-        (f"{CNN} --ranks 2 --nodes 3", "nodes 3 must be from 1 to 2"),
-        (f"{CNN} --ranks 2 --memory 8", "fits into 8 B per rank"),
-        (f"{CNN} --ranks 2 --memory 0", "fits into 0 B per rank"),
-        (f"{CNN} --ranks 2 --memory ''", "'' is not a size: give bytes"),
-        (f"{CNN} --ranks 2 --explain '--pp 3'", "3"),
-        (f"{CNN} --ranks 2 --explain '--lr 3'", "--lr"),
-        (f"{CNN} --ranks 2 --explain '--plan auto'", "leave --plan out"),
-        (f"{CNN} --ranks 2 --within soon", "'soon' is not a duration above 0"),
-        (f"{CNN} --ranks 2 --within 1s --explain '--dp 2'", "--memory and --within"),
-        (f"{CNN} --ranks 2 --explain '--pp 2 --cut 1'", "stage 1 begins within layers that run"),
-        (f"{CNN} --ranks 2 --trace t.json", "--trace needs --explain"),
-        (f"{CNN} --ranks 2 --reduce-dtype float16", "reduce_dtype float16 with dtype float32"),
-        (f"{CNN} --ranks 2 --layout-out layout", "name a FILE.toml"),
-        (f"{CNN} --ranks 2 --machine ''", "machine"),
-        (f"{CNN} --ranks 2 --machine no.json", "no.json"),
-        (f"{CNN} --ranks 2 --machine {__file__}", "is not a machine file: "),
-    ],
-)
-def test_what_cannot_be_planned_is_refused_in_a_line(
-    options: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert plan.main(shlex.split(options)) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("nnmpi.plan: ")
-    assert words in line

@@ -5,7 +5,6 @@ import shlex
 from typing import Any
 
 import pytest
-from helpers.datafiles import refused
 
 from nnmpi import Config, simulate
 from nnmpi.comm import Comm
@@ -16,7 +15,6 @@ from nnmpi.planning.paper.rank import traffic
 from nnmpi.planning.paper.rank_kinds import rank_kinds
 from nnmpi.run.planning.dry_run import dry_run
 from nnmpi.run.planning.on_paper import on_paper
-from nnmpi.run.planning.paper import MOST_RANKS
 from nnmpi.run.setup.cutting import uncut_of
 from nnmpi.run.setup.setup import set_up
 
@@ -99,24 +97,6 @@ def test_all_strategies_have_an_answer(options: str) -> None:
     event = json.loads(layout(f"--ranks 4 {options} --json"))
     assert sorted(r for kind in event["kinds"] for r in kind["ranks"]) == [0, 1, 2, 3]
     assert layout(f"--ranks 4 {options}")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("--ranks 0", ("ranks 0 must be from 1",)),
-        (f"--ranks {MOST_RANKS + 1}", ("must be from 1 to 1,048,576",)),
-        ("--ranks 3 --nodes 5", ("nodes 5 must be from 1 to 3",)),
-        ("--ranks 100 --dp 7", ("dp 7 does not fit 100 ranks",)),
-        ("--ranks 2 --device cuda --allreduce shared", ("allreduce shared with device cuda",)),
-        ("--ranks 2 --data none.npz", ("none.npz is not a file",)),
-        ("--ranks 2 --model nothing", ("nothing",)),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_is_one_line(options: str, words: tuple[str, ...]) -> None:
-    with refused(*words):
-        layout(options)
 
 
 @pytest.mark.parametrize(

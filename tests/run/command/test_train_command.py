@@ -4,69 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commands import IRIS, LONG, Command
-
-WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
-    # arguments
-    "flag": ("--frobnicate 3", ("--frobnicate",)),
-    "abbreviation": ("--epoch 3", ("--epoch",)),
-    "stray word": ("digits", ("digits",)),
-    "no value": ("--lr", ("--lr", "expected one argument")),
-    "word for a number": ("--lr fast", ("--lr", "'fast'")),
-    "schedule": ("--lr-schedule step:0", ("'step:0'", "cosine")),
-    # models
-    "model": ("--model resnet", ("'resnet'", "digits-cnn", "package.module:function")),
-    "mlp of no digits": ("--model mlp:²-3", ("'mlp:²-3'", "mlp:784-1024-10")),
-    "mlp without end": (f"--model mlp:4-{'9' * 5000}-3", ("'mlp:4-9999", "4,096 characters")),
-    "module": ("--model no_such.models:make", ("'no_such'", "PYTHONPATH")),
-    "function": ("--model own_package.models:mak", ("own_package.models", "'mak'")),
-    "broken module": ("--model own_package.broken:make", ("(broken.py, line 1)",)),
-    "failing module": ("--model own_package.fails:make", ("fails.py, line 2)",)),
-    "module that exits": ("--model own_package.exits:make", ("SystemExit: 3 (",)),
-    "no function": ("--model own_package.models:number", ("'int' object is not callable",)),
-    "instance": ("--model own_package.models:instance", ("is an nn.Module", "function")),
-    "arguments": ("--model own_package.models:wide", ("without arguments", "'width'")),
-    "no module": ("--model own_package.models:none", ("must return an nn.Module", "[1, 2]")),
-    # data
-    "data": ("--data cifar", ("'cifar'", "iris", "FILE.npz")),
-    "no npz": ("--data none.npz", ("none.npz is not a file",)),
-    "broken npz": ("--data broken.npz", ("broken.npz",)),
-    "no images": ("--data mnist --data-dir .", ("train-images-idx3-ubyte", "--download")),
-    "synthetic": ("--data synthetic:8", ("synthetic:8", "CxHxW")),
-    # both
-    "tables for a CNN": ("--data iris", ("and data iris do not fit", "samples are of shape 4")),
-    "images for a table": ("--model iris-mlp", ("do not fit", "1x8x8", "must be 4")),
-    "classes": ("--model mlp:64-9", ("(9,)", "10 classes")),
-    "device": ("--device tpu", ("--device", "'tpu'", "cpu")),
-    # files
-    "nowhere to save": ("--save none/m.safetensors", ("cannot save", "make it first")),
-    "save a directory": ("--save own_package", ("cannot save", "it is a directory")),
-    "nowhere to log": ("--log none/run.jsonl", ("none/run.jsonl", "No such file", "another")),
-    "long data": (f"--data {LONG}.npz", (LONG[:99], "304 characters", "too long")),
-    "load": ("--load none.safetensors", ("nnmpi.train: cannot load none.safetensors: no such",)),
-    "load half": ("--load half.safetensors", ("half.safetensors", "not a complete safetensors")),
-    "load another": ("--load foreign.safetensors", ("foreign.safetensors", "not a complete")),
-    "load too little": (
-        "--load iris.safetensors",
-        ("--load iris", "does not fit", "only the model has", "only the state has"),
-    ),
-    "two lines": ("--model a\nb --save c\n/d", (r"cannot save c\n/d",)),
-}
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
-@pytest.mark.parametrize("more", [(), ("--dry-run",)], ids=["run", "dry"])
-def test_unusable_arguments_are_a_one_line_error(
-    command: Command, case: Any, more: tuple[str]
-) -> None:
-    text, words = case
-    completed = command(*text.split(" "), *more)
-    assert (completed.status, completed.out) == (2, "")
-    line = completed.err.removesuffix("\n")
-    assert line.startswith("nnmpi.train: ")
-    assert len(line.splitlines()) == 1
-    assert [word for word in words if word not in line] == [], line
+from helpers.commands import IRIS, Command
 
 
 def test_a_model_too_large_for_memory_is_drawn_on_paper_alone(command: Command) -> None:
