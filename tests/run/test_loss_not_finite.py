@@ -1,11 +1,10 @@
-"""Losses that are functions of the user: their mean is weighed by samples, and one that is not
-finite changes nothing."""
+"""A loss of the user's own that is not finite changes nothing."""
 
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.training.pipelined import BOUND, contents, digits, distance
+from helpers.training.pipelined import digits
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.autograd import Tensor
@@ -21,26 +20,6 @@ COMMON: dict[str, Any] = {
     "epochs": 2,
     "allreduce": "ring",
 }
-LAYOUTS = (1, {}), (3, {"micro_batches": 2}), (3, {"zero": 2}), (4, {"pp": 2, "micro_batches": 3})
-
-
-def mean_of_errors(y: Tensor, labels: Any) -> Tensor:
-    return nn.functional.cross_entropy(y, labels)
-
-
-@pytest.mark.parametrize(("ranks", "layout"), LAYOUTS, ids=str)
-def test_the_mean_of_a_function_is_weighed_by_samples(ranks: int, layout: dict[str, Any]) -> None:
-    """The last batch has 4 samples, so some ranks have one in it, and some two."""
-
-    def state(comm: Comm, loss: Any, **options: Any) -> dict[str, np.ndarray]:
-        config = Config(**{**COMMON, **options})
-        with Trainer(config, None, digits(), comm, loss=loss) as trainer:
-            trainer.fit(NullReport())
-            return contents(trainer)
-
-    (wanted,) = threads.run(1, state, None)
-    for found in threads.run(ranks, lambda comm: state(comm, mean_of_errors, **layout)):
-        assert distance(found, wanted) < BOUND
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
