@@ -14,6 +14,10 @@ from typing import Any
 import numpy as np
 
 from nnmpi.comm import Comm, call_log, mpi_ranks, world
+from nnmpi.comm.debug import exit_hooks, watchdog
+
+MINUTE = 60.0
+"""Seconds for what takes none, however busy the machine is."""
 
 
 def ones(n: int = 10, dtype: Any = np.float32) -> np.ndarray:
@@ -57,6 +61,7 @@ def raises(comm: Comm) -> None:
 
 
 def all_raise(comm: Comm) -> None:
+    watchdog.TIME_TO_FAIL = exit_hooks.TIME_TO_BE_ENDED = MINUTE
     comm.barrier()
     if comm.rank == 2:
         raise KeyError("another thing")
@@ -64,6 +69,7 @@ def all_raise(comm: Comm) -> None:
 
 
 def one_raises_for_all(comm: Comm) -> None:
+    exit_hooks.TIME_TO_BE_ENDED = MINUTE
     comm.agree(ValueError("no such thing") if comm.rank == 1 else None)
 
 

@@ -38,8 +38,9 @@ class Ended(NamedTuple):
     err: str
 
 
-NOT_OURS = re.compile(r"^\[warn\] Epoll .*\n", re.MULTILINE)
-"""What the library of events of Open MPI says now and then where a rank was killed."""
+UNASKED = re.compile(r"^(\[warn\] Epoll|rank \d+ waits in fit ).*\n", re.MULTILINE)
+"""What is said now and then: by the library of events of Open MPI where a rank was killed, and by
+nnmpi where ranks begin to train a second apart, as on a busy machine."""
 
 
 def run(
@@ -96,7 +97,7 @@ def outcome_of(
     ) as job:
         try:
             out, err = job.communicate(timeout=timeout)
-            return Ended(job.returncode, out, NOT_OURS.sub("", err))
+            return Ended(job.returncode, out, UNASKED.sub("", err))
         except subprocess.TimeoutExpired:
             kill(job)
             return Ended(None, *job.communicate())
