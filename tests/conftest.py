@@ -67,12 +67,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """The garbage collector waits: what is collected stays."""
+    """The garbage collector waits, and looks at none of it later: what is collected stays."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,6 +11,7 @@ import sys
 import pytest
 from helpers.laws import jobs, table
 from helpers.mpijob import MPICH, ROOT, run
+from helpers.programs import printed
 
 LAWS = "tests/laws/over_mpi.py"
 SECONDS = 900  # for a job of 8 ranks on 2 cores that others use too
@@ -46,3 +47,9 @@ def test_laws_hold_over_mpi(column: str, ranks: int) -> None:
     assert ended.status == 0, f"seed {seed}\n{ended.out[-3000:]}\n{ended.err[-3000:]}"
     for name, _, size in table(column, ranks):
         assert ended.out.count(f"PASSED {LAWS}::test_law[{name} {size}]") == ranks, name
+
+
+def test_processes_that_make_the_tables_start_no_mpi() -> None:
+    """That takes as long as to import a third of all tests."""
+    program = "import sys; sys.path.append(sys.argv[1]); import helpers.laws"
+    assert printed(f"{program}; print('mpi4py.MPI' in sys.modules)", str(ROOT / "tests")) == "False"

@@ -15,7 +15,6 @@ from simulation.layouts import LAYOUTS
 from nnmpi import Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.comm.transport import start_mpi
 from nnmpi.io.output import Event
 
 SIZED = ("dp", "pp", "servers")
@@ -90,6 +89,8 @@ def digest(left: Left) -> str:
 
 def operations_are_late(comm: Comm) -> None:
     """Each kind of delay has happened on some rank."""
+    from nnmpi.comm.transport import start_mpi  # it starts MPI
+
     counts = start_mpi.MPI.counts
     kinds = ("held", "overtaken", "denied")
     found = np.array([counts[kind] for kind in kinds])
