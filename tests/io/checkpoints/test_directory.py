@@ -312,6 +312,18 @@ def test_an_abandoned_one_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_what_a_checkpoint_holds(tmp_path: Path) -> None:
+    state = {"rate": np.float32(0.1), "table": np.arange(5.0), "betas": (0.9, np.inf), "n": [1]}
+    writer = Writer(tmp_path, comm_self())
+    writer.start(made(comm_self(), 1), about_run(state))
+    assert writer.close() is not None
+    found, _ = read(comm_self(), tmp_path)
+    assert found is not None
+    held = found.about().callbacks[0][1]
+    assert held.pop("table").tolist() == [0, 1, 2, 3, 4]
+    assert str(held) == "{'rate': np.float32(0.1), 'betas': (0.9, inf), 'n': [1]}"
+
+
 def test_what_a_checkpoint_cannot_hold(tmp_path: Path) -> None:
     writer = Writer(tmp_path, comm_self())
     for value, reason in {object(): "object", 1j: "complex", (): ""}.items():
