@@ -11,7 +11,6 @@ from helpers.device import ON_DEVICE
 from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
-from nnmpi import nn, optim
 from nnmpi.arrays import backend
 
 
@@ -64,29 +63,3 @@ def test_tensors_are_where_map_location_says(nested: bool, on: Any, tmp_path: Pa
         assert (found["a"] if nested else found)["w"].device == backend.CPU
     with refused("device 'tpu' is not one of"):
         nnmpi.load(tmp_path / "m", map_location="tpu")
-
-
-@pytest.mark.parametrize("on", [backend.CPU, ON_DEVICE])
-def test_models_and_optimizers_take_tensors_of_files(on: Any, tmp_path: Path) -> None:
-    def made() -> tuple[Any, Any]:
-        model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to(on=on)
-        return model, optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
-
-    def step(model: Any, opt: Any) -> None:
-        opt.zero_grad()
-        model(nnmpi.tensor(np.eye(4, 3, dtype="float32"), on=on)).pow(3).sum().backward()
-        opt.step()
-
-    model, opt = made()
-    step(model, opt)
-    nnmpi.save({"model": model.state_dict(), "opt": opt.state_dict()}, tmp_path / "m")
-    again, its = made()
-    state = nnmpi.load(tmp_path / "m", map_location=on)
-    again.load_state_dict(state["model"])
-    its.load_state_dict(state["opt"])
-    for t in state["model"].values():
-        t.zero_()  # the model has copied it
-    step(model, opt)
-    step(again, its)
-    for name, t in model.state_dict().items():
-        np.testing.assert_array_equal(again.state_dict()[name], t, err_msg=name)

@@ -17,7 +17,6 @@ from nnmpi import Config, Trainer, nn, optim
 from nnmpi.arrays.backend import META
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.optim.muon import orthogonal
 
 STEPS = 12
 SHAPES = {"tall": (19, 6), "wide": (6, 19), "square": (8, 8), "row": (1, 5), "column": (5, 1)}
@@ -91,20 +90,6 @@ def test_what_is_no_matrix_has_the_steps_of_pytorchs_adamw() -> None:
         drawn = [rng.standard_normal(p.shape) for p in twins.mine]
         twins.step(g if i < 2 or t % 2 else None for i, g in enumerate(drawn))
         twins.compare(1e-13)
-
-
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_singular_values_become_nearly_one_and_vectors_stay(shape: tuple[int, int]) -> None:
-    matrix = np.random.default_rng(0).standard_normal(shape)
-    found = orthogonal(1e4 * matrix, (3.4445, -4.775, 2.0315), 1e-7, 5)
-    values = np.linalg.svd(found, compute_uv=False)
-    assert 0.6 < values.min() <= values.max() < 1.25
-    u, _, v = np.linalg.svd(matrix, full_matrices=False)
-    np.testing.assert_allclose(u @ np.diag(np.diag(u.T @ found @ v.T)) @ v, found, atol=1e-12)
-    zeros = np.zeros(shape)
-    np.testing.assert_array_equal(orthogonal(zeros, (3.4445, -4.775, 2.0315), 1e-7, 5), zeros)
-    transposed = orthogonal(matrix.T, (3.4445, -4.775, 2.0315), 1e-7, 5)
-    np.testing.assert_allclose(transposed.T, found, atol=1e-12)
 
 
 def model(dtype: str = "float64") -> nn.Sequential:

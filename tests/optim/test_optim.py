@@ -169,22 +169,6 @@ def test_the_state_of_one_parameter_is_in_the_state_dict() -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize(
-    "rule", ["adagrad, all", "adamax, all", "asgd, all", "nadam, all", "rprop, all"]
-)
-def test_states_are_pytorchs(rule: str) -> None:
-    m = model()
-    twins = twins_under(rule, m)
-    for t in range(STEPS):
-        step(twins, m, t)
-    (opt,), (oracle,) = twins.ours, twins.oracles
-    state = opt.state_dict()["state"]
-    for i, q in enumerate(twins.theirs):
-        for name in opt.state_names:
-            np.testing.assert_allclose(state[i][name], oracle.state[q][name].numpy(), rtol=1e-12)
-
-
-@needs_torch
 @pytest.mark.parametrize("rule", ["momentum, decay", "adamw, all"])
 def test_two_optimizers_over_halves_of_a_model(rule: str) -> None:
     m = model()
@@ -217,13 +201,7 @@ def trained(opt: optim.Optimizer, m: nn.Module, t: int = 0) -> None:
     opt.step()
 
 
-def test_a_step_invalidates_older_graphs() -> None:
-    m, x = model(), nnmpi.tensor(np.ones((1, 2, 4, 4)))
-    opt = optim.SGD(m.parameters(), lr=0.1)
-    y = m(x).sum()
-    trained(opt, m)
-    with pytest.raises(RuntimeError, match="written in place"):
-        y.backward()
+def test_a_step_leaves_graphs_of_parameters_without_gradients() -> None:
     heads = nn.Linear(2, 2), nn.Linear(2, 2)
     opt = optim.SGD([p for h in heads for p in h.parameters()], lr=0.1)
     first, second = (h(nnmpi.tensor(np.ones((1, 2), "float32"))).sum() for h in heads)

@@ -128,21 +128,6 @@ def test_a_state_fits_whatever_the_groups_are() -> None:
         np.testing.assert_array_equal(other.state_dict()[name], weight, name)
 
 
-def test_gradients_of_zeros_still_move_what_has_momentum() -> None:
-    m = model()
-    opt = optim.SGD(m.parameters(), lr=0.1, momentum=0.9)
-    for p in m.parameters():
-        p.grad = np.ones(p.shape)
-    opt.step()
-    before = m[2].weight.data.copy()
-    opt.zero_grad(set_to_none=False)
-    assert not m[2].weight.grad.any()
-    opt.step()
-    assert (m[2].weight.data != before).all()
-    opt.zero_grad()
-    assert m[2].weight.grad is None
-
-
 @pytest.mark.parametrize(
     ("groups", "words"),
     [
