@@ -157,7 +157,6 @@ def _full(rng: np.random.Generator, folder: Path, told: int, n: int) -> int:
             with _limited(limit if step == told + 1 and comm.rank == 0 else None):
                 writer.start(made(comm, step, n), about_run([np.full(3, step)]))
                 result = writer.finish()
-                assert result is not None
                 found.append(not result.problem)
                 comm.barrier()
         writer.close()
@@ -238,7 +237,6 @@ def mpi_case(rng: np.random.Generator, folder: Path) -> Outcome:
         start_new_session=True,
     ) as job:
         try:
-            assert job.stdout is not None
             lines = [job.stdout.readline()]
             started = [pid for pid in mpijob.descendants(job.pid) if _is_rank(pid)]
             time.sleep(float(rng.uniform(0, 0.3)))

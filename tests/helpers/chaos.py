@@ -62,7 +62,6 @@ class Late:
     def begin(self) -> None:
         """Starts the operation; an error is that of this request, whoever begins it."""
         begin, self._begin = self._begin, None  # nothing is to view its buffer for longer
-        assert begin is not None
         try:
             self._request = begin()
         except MPI.Exception as error:

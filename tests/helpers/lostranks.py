@@ -56,7 +56,6 @@ def memory(comm: Comm) -> None:
 def halves(comm: Comm) -> None:
     """Two Comms, each of half the ranks, are made, used and freed."""
     half = comm.split(comm.rank % 2)
-    assert half is not None
     ring(half)
     half.free()
 

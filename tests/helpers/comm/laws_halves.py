@@ -175,7 +175,6 @@ def halves_on_the_ledger(comm: Comm) -> None:
 def halves_beside_other_works(comm: Comm) -> None:
     """On two communicators that number the ranks differently, with sums and messages."""
     other = comm.split(0, -comm.rank)
-    assert other is not None
     p, n = comm.size, 2000
     x, y, z = (part(c.rank, n, "float64") for c in (comm, other, comm))
     right = (comm.rank + 1) % p
@@ -199,7 +198,6 @@ def halves_beside_other_works(comm: Comm) -> None:
 def long_halves_are_cut(comm: Comm) -> None:
     """As messages above 1 GiB are, here above 40 bytes."""
     small = comm.split(0)
-    assert small is not None
     small._transport.message_limit = 40
     p = comm.size
     parts = tuple(0 if r == 1 else 30 + r for r in range(p))

@@ -57,7 +57,6 @@ def goes_on(comm: Comm, members: tuple[int, ...]) -> None:
     assert memory.array.sum() == p * (p - 1) // 2
     memory.free()
     part_of = comm.split(comm.rank % 2)
-    assert part_of is not None
     part_of.barrier()
     part_of.free()
     comm.confirm()
@@ -132,7 +131,6 @@ def one_is_lost_after_another(comm: Comm) -> None:
 def groups_without_the_lost_rank_hear_of_it(comm: Comm) -> None:
     """They go on until one of their ranks raises elsewhere: rank 0 waits for its partner only."""
     pair = comm.split(comm.rank // 2)
-    assert pair is not None
     if comm.rank == comm.size - 1:
         killed(comm)
     with pytest.raises(RankLost):
@@ -190,7 +188,6 @@ def old_ones_are_freed_without_waiting(comm: Comm) -> None:
     """Each rank frees what it has, when it wants; nothing of it touches the new Comm."""
     memory, sums = comm.node_memory(4, "float64"), comm.shared(4, "float64")
     part_of = comm.split(0)
-    assert part_of is not None
     comm.barrier()
     _loses(comm, comm.size - 1)
     if comm.rank % 2:

@@ -66,7 +66,6 @@ USES: dict[str, Callable[[Comm], Any]] = {
 
 def what_was_freed_raises(comm: Comm) -> None:
     part = comm.split(0)
-    assert part is not None
     buffer, memory, late = (
         part.shared(3, "float32"),
         part.node_memory(3, "float32"),

@@ -248,7 +248,6 @@ def unaligned_arrays(comm: Comm) -> None:
 def long_messages_are_cut(comm: Comm) -> None:
     """As messages above 1 GiB are, here above 40 bytes."""
     small = comm.split(0)
-    assert small is not None
     small._transport.message_limit = small._p2p.message_limit = 40
     for name in (*ALGORITHMS, "mpi"):
         for dtype in ("float64", "float16", "complex128"):

@@ -94,7 +94,6 @@ def start_matches_all_reduce(comm: Comm) -> None:
 def two_communicators_at_once(comm: Comm) -> None:
     """Waiting for one moves the other too: ranks wait for them in opposite orders."""
     other = comm.split(0, -comm.rank)
-    assert other is not None
     assert other.rank == comm.size - 1 - comm.rank
     x, y = part(comm.rank, 4000, "float64"), part(other.rank, 4000, "float64")
     for name in ("ring", "shared", "tree"):
@@ -141,7 +140,6 @@ def random_calls_in_any_order(comm: Comm) -> None:
 
 def split_in_groups(comm: Comm) -> None:
     odd = comm.split(comm.rank % 2)
-    assert odd is not None
     assert (odd.rank, odd.size) == (comm.rank // 2, len(range(comm.rank % 2, comm.size, 2)))
     for name in NAMES:
         x = np.array([comm.rank, 1.0])
@@ -185,7 +183,6 @@ def short_sums_in_any_mixture(comm: Comm) -> None:
     own = np.random.default_rng(comm.rank)  # each rank decides by itself
     rng = np.random.default_rng(5)  # the same on all ranks
     other = comm.split(0)
-    assert other is not None
     for k in one_in(4, range(400), "mixture"):
         n, dtype = int(rng.integers(1, 4097)), str(rng.choice(["float32", "float64", "int64"]))
         n = n if dtype == "float32" else n // 2 + 1

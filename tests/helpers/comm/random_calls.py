@@ -66,8 +66,6 @@ class RandomCalls:
 
     def __init__(self, comm: Comm, seed: int) -> None:
         back, same = comm.split(0, -comm.rank), comm.split(0)
-        assert back is not None
-        assert same is not None
         self.comms, self.seed = (comm, back, same), seed
         self.common = np.random.default_rng(seed)
         self.own = np.random.default_rng((seed, comm.rank))

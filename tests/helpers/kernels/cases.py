@@ -1,6 +1,7 @@
 """Arguments of the kernels of activations, softmax, normalisation and rows."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,32 +91,49 @@ def normal(rng: Rng, dtype: Any, *shapes: Any) -> list[Any]:
     return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
 
 
+def layers(rng: Rng) -> tuple[int, int]:
+    """Rows, and the numbers of one."""
+    return int(rng.choice([1, 3, 70])), int(rng.choice([1, 5, 16, 100, 300]))
+
+
+def drawn(sides: str, sizes: Callable[[Rng], tuple[int, ...]], *arguments: Any) -> Draw:
+    """Normal numbers in arrays whose sides are letters, of sizes that are drawn; an array with "?"
+    may be None. Other arguments are as they are."""
+
+    def draw(rng: Rng, dtype: Any) -> list[Any]:
+        size = dict(zip(sides, sizes(rng), strict=True))
+
+        def made(argument: Any) -> Any:
+            if not isinstance(argument, str):
+                return argument
+            (array,) = normal(rng, dtype, [size[side] for side in argument.rstrip("?")])
+            return one_of(rng, None, array) if argument.endswith("?") else array
+
+        return [*map(made, arguments)]
+
+    return draw
+
+
+of_channels, of_rows = partial(drawn, "NPC", shapes), partial(drawn, "MK", layers)
+normalise = of_channels("NPC", "NC", "NC", "C?", "NPC")
+norm_sums = of_channels("NPC", "NPC", "NC", "NC", "NC")
+norm_gradient = of_channels("NPC", "NPC", "NC", "NC", "NC", "NC", "NPC")
+layer_norm = of_rows("MK", "K?", "K?", 1e-5, "M", "M", "MK")
+layer_norm_gradient = of_rows("MK", "MK", "K?", "M", "M", "MK")
+layer_norm_sums = of_rows("MK", "MK", "M", "M", "K", "K")
+rms_norm = of_rows("MK", "K?", 1e-5, "M", "MK")
+rms_norm_gradient = of_rows("MK", "MK", "K?", "M", "MK")
+
+
 def moments(rng: Rng, dtype: Any) -> list[Any]:
     N, P, C = shapes(rng)
     x, *rest = normal(rng, dtype, (N, P, C), (N, C), (N, C))
     return [x + 30 * rng.random(C).astype(dtype), *rest]
 
 
-def normalise(rng: Rng, dtype: Any) -> list[Any]:
-    N, P, C = shapes(rng)
-    x, mean, scale, shift, y = normal(rng, dtype, (N, P, C), (N, C), (N, C), C, (N, P, C))
-    return [x, mean, scale, one_of(rng, None, shift), y]
-
-
-def norm_sums(rng: Rng, dtype: Any) -> list[Any]:
-    N, P, C = shapes(rng)
-    return normal(rng, dtype, (N, P, C), (N, P, C), (N, C), (N, C), (N, C))
-
-
 def norm_relu_sums(rng: Rng, dtype: Any) -> list[Any]:
     g, x, *sums = norm_sums(rng, dtype)
     return [g, x, numbers(rng, g.shape, dtype), sums[0], np.zeros_like(g), *sums[1:]]
-
-
-def norm_gradient(rng: Rng, dtype: Any) -> list[Any]:
-    (N, P, C), of_channels = shapes(rng), 4
-    g, x, *rest = normal(rng, dtype, (N, P, C), (N, P, C), *[(N, C)] * of_channels, (N, P, C))
-    return [g, x, *rest]
 
 
 def group_norm(rng: Rng, dtype: Any) -> list[Any]:
@@ -144,44 +162,9 @@ def silu_gradient(rng: Rng, dtype: Any) -> list[Any]:
     return [g, x, y, dx]
 
 
-def layers(rng: Rng) -> tuple[int, int]:
-    """Rows, and the numbers of one."""
-    return int(rng.choice([1, 3, 70])), int(rng.choice([1, 5, 16, 100, 300]))
-
-
-def layer_norm(rng: Rng, dtype: Any) -> list[Any]:
-    M, K = layers(rng)
-    x, w, b, mean, r, y = normal(rng, dtype, (M, K), K, K, M, M, (M, K))
-    return [x, one_of(rng, None, w), one_of(rng, None, b), 1e-5, mean, r, y]
-
-
-def layer_norm_gradient(rng: Rng, dtype: Any) -> list[Any]:
-    M, K = layers(rng)
-    g, x, w, mean, r, dx = normal(rng, dtype, (M, K), (M, K), K, M, M, (M, K))
-    return [g, x, one_of(rng, None, w), mean, r, dx]
-
-
-def layer_norm_sums(rng: Rng, dtype: Any) -> list[Any]:
-    M, K = layers(rng)
-    return normal(rng, dtype, (M, K), (M, K), M, M, K, K)
-
-
-def rms_norm(rng: Rng, dtype: Any) -> list[Any]:
-    M, K = layers(rng)
-    x, w, r, y = normal(rng, dtype, (M, K), K, M, (M, K))
-    return [x, one_of(rng, None, w), 1e-5, r, y]
-
-
-def rms_norm_gradient(rng: Rng, dtype: Any) -> list[Any]:
-    M, K = layers(rng)
-    g, x, w, r, dx = normal(rng, dtype, (M, K), (M, K), K, M, (M, K))
-    return [g, x, one_of(rng, None, w), r, dx]
-
-
 def rms_norm_sum(rng: Rng, dtype: Any) -> list[Any]:
     """Of positive numbers, whose sums do not cancel."""
-    M, K = layers(rng)
-    return [*map(abs, normal(rng, dtype, (M, K), (M, K), M, K))]
+    return [*map(abs, of_rows("MK", "MK", "M", "K")(rng, dtype))]
 
 
 def column_sum(rng: Rng, dtype: Any) -> list[Any]:

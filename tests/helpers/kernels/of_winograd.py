@@ -12,7 +12,6 @@ from nnmpi.arrays import winograd
 def zeros(q: winograd.Tiling, n: int, channels: int, dtype: Any) -> np.ndarray:
     """Tiles of n images, with padding between planes."""
     found = winograd.tiles(q, n, channels, dtype)
-    assert found.base is not None
     found.base[...] = 0
     return found
 

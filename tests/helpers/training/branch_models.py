@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-import nnmpi
+from helpers.training.transformer_models import Residual
+
 from nnmpi import nn
 
 
@@ -44,17 +45,6 @@ def nested() -> nn.Sequential:
     )
 
 
-class Block(nn.Module):
-    """x + moe(x)."""
-
-    def __init__(self, moe: nn.MixtureOfExperts) -> None:
-        self.moe = moe
-
-    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-        y: nnmpi.Tensor = x + self.moe(x)
-        return y
-
-
 def experts() -> nn.Sequential:
     """Five experts for the rows of an image, which have room for fewer tokens than choose them."""
     moe = nn.MixtureOfExperts(12, 10, 5, capacity_factor=0.8, auxiliary=0.1)
@@ -67,7 +57,7 @@ def experts() -> nn.Sequential:
 def switch() -> nn.Sequential:
     """Each whole image goes to one of four experts."""
     moe = nn.MixtureOfExperts(20, 15, 4, top_k=1, auxiliary=0.1, activation="relu")
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 20), Block(moe), nn.Linear(20, 10))
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 20), Residual(moe), nn.Linear(20, 10))
 
 
 BRANCH_MODELS: dict[str, Callable[[], nn.Sequential]] = {

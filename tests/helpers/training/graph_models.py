@@ -5,6 +5,8 @@ All of them take digits, (N, 1, 8, 8), and return the scores of 10 classes.
 
 from collections.abc import Callable
 
+from helpers.training.transformer_models import Residual
+
 import nnmpi
 from nnmpi import nn
 
@@ -21,20 +23,11 @@ class ResidualMLP(nn.Module):
         return x + self.b(nnmpi.relu(self.a(x)))
 
 
-class ResidualCNN(nn.Module):
+def residual_images(channels: int, inner: int) -> nn.Sequential:
     """relu(x + norm(conv(relu(norm(conv(x))))))."""
-
-    def __init__(self, channels: int, inner: int) -> None:
-        self.first = nn.Conv2d(channels, inner, 3, padding=1, bias=False)
-        self.first_norm = nn.BatchNorm2d(inner)
-        self.second = nn.Conv2d(inner, channels, 3, padding=1, bias=False)
-        self.second_norm = nn.BatchNorm2d(channels)
-        self.relu = nn.ReLU()
-
-    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-        y = self.second(self.relu(self.first_norm(self.first(x))))
-        last: nnmpi.Tensor = self.relu(x + self.second_norm(y))
-        return last
+    first = nn.Conv2d(channels, inner, 3, padding=1, bias=False), nn.BatchNorm2d(inner)
+    last = nn.Conv2d(inner, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+    return nn.Sequential(Residual(*first, nn.ReLU(), *last), nn.ReLU())
 
 
 class QKVO(nn.Module):
@@ -74,8 +67,8 @@ def residual_mlp() -> nn.Sequential:
 
 def residual_cnn() -> nn.Sequential:
     return nn.Sequential(
-        *(nn.Conv2d(1, 7, 3, padding=1), nn.ReLU(), ResidualCNN(7, 9), nn.MaxPool2d(2)),
-        *(ResidualCNN(7, 5), nn.Flatten(), nn.Linear(112, 10)),
+        *(nn.Conv2d(1, 7, 3, padding=1), nn.ReLU(), residual_images(7, 9), nn.MaxPool2d(2)),
+        *(residual_images(7, 5), nn.Flatten(), nn.Linear(112, 10)),
     )
 
 

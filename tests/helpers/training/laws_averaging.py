@@ -218,7 +218,6 @@ def one_replica_goes_on_as_one_rank(comm: Comm) -> None:
             trainer.fit(NullReport())
             rows.append(np.concatenate([x.values for _, x in trainer.optimizer.operands()]))
             difference = trainer.optimizer.state.get("replica_difference")
-    assert difference is not None
     own = rows[1] + difference
     assert abs(rows[0] - own).max() < BOUND * abs(own).max()
     assert abs(rows[1] - own).max() > 1e-4 * abs(own).max()
@@ -255,7 +254,6 @@ def replicas_cut_along_cp_equal_whole_ones(comm: Comm) -> None:
         "dtype": "float64", "lr_schedule": "constant", "optimizer": "sgd", "every": 2,
     }  # fmt: skip
     half = comm.split(int(comm.rank >= comm.size // 2))
-    assert half is not None
     for sync, allreduce in product(("local", "gossip"), ("shared", "ring")):
         one = {**options, "sync": sync, "allreduce": allreduce}
         whole, cut = trained(half, one, few_words), trained(comm, {**one, "cp": 2}, few_words)

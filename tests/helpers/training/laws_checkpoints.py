@@ -7,28 +7,9 @@ from typing import Any
 
 from helpers.once import folder
 from helpers.sample import one_in
+from helpers.training import laws_snapshot as laws
 from helpers.training.acts import SavesAt
 from helpers.training.laws_resume import OPTIMIZERS, build
-from helpers.training.laws_snapshot import (
-    COMMON,
-    LAYOUTS,
-    MIDDLE,
-    RING,
-    STEPS,
-    Act,
-    Options,
-    Ran,
-    Row,
-    Watch,
-    fitted,
-    near,
-    nothing,
-    one_rank,
-    rows,
-    run,
-    same,
-    same_rules,
-)
 from helpers.training.pipelined import Heard, contents, digits
 from helpers.training.pipelined import Options as Case
 
@@ -37,26 +18,28 @@ from nnmpi.comm import Comm, comm_self, launched
 from nnmpi.io.output import Event, NullReport
 
 
-def saves_to(directory: str) -> Act:
+def saves_to(directory: str) -> laws.Act:
     """Writes a checkpoint."""
     return lambda trainer: trainer.save_checkpoint(directory)
 
 
-def resumed(comm: Comm, directory: str, options: Options) -> Ran:
+def resumed(comm: Comm, directory: str, options: laws.Options) -> laws.Ran:
     """The rest of a run, from its newest checkpoint."""
-    watch = Watch(nothing, STEPS)
-    config = Config(**{**COMMON, **options})
-    return fitted(Trainer(config, build, comm=comm, callbacks=[watch], resume=directory), watch)
+    watch = laws.Watch(laws.nothing, laws.STEPS)
+    config = Config(**{**laws.COMMON, **options})
+    return laws.fitted(
+        Trainer(config, build, comm=comm, callbacks=[watch], resume=directory), watch
+    )
 
 
 def the_same_ranks_go_on_with_the_same_bits(comm: Comm) -> None:
     """In any layout, whichever the optimizer; over MPI in every second one."""
-    found = [*enumerate(rows(comm.size))][:: 1 if launched() == 1 else 2]
+    found = [*enumerate(laws.rows(comm.size))][:: 1 if launched() == 1 else 2]
     for k, row in one_in(3, found, "same ranks"):
         options = {**OPTIMIZERS[k % len(OPTIMIZERS)], **row.options}
         with folder(comm) as name:
-            wanted = run(comm, options, saves_to(name), row.snapshot_at)
-            same(resumed(comm, name, options), wanted, row.snapshot_at)
+            wanted = laws.run(comm, options, saves_to(name), row.snapshot_at)
+            laws.same(resumed(comm, name, options), wanted, row.snapshot_at)
 
 
 def other_ranks_equal_one_rank(comm: Comm) -> None:
@@ -68,31 +51,33 @@ def other_ranks_equal_one_rank_in_any_layout(comm: Comm) -> None:
     _equal_one_rank(comm, _other_layouts(comm))
 
 
-def _other_layouts(comm: Comm) -> list[Row]:
-    return [row for row in rows(comm.size) if same_rules(row, LAYOUTS[0])]
+def _other_layouts(comm: Comm) -> list[laws.Row]:
+    return [row for row in laws.rows(comm.size) if laws.same_rules(row, laws.LAYOUTS[0])]
 
 
-def _equal_one_rank(comm: Comm, layouts: list[Row]) -> None:
+def _equal_one_rank(comm: Comm, layouts: list[laws.Row]) -> None:
     options = OPTIMIZERS[1]
     with folder(comm) as alone:
         if comm.rank == 0:
-            run(comm_self(), options, saves_to(alone))
+            laws.run(comm_self(), options, saves_to(alone))
         for row in layouts:
             way = {**options, **row.options}
             with folder(comm) as name, folder(comm) as own:
-                near(resumed(comm, alone, {**way, "checkpoint_dir": own}), one_rank(options))
-                run(comm, way, saves_to(name), row.snapshot_at)
+                laws.near(
+                    resumed(comm, alone, {**way, "checkpoint_dir": own}), laws.one_rank(options)
+                )
+                laws.run(comm, way, saves_to(name), row.snapshot_at)
                 if comm.rank == 0:
-                    near(resumed(comm_self(), name, options), one_rank(options))
+                    laws.near(resumed(comm_self(), name, options), laws.one_rank(options))
 
 
 def reproducible_keeps_its_bits(comm: Comm) -> None:
     """From all ranks to one."""
     options = {**OPTIMIZERS[1], "reproducible": True, "slices": 8, "micro_batches": 1}
     with folder(comm) as name:
-        run(comm, options, saves_to(name))
+        laws.run(comm, options, saves_to(name))
         if comm.rank == 0:
-            same(resumed(comm_self(), name, options), one_rank(options), MIDDLE)
+            laws.same(resumed(comm_self(), name, options), laws.one_rank(options), laws.MIDDLE)
         comm.barrier()
 
 
@@ -119,22 +104,21 @@ class Stopper:
 
 def a_run_that_is_suspended_goes_on(comm: Comm) -> None:
     """One rank asks for it; all end after the same step, and go on with the same bits."""
-    options = {**OPTIMIZERS[1], **RING, "save_every": "2"}
-    wanted = run(comm, {**options, "save_every": None})
+    options = {**OPTIMIZERS[1], **laws.RING, "save_every": "2"}
+    wanted = laws.run(comm, {**options, "save_every": None})
     with folder(comm) as name:
-        first, second = Stopper(MIDDLE), Stopper(0)
-        config = Config(**{**COMMON, **options, "checkpoint_dir": name})
+        first, second = Stopper(laws.MIDDLE), Stopper(0)
+        config = Config(**{**laws.COMMON, **options, "checkpoint_dir": name})
         trainer = Trainer(config, build, comm=comm, callbacks=[first])
         done = trainer.fit(NullReport())
-        assert (done["event"], done["steps"]) == ("suspended", MIDDLE)
+        assert (done["event"], done["steps"]) == ("suspended", laws.MIDDLE)
         trainer.close()
         trainer = Trainer(config, build, comm=comm, callbacks=[second], resume=name)
         done = trainer.fit(NullReport())
         assert done["parameters_sha256"] == wanted.done["parameters_sha256"]
-        assert (second.steps, second.epochs) == (STEPS, len(wanted.epochs))
+        assert (second.steps, second.epochs) == (laws.STEPS, len(wanted.epochs))
         trainer.close()
         again = Trainer(config, build, comm=comm, callbacks=[second], resume=name)
-        assert again.resumed is not None
         assert again.resumed.is_over
         again.close()
 

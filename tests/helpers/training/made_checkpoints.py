@@ -107,7 +107,6 @@ def written(comm: Comm, directory: Path, steps: list[int], n: int = 1000, keep: 
     for step in steps:
         writer.start(made(comm, step, n), about_run([np.full(3, step)]))
     result = writer.close()
-    assert result is not None
     assert not result.problem, result.problem
 
 
