@@ -94,7 +94,6 @@ OF_COMM = of(
 OF_SHARDS = {
     **of(laws_tensor_ops, laws_sequence, laws_tensor_loss),
     **of_add_ons({"experts"}, "tensor.laws_experts"),
-    **each(laws_sequence.a_transformer_trains_as_one_rank, ("decoder", "gpt")),
     **each(laws_tensor_layers.equals_one_rank, laws_tensor_layers.CASES),
 }
 OF_SHARDED_MODELS = {

@@ -172,29 +172,6 @@ def halves_on_the_ledger(comm: Comm) -> None:
                 assert sum(comm.ledger.received_bytes) == size * received, (name, parts)
 
 
-def halves_beside_other_works(comm: Comm) -> None:
-    """On two communicators that number the ranks differently, with sums and messages."""
-    other = comm.split(0, -comm.rank)
-    p, n = comm.size, 2000
-    x, y, z = (part(c.rank, n, "float64") for c in (comm, other, comm))
-    right = (comm.rank + 1) % p
-    got = np.empty(3)
-    works = [
-        comm.start_reduce_scatter(x),
-        other.start_reduce_scatter(y, "p2p"),
-        comm.start(z, "tree"),
-        comm.irecv(got, (comm.rank - 1) % p),
-        comm.isend(np.full(3, float(comm.rank)), right),
-    ]
-    for work in works if comm.rank % 2 else works[::-1]:
-        work.wait()
-    want = total(p, n, "float64")
-    np.testing.assert_array_equal(x[comm.chunk(n)], want[comm.chunk(n)])
-    np.testing.assert_array_equal(y[other.chunk(n)], want[other.chunk(n)])
-    np.testing.assert_array_equal(z, want)
-    np.testing.assert_array_equal(got, (comm.rank - 1) % p)
-
-
 def long_halves_are_cut(comm: Comm) -> None:
     """As messages above 1 GiB are, here above 40 bytes."""
     small = comm.split(0)

@@ -5,7 +5,7 @@ from helpers.comm.brought import Array, by_hand, gathered, lengths, part, rough,
 from helpers.sample import one_in
 
 from nnmpi.collectives import algorithms
-from nnmpi.collectives.algorithms import ALGORITHMS, levels
+from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.step import chunk_start, in_rounds
 from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import NAMES
@@ -113,32 +113,6 @@ def moving_changes_no_bits(comm: Comm) -> None:
     x[comm.chunk(x.size)] = bits[comm.chunk(x.size)]
     comm.all_gather(halves)
     assert x.tobytes() == bits.tobytes()
-
-
-def messages_and_bytes(comm: Comm) -> None:
-    """The ledger of a power of two of ranks, against the formulas, for a buffer of M bytes."""
-    p, r, k = comm.size, comm.rank, levels(comm.size)
-    if p & (p - 1):
-        return
-    n = 24 * p
-    M = 4 * n
-    up = k if r == 0 else (r & -r).bit_length() - 1  # children of this rank
-    parent = int(r > 0)
-    formulas = {  # messages, bytes sent
-        "ring": (2 * (p - 1), 2 * (p - 1) * M // p),
-        "p2p": (2 * (p - 1), 2 * (p - 1) * M // p),
-        "tree": (up + parent, (up + parent) * M),
-        "ps": (p - 1, (p - 1) * M) if r == 0 else (1, M),
-        "doubling": (k, k * M),
-        "halving": (2 * k, 2 * (p - 1) * M // p),
-    }
-    for name, (messages, nbytes) in formulas.items():
-        comm.ledger.reset()
-        comm.all_reduce(np.ones(n, "float32"), name)
-        assert sum(comm.ledger.sent_messages) == messages, name
-        assert sum(comm.ledger.sent_bytes) == nbytes, name
-        assert sum(comm.ledger.received_messages) == messages, name
-        assert sum(comm.ledger.received_bytes) == nbytes, name
 
 
 def messages_and_bytes_by_peer(comm: Comm) -> None:
@@ -267,23 +241,6 @@ def long_messages_are_cut(comm: Comm) -> None:
     for work in works:
         work.wait()
     np.testing.assert_array_equal(got, data)
-
-
-def all_to_alls_by_carry_out(comm: Comm) -> None:
-    """Chunk c is for the rank c after this one, and in the end from the rank c before it."""
-    p, r = comm.size, comm.rank
-    for name, algorithm in algorithms.ALL_TO_ALLS.items():
-        for dtype in ("float32", "float16", "int64"):
-            for n in (7, 1) if p < 8 else (7,):
-                x = np.repeat([100 * r + (r + c) % p for c in range(p)], n).astype(dtype)
-                comm.ledger.reset()
-                comm.carry_out(algorithm, x)
-                want = np.repeat([100 * ((r - c) % p) + r for c in range(p)], n).astype(dtype)
-                np.testing.assert_array_equal(x, want, name)
-                chunks = p - 1 if name == "p2p" else sum(map(int.bit_count, range(p)))
-                assert sum(comm.ledger.sent_bytes) == chunks * n * x.itemsize
-                if p == 8:  # half of the buffer is packed into one message, if it is in many pieces
-                    assert sum(comm.ledger.sent_messages) == (7 if name == "p2p" else 1 + 2 + 1)
 
 
 def messages_of_all_ports_are_in_flight_at_once(comm: Comm) -> None:

@@ -91,20 +91,6 @@ def start_matches_all_reduce(comm: Comm) -> None:
                 np.testing.assert_array_equal(got, total(p, n, "float32"), name)
 
 
-def two_communicators_at_once(comm: Comm) -> None:
-    """Waiting for one moves the other too: ranks wait for them in opposite orders."""
-    other = comm.split(0, -comm.rank)
-    assert other.rank == comm.size - 1 - comm.rank
-    x, y = part(comm.rank, 4000, "float64"), part(other.rank, 4000, "float64")
-    for name in ("ring", "shared", "tree"):
-        a, b = x.copy(), y.copy()
-        works = [comm.start(a, name), other.start(b, name)]
-        for work in works if comm.rank % 2 else works[::-1]:
-            work.wait()
-        np.testing.assert_array_equal(a, total(comm.size, 4000, "float64"))
-        np.testing.assert_array_equal(b, total(comm.size, 4000, "float64"))
-
-
 def ranks_have_different_works_under_way(comm: Comm) -> None:
     """Odd ranks wait for a work that even ranks have to move, from inside the next call."""
     p, n = comm.size, 3000

@@ -101,11 +101,6 @@ def an_embedding_gives_positions(comm: Comm) -> None:
     np.testing.assert_allclose(part.grad_array, wanted[rows], rtol=1e-12)
 
 
-def a_transformer_trains_as_one_rank(comm: Comm, name: str) -> None:
-    layout = {"tp": comm.size, **SEQUENCE} if comm.size > 1 else {}
-    laws_language.trains_as_one_rank(layout, 2, name, comm)
-
-
 class Scale(nn.Module):
     """A layer of one's own that treats each position alone."""
 
