@@ -169,6 +169,23 @@ def test_the_state_of_one_parameter_is_in_the_state_dict() -> None:
 
 
 @needs_torch
+@pytest.mark.parametrize(
+    "rule", ["adagrad, all", "adamax, all", "asgd, all", "nadam, all", "rprop, all"]
+)
+def test_states_are_pytorchs(rule: str) -> None:
+    """Also the average of ASGD, by which no step goes."""
+    m = model()
+    twins = twins_under(rule, m)
+    for t in range(STEPS):
+        step(twins, m, t)
+    (opt,), (oracle,) = twins.ours, twins.oracles
+    state = opt.state_dict()["state"]
+    for i, q in enumerate(twins.theirs):
+        for name in opt.state_names:
+            np.testing.assert_allclose(state[i][name], oracle.state[q][name].numpy(), rtol=1e-12)
+
+
+@needs_torch
 @pytest.mark.parametrize("rule", ["momentum, decay", "adamw, all"])
 def test_two_optimizers_over_halves_of_a_model(rule: str) -> None:
     m = model()
