@@ -130,6 +130,7 @@ def test_values_and_gradients_are_those_of_float32_rounded(name: str, dtype: str
         g = np.asarray(np.random.default_rng(1).standard_normal(y.shape)).astype(dtype).astype(kind)
         y.backward(g)
         found.append([y.numpy(), t.grad_array, *(p.grad_array for p in model.parameters())])
+        assert {a.dtype for a in found[-1]} == {np.dtype(kind)}
     for ours, theirs in zip(*found, strict=True):
         scale = np.abs(theirs).max()
         error = np.abs(ours.astype("float32") - theirs).max()
