@@ -241,6 +241,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     ),
     "decay": (lambda ps: optim.AdamW(ps, weight_decay=-1), ("weight_decay -1",)),
     "decay of rmsprop": (lambda ps: optim.RMSprop(ps, weight_decay=-1), ("weight_decay -1",)),
+    "decay of adadelta": (lambda ps: optim.Adadelta(ps, weight_decay=-1), ("weight_decay -1",)),
     "betas": (lambda ps: optim.Adam(ps, betas=(0.9, 1.0)), ("(0.9, 1.0)", "less than 1")),
     "eps": (lambda ps: optim.Adam(ps, eps=0.0), ("eps 0", "above 0")),
     "alpha": (lambda ps: optim.RMSprop(ps, alpha=1.5), ("alpha 1.5", "at most 1")),
