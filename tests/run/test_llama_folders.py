@@ -39,27 +39,6 @@ def test_a_model_by_name_has_the_tokens_and_windows_of_the_data() -> None:
     assert alone.layers[0].qkv_proj.weight.shape == (48, 16)
 
 
-FORM = "give a llama as llama:LAYERSxHEADSxWIDTH[:KV[:MLP]], such as llama:4x4x128"
-REFUSED = {
-    **dict.fromkeys(("llama:2x4", "llama:2x4x16:", "llama:2x4x16:0", "llama:2x4x16::8"), FORM),
-    **dict.fromkeys(("llama:2x4x16:2:0", "llama:2x4x16:2:8:8", "llama:2x4x16:2x8"), FORM),
-    "llama:2x4x18": "a llama of 2 layers, 4 heads and width 18: all must be at least 1, and the",
-    "llama:2x4x64:3": "llama:2x4x64:3: 3 key/value heads do not divide 4 heads",
-    "llama:2x4x16:8": "llama:2x4x16:8: 8 key/value heads do not divide 4 heads",
-    "llama:2x4x12": "llama:2x4x12: a head has 3 channels, but rotary positions turn pairs; give a",
-    **dict.fromkeys(
-        ("gpt:2x4x16:", "gpt:2x4x16:0", "gpt:2x4x16:-8", "gpt:2x4x16:8:8", "gpt:2x4x16:1e3"),
-        "give a gpt as gpt:LAYERSxHEADSxWIDTH[:MLP], such as gpt:4x4x128, numbers",
-    ),
-}
-
-
-@pytest.mark.parametrize("model", REFUSED)
-def test_sizes_that_no_model_has_are_refused(model: str) -> None:
-    with refused(REFUSED[model]):
-        trainer(model=model)
-
-
 @pytest.mark.parametrize(
     ("config", "words"),
     [

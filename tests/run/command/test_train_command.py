@@ -1,7 +1,6 @@
 """The command: unusable arguments."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.commands import IRIS, Command
@@ -19,30 +18,6 @@ def test_a_model_too_large_for_memory_is_drawn_on_paper_alone(command: Command) 
     larger = command("--model", "mlp:64-10000000-10000000", "--data", "digits", "--dry-run")
     assert (larger.status, larger.out) == (2, "")
     assert "(10000000, 10000000) and type float32 has 400,000,000,000,000 bytes, more" in larger.err
-
-
-NO_LOG = "it exists, and is not a log of nnmpi; name another file"
-OVERWRITES: dict[str, tuple[str, str]] = {
-    "save": ("--log ./m --save m", "is also the file of save; name another"),
-    "load": ("--log ./iris.safetensors --load iris.safetensors", NO_LOG),
-    "data": ("--log own.npz --data own.npz", NO_LOG),
-    "config": ("--log good.toml --config ./good.toml", NO_LOG),
-    "config in itself": ("--config logs.toml", NO_LOG),
-}
-
-
-@pytest.mark.parametrize("case", OVERWRITES.values(), ids=OVERWRITES)
-def test_outputs_do_not_overwrite_files_of_the_run(
-    command: Command, case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text, why = case
-    Path("good.toml").write_text("epochs = 1")
-    Path("logs.toml").write_text('log = "logs.toml"')
-    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    completed = command(*IRIS, *text.split())
-    assert (completed.status, completed.out) == (2, "")
-    assert why in completed.err
-    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
 @pytest.mark.parametrize(
@@ -82,13 +57,3 @@ def test_a_log_that_has_a_run_is_refused_before_training(
     assert Path("log").read_text() == before
     assert command(*IRIS, "--steps", "1", "--log", "log", "--append", *more).status == 0
     assert Path("log").read_text().startswith(before)
-
-
-def test_a_refused_dry_run_leaves_the_log_as_it_was(command: Command) -> None:
-    before = Path("own.npz").read_bytes()
-    for log, more in (("own.npz", ()), ("old.jsonl", ("--dp", "3"))):
-        Path("old.jsonl").write_text("lines of a run")
-        model = ("--model", "mlp:4-8-3", "--data", "own.npz")
-        assert command("--dry-run", *model, "--log", log, *more).status == 2
-    assert Path("own.npz").read_bytes() == before
-    assert Path("old.jsonl").read_text() == "lines of a run"
