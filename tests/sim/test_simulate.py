@@ -1,16 +1,15 @@
 """The command nnmpi.simulate: output, refusals, and docs/collectives.md, which shows its output."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from helpers.completion import completed, in_each_shell
+from helpers.mpijob import ROOT
+from helpers.programs import python
 
 from nnmpi.collectives.algorithms import ALGORITHMS, Collective
 from nnmpi.collectives.price import NEAR, Link, Network
@@ -20,7 +19,6 @@ from nnmpi.sim.drawing.rounds import LEGEND, MAX_RANKS, draw
 
 KIND = "collective"
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "collectives.md").read_text(encoding="utf-8")
 RING = "--algorithm ring --ranks 4 --bytes 1MB"
 
@@ -207,30 +205,10 @@ runpy.run_module("nnmpi.simulate", run_name="__main__", alter_sys=True)
 """
 
 
-def start(*arguments: str, **files: Any) -> "subprocess.Popen[str]":
-    paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, *arguments], env=environment, stderr=subprocess.PIPE, text=True, **files
-    )
-
-
 def test_the_command_runs_without_mpi(simulator: Any) -> None:
-    process = start(
-        "-c", WITHOUT_MPI, "collective", *RING.split(), "--draw", stdout=subprocess.PIPE
-    )
-    out, err = process.communicate(timeout=200)
-    assert (process.returncode, err) == (0, "")
-    assert out == simulator(f"{RING} --draw").out
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_full_disk_is_reported() -> None:
-    with open("/dev/full", "w") as full:
-        process = start("-m", "nnmpi.simulate", "collective", *RING.split(), stdout=full)
-        _, err = process.communicate(timeout=200)
-    assert process.returncode == 1
-    assert err == "nnmpi.simulate: cannot write output: No space left on device\n"
+    done = python("-c", WITHOUT_MPI, "collective", *RING.split(), "--draw")
+    assert (done.status, done.err) == (0, "")
+    assert done.out == simulator(f"{RING} --draw").out
 
 
 # ---- the page

@@ -12,15 +12,18 @@ from typing import Any, NamedTuple
 
 import pytest
 from helpers.commands import IRIS
-from helpers.mpijob import descendants, environment, kill, launcher
+from helpers.mpijob import UNASKED, descendants, environment, kill, launcher
 from helpers.runs import but_steps
 
+import nnmpi
 from nnmpi.io.output.log_file import events_of, runs_of
 
 TRAIN = (
     *(sys.executable, "-m", "nnmpi.train", "--json", *IRIS, "--batch-size", "4"),
-    *("--epochs", "30", "--allreduce", "ring", "--checkpoint-dir", "c"),
+    *("--epochs", "30", "--allreduce", "ring"),
 )
+SAVES = ("--checkpoint-dir", "c")
+LONG = ("--epochs", "100000")
 
 
 class Ran(NamedTuple):
@@ -55,17 +58,42 @@ def run(folder: Path, ranks: int, *more: str, act: Callable[[Any], None] | None 
             kill(job)
             raise
     whole = [line for line in [*lines, *out.splitlines()] if line.rstrip().endswith("}")]
-    return Ran(job.returncode, [json.loads(line) for line in whole], err)
+    return Ran(job.returncode, [json.loads(line) for line in whole], UNASKED.sub("", err))
 
 
 def sends(number: signal.Signals) -> Callable[[Any], None]:
     return lambda job: job.send_signal(number)
 
 
+def kills_a_rank(job: Any) -> None:
+    if not (ranks := [process for process in descendants(job.pid) if is_rank(process)]):
+        pytest.skip("found no rank among the processes of mpirun")
+    os.kill(ranks[-1], signal.SIGKILL)
+
+
+def is_rank(process: int) -> bool:
+    command = ["ps", "-ww", "-o", "args=", "-p", str(process)]  # whatever COLUMNS says
+    shown = subprocess.run(command, check=False, capture_output=True).stdout
+    return b"nnmpi.train" in shown and b" -n " not in shown
+
+
+def test_a_killed_rank_ends_the_job(tmp_path: Path) -> None:
+    ran = run(tmp_path, 3, *LONG, act=kills_a_rank)
+    assert ran.status != 0
+    assert "done" not in [event["event"] for event in ran.events]
+    assert ran.err.strip()
+
+
+def test_sigusr1_stops_all_ranks_and_saves(tmp_path: Path) -> None:
+    ran = run(tmp_path, 3, *LONG, "--save", "m.safetensors", act=sends(signal.SIGUSR1))
+    assert (ran.status, ran.err, ran.events[-1]["event"]) == (130, "", "stopped")
+    assert nnmpi.load(tmp_path / "m.safetensors")
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
 def test_a_signal_suspends_a_run(tmp_path: Path, number: signal.Signals, status: int) -> None:
     """SIGTERM too, where there is no mpirun that kills a quarter of a second later."""
-    ran = run(tmp_path, 0, act=sends(number))
+    ran = run(tmp_path, 0, *SAVES, act=sends(number))
     assert (ran.status, ran.events[-1]["event"]) == (status, "suspended"), ran.err
     assert (tmp_path / ran.events[-1]["checkpoint"]).is_dir()
 
@@ -73,7 +101,8 @@ def test_a_signal_suspends_a_run(tmp_path: Path, number: signal.Signals, status:
 def test_a_run_that_is_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
     """Its log stays, and the next run follows it there; when that one is killed after a checkpoint,
     it goes on from there."""
-    more, log = ("--elastic", "--log", "log", "--save-every", "20 epochs"), tmp_path / "log"
+    more = (*SAVES, "--elastic", "--log", "log", "--save-every", "20 epochs")
+    log = tmp_path / "log"
     ran = run(tmp_path, 0, *more, act=sends(signal.SIGKILL))
     assert ran.status == -signal.SIGKILL
     killed, _, _ = log.read_bytes().rpartition(b"\n")
@@ -107,17 +136,13 @@ def test_a_run_that_is_killed_before_its_first_checkpoint_starts_again(tmp_path:
 def test_ranks_that_were_suspended_and_killed_go_on_to_the_same_bits(tmp_path: Path) -> None:
     """Of a run that was not; then the run is complete, and nothing is written again."""
     (tmp_path / "whole").mkdir()
-    whole = run(tmp_path / "whole", 2, "--save", "m")
+    whole = run(tmp_path / "whole", 2, *SAVES, "--save", "m")
     assert whole.status == 0, whole.err
 
-    more = ("--save-every", "20", "--log", "log")
+    more = (*SAVES, "--save-every", "20", "--log", "log")
     ran = run(tmp_path, 2, *more, act=sends(signal.SIGUSR1))
     assert (ran.status, ran.events[-1]["event"]) == (75, "suspended"), ran.err
     at = ran.events[-1]["steps"]
-
-    def kills_a_rank(job: Any) -> None:
-        ranks = [p for p in descendants(job.pid) if _is_rank(p)]
-        os.kill(ranks[-1], signal.SIGKILL)
 
     ran = run(tmp_path, 2, *more, "--resume", act=kills_a_rank)
     assert ran.status not in (0, 75), ran.err
@@ -139,8 +164,3 @@ def test_ranks_that_were_suspended_and_killed_go_on_to_the_same_bits(tmp_path: P
     assert ran.events[0]["parameters_sha256"] == digest
     now = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     assert now == written
-
-
-def _is_rank(process: int) -> bool:
-    command = Path(f"/proc/{process}/cmdline").read_bytes()
-    return b"nnmpi.train" in command and b"-n\0" not in command

@@ -2,16 +2,12 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from helpers.mpijob import MPIS, UNASKED, Ended, descendants, environment, kill, launcher, run
+from helpers.mpijob import MPIS, Ended, run
 from helpers.runs import but_steps
 
 import nnmpi
@@ -188,61 +184,3 @@ class Leaves(nn.Linear):
             os.rmdir("folder")
         return super().forward(x)
 """
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Any:
-    """A long run of three ranks, which is killed after the test."""
-    log = tmp_path / "run.jsonl"
-    saved = tmp_path / "m.safetensors"
-    more = ("--epochs", "100000", "--log", str(log), "--save", str(saved))
-    job = subprocess.Popen(
-        [*launcher(sys.executable), "-n", "3", sys.executable, *JSON, *SMALL, *more],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment({}),
-        start_new_session=True,
-    )
-    try:
-        until = time.monotonic() + 200
-        while not (log.exists() and '"epoch": 3' in log.read_text()):
-            assert job.poll() is None, job.communicate()
-            assert time.monotonic() < until, "no epoch in 200 s"
-            time.sleep(0.05)
-        yield job, saved
-    finally:
-        kill(job)
-        job.communicate()
-
-
-def ranks_of(job: subprocess.Popen[str]) -> list[int]:
-    """The processes of its ranks."""
-    found = []
-    for process in descendants(job.pid):
-        command = ["ps", "-ww", "-o", "args=", "-p", str(process)]  # whatever COLUMNS says
-        completed = subprocess.run(command, check=False, capture_output=True)
-        if b"nnmpi.train" in completed.stdout:
-            found.append(process)
-    return found
-
-
-def test_a_killed_rank_ends_the_job(job: Any) -> None:
-    process, _ = job
-    ranks = ranks_of(process)
-    if len(ranks) != 3:
-        pytest.skip(f"found {len(ranks)} of 3 ranks among the processes of mpirun")
-    os.kill(ranks[1], signal.SIGKILL)
-    out, err = process.communicate(timeout=200)
-    assert process.returncode != 0
-    assert '"done"' not in out
-    assert err.strip()
-
-
-def test_sigusr1_stops_all_ranks_and_saves(job: Any) -> None:
-    process, saved = job
-    process.send_signal(signal.SIGUSR1)
-    out, err = process.communicate(timeout=200)
-    assert (process.returncode, UNASKED.sub("", err)) == (130, ""), out[-500:]
-    assert json.loads(out.splitlines()[-1])["event"] == "stopped"
-    assert nnmpi.load(saved)

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.commands import IRIS
+from helpers.mpijob import environment, outcome_of
+from helpers.programs import python
 from helpers.runs import but_steps, parameters_sha256
 from helpers.terminals import seen, terminal
 
@@ -20,11 +23,9 @@ import nnmpi
 from nnmpi import train
 from nnmpi.nn.models import mlp
 
-IRIS = ("--model", "iris-mlp", "--data", "iris")
-LONG = ("--model", "mlp:20-8-3", "--data", "synthetic:20:3:10000", "--epochs", "100000")
-LONG += ("--json",)
+RING = "collective --algorithm ring --ranks 4 --bytes 1MB"
+LONG = ("--model", "mlp:20-8-3", "--data", "synthetic:20:3:10000", "--epochs", "100000", "--json")
 LONG += ("--lr-schedule", "constant")  # stopped early, it makes the steps of a shorter run
-ROOT = Path(__file__).resolve().parents[3]
 TIMEOUT = 200.0  # seconds
 # python -m nnmpi.train with SIGINT enabled: processes in the background inherit that it is ignored
 WITH_SIGINT = """
@@ -35,17 +36,6 @@ runpy.run_module("nnmpi.train", run_name="__main__", alter_sys=True)
 STUCK = """
 import time
 from pathlib import Path
-from nnmpi import nn
-
-class Stuck(nn.Linear):
-    def __init__(self):
-        super().__init__(4, 3)
-
-    def forward(self, x):
-        if self.training and x.numpy().any():  # not the zeros of set-up
-            Path("training").touch()
-            time.sleep(600)
-        return super().forward(x)
 
 def slow():
     Path("training").touch()
@@ -53,32 +43,12 @@ def slow():
 """
 
 
-def environment(**more: str) -> dict[str, str]:
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    fixed = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "", "OPENBLAS_NUM_THREADS": "1"}
-    return os.environ | fixed | more
-
-
-def run(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "nnmpi.train", "--json", *arguments],
-        cwd=folder,
-        env=environment(**options.pop("env", {})),
-        stdout=options.pop("stdout", subprocess.PIPE),
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-        timeout=TIMEOUT,
-        **options,
-    )
-
-
 @contextmanager
 def started(folder: Path, *arguments: str, **files: Any) -> Iterator[subprocess.Popen[bytes]]:
     """The running command, which is killed at the end of the block."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", WITH_SIGINT, *arguments], cwd=folder, env=environment(), **files
-    )
+    command = [sys.executable, "-c", WITH_SIGINT, *arguments]
+    env = environment({"PYTHONUNBUFFERED": ""})
+    process = subprocess.Popen(command, cwd=folder, env=env, **files)
     try:
         yield process
     finally:
@@ -96,10 +66,10 @@ def wait_for(what: Callable[[], bool]) -> None:
 # ---- as a process
 
 
-def test_a_missing_cuda_device_is_an_error(tmp_path: Path) -> None:
-    completed = run(tmp_path, "--device", "cuda", env={"CUDA_VISIBLE_DEVICES": ""})
-    assert (completed.returncode, completed.stdout) == (2, "")
-    assert re.fullmatch(r"nnmpi\.train: no CUDA device: .*; use the device cpu\n", completed.stderr)
+def test_a_missing_cuda_device_is_an_error() -> None:
+    done = python("-m", "nnmpi.train", "--device", "cuda", CUDA_VISIBLE_DEVICES="")
+    assert (done.status, done.out) == (2, "")
+    assert re.fullmatch(r"nnmpi\.train: no CUDA device: .*; use the device cpu\n", done.err)
 
 
 # ---- on a terminal
@@ -183,19 +153,21 @@ def test_the_model_is_saved_when_a_pipe_is_closed(tmp_path: Path) -> None:
     assert failed["error"] == "cannot write <stdout>: Broken pipe"
     model = mlp(20, 8, 3)
     model.load_state_dict(nnmpi.load(tmp_path / "m.safetensors"))
-    short = run(tmp_path, *LONG, "--steps", str(failed["steps"]))  # the same, to the end
-    assert json.loads(short.stdout.splitlines()[-1])["parameters_sha256"] == (
-        parameters_sha256(model)
-    )
+    short = python("-m", "nnmpi.train", *LONG, "--steps", str(failed["steps"]))  # to the end
+    digest = json.loads(short.out.splitlines()[-1])["parameters_sha256"]
+    assert digest == parameters_sha256(model)
 
 
-def test_a_full_disk_is_a_one_line_error(tmp_path: Path) -> None:
-    if not os.path.exists("/dev/full"):
-        pytest.skip("this system has no /dev/full")
-    with open("/dev/full", "wb") as full:
-        completed = run(tmp_path, *IRIS, stdout=full)
-    assert completed.returncode == 1
-    assert completed.stderr == "nnmpi.train: cannot write <stdout>: No space left on device\n"
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    ("command", "what"), [(f"train {' '.join(IRIS)}", "<stdout>"), (f"simulate {RING}", "output")]
+)
+def test_a_full_disk_is_a_one_line_error(command: str, what: str) -> None:
+    words = f"{sys.executable} -m nnmpi.{command} > /dev/full"
+    done = outcome_of(["bash", "-c", words], environment({}))
+    name = command.split()[0]
+    assert done.status == 1
+    assert done.err == f"nnmpi.{name}: cannot write {what}: No space left on device\n"
 
 
 def test_missing_permission_is_an_error_before_training(
