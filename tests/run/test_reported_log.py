@@ -1,4 +1,4 @@
-"""What the next first rank takes from the log, and which calls are made again after a loss."""
+"""What a rank has told, what the next first rank takes from the log, and calls made again."""
 
 from pathlib import Path
 
@@ -42,3 +42,19 @@ def test_a_call_that_was_interrupted_is_made_again_on_all_ranks() -> None:
         pass
     assert reported.is_called(first)
     assert not interrupted(reported)
+
+
+def after_step(step: int) -> ReportedEvents:
+    reported = ReportedEvents()
+    for kind in ("progress", "epoch"):
+        assert reported.claim(step, kind)
+    return reported
+
+
+def test_each_event_is_told_once_in_one_order() -> None:
+    reported = after_step(5)
+    assert not reported.claim(5, "progress")
+    assert not reported.claim(4, "result")
+    assert reported.claim(5, "result")
+    reported.go_back(4)
+    assert reported.claim(5, "progress")

@@ -1,12 +1,20 @@
-"""Losses that end above where they began: which of them have diverged."""
+"""Losses that end above where they began, or are not finite: which runs have diverged."""
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+from helpers.training.pipelined import digits
 
-from nnmpi.comm import comm_self
+from nnmpi import Config, Trainer, nn
+from nnmpi.autograd import Tensor
+from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import Event, NullReport
 from nnmpi.run import end
+from nnmpi.run.end import DivergedError
 
 HEALTHY = {
     "falls": (2.3, 0.1, 0.2),
@@ -43,3 +51,38 @@ def test_a_healthy_run_has_not_diverged(case: str) -> None:
 def test_a_loss_far_above_where_it_began_has_diverged(case: str) -> None:
     with pytest.raises(end.DivergedError, match=r"with --lr 0\.5; try --lr 0\.05, --clip-norm 1"):
         check(*DIVERGED[case])
+
+
+COMMON: dict[str, Any] = {
+    "model": "mlp:64-12-10",
+    "dtype": "float64",
+    "batch_size": 24,
+    "epochs": 2,
+    "allreduce": "ring",
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_loss_that_is_not_finite_changes_nothing_though_its_gradient_is(ranks: int) -> None:
+    class Follows:
+        def __init__(self) -> None:
+            self.steps, self.values = 0, list[bytes]()
+
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            self.steps = event["step"]
+            self.values = [p.numpy().tobytes() for p in trainer.model.parameters()]
+
+    def rank(comm: Comm) -> None:
+        heard = Follows()
+
+        def loss(y: Tensor, labels: Any) -> Tensor:
+            is_third = heard.steps == 2
+            return nn.functional.cross_entropy(y, labels) + (np.inf if is_third else 0.0)
+
+        config = Config(**COMMON, compile=False)
+        trainer = Trainer(config, None, digits(), comm, callbacks=[heard], loss=loss)
+        with pytest.raises(DivergedError, match="step 3"):
+            trainer.fit(NullReport())
+        assert [p.numpy().tobytes() for p in trainer.model.parameters()] == heard.values
+
+    threads.run(ranks, rank)
