@@ -27,7 +27,7 @@ def write(path: Path, *events: Any, end: str = "\n") -> Path:
     return path
 
 
-def epochs(n: int = 3, **more: Any) -> list[dict[str, Any]]:
+def epochs(n: int = 3) -> list[dict[str, Any]]:
     return [
         {
             "event": "epoch",
@@ -37,7 +37,6 @@ def epochs(n: int = 3, **more: Any) -> list[dict[str, Any]]:
             "loss": 1 / i,
             "test_loss": 2 / i,
             "accuracy": 1 - 0.1 / i,
-            **more,
         }
         for i in range(1, n + 1)
     ]
@@ -123,27 +122,22 @@ def test_steps_that_are_made_again_are_drawn_once(tmp_path: Path) -> None:
     assert run.evaluations["steps"].tolist() == [9, 11, 12, 18]
 
 
-@needs_matplotlib
-def test_a_run_with_fewer_steps_than_epochs_is_drawn_by_its_epochs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a large --log-every, of which only the first step is reported."""
-    drawn = Drawn(monkeypatch)
-    log = write(tmp_path / "log", START, STEPS[0], *epochs(3))
-    nnmpi.plot(log, out=tmp_path / "p.svg", x="steps")
-    assert drawn.line(0, 0) == [(7 * i, 1 / i) for i in range(1, 4)]
+BY_EPOCHS: dict[str, tuple[list[dict[str, Any]], list[tuple[float, float]]]] = {
+    # as with a large --log-every, of which only the first step is reported
+    "fewer steps than epochs": ([STEPS[0], *epochs(3)], [(7 * i, 1 / i) for i in range(1, 4)]),
+    "nine epochs": ([*STEPS, *epochs(9)], [(9, 1 / 9)]),
+    "ten epochs": ([*STEPS, *epochs(10)], [(7 * i, 1 / i) for i in range(1, 11)]),
+}
 
 
 @needs_matplotlib
-def test_a_run_of_many_epochs_is_drawn_by_means_over_epochs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("events", "line"), BY_EPOCHS.values(), ids=BY_EPOCHS)
+def test_a_run_of_many_epochs_or_few_steps_is_drawn_by_means_over_epochs(
+    events: Any, line: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = Drawn(monkeypatch)
-    for n in (9, 10):
-        log = write(tmp_path / "log", START, *STEPS, *epochs(n))
-        nnmpi.plot(log, out=tmp_path / "p.svg", x="steps")
-        wanted = [(7 * i, 1 / i) for i in range(1, 11)] if n == 10 else [(9, 1 / 9)]
-        assert drawn.line(0, 0)[-len(wanted) :] == wanted
+    nnmpi.plot(write(tmp_path / "log", START, *events), out=tmp_path / "p.svg", x="steps")
+    assert drawn.line(0, 0)[-len(line) :] == line
 
 
 @needs_matplotlib

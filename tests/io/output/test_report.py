@@ -29,46 +29,24 @@ START = {
 }
 ALONE = {key: value for key, value in START.items() if key not in ("allreduce", "progress")}
 SERVED = ALONE | {"servers": 1, "steps_ahead": 3, "exchange": "memory", "sync": "ssp"}
+AT = {"step": 1200, "steps": 5000, "epoch": 0.24, "seconds": 1.5}
+TRAINED = {"loss": 0.5, "samples_per_second": 4321.9}
+TESTED = {"test_loss": 0.25, "accuracy": 0.9877}
+STEP = {"event": "step", **AT, **TRAINED, "gradient_norm": 1.23456, "lr": 0.003}
+EVALUATION = {"event": "evaluation", **AT, **TESTED}
+PROGRESS = {"event": "progress", **AT, **TRAINED}
 EPOCH = {
     "event": "epoch",
     "epoch": 1,
     "steps": 10,
     "loss": 0.1 + 0.2,
-    "test_loss": 0.25,
-    "accuracy": 0.9877,
+    **TESTED,
     "samples_per_second": 11000.5,
     "skipped_steps": 0,
     "seconds": 1.2,
     "lr": 0.003,
     "mean_gradient_norm": 0.5,
     "epoch_samples_per_second": 12345.6,
-}
-STEP = {
-    "event": "step",
-    "step": 1200,
-    "steps": 5000,
-    "epoch": 0.24,
-    "loss": 0.5,
-    "gradient_norm": 1.23456,
-    "lr": 0.003,
-    "seconds": 1.5,
-    "samples_per_second": 4321.9,
-}
-EVALUATION = {
-    "event": "evaluation",
-    "step": 1200,
-    "steps": 5000,
-    "epoch": 0.24,
-    "test_loss": 0.25,
-    "accuracy": 0.9877,
-    "seconds": 1.5,
-}
-PROGRESS = {
-    "event": "progress",
-    "step": 1200,
-    "steps": 5000,
-    "loss": 0.5,
-    "samples_per_second": 4321.9,
 }
 DIFFERENCES = {
     f"{what}_{measure}": 1 / 3 * 10.0**-i
