@@ -128,91 +128,79 @@ def test_a_ring_sends_to_the_right_in_all_rounds(p: int) -> None:
             assert [s.to for s in row] == [(r + 1) % p for r in range(p)]
 
 
-def changed(t: int, r: int, **fields: Any) -> Table:
+def changed(t: int, r: int, **fields: Any) -> Algorithm:
     rows = ring4()
     rows[t][r] = rows[t][r]._replace(**fields)
-    return rows
+    return planned(rows, 4)
 
 
-def toggled(t: int) -> Table:
+def toggled(t: int) -> Algorithm:
     rows = ring4()
     rows[t] = [s._replace(reduce=not s.reduce) for s in rows[t]]
-    return rows
+    return planned(rows, 4)
 
 
 ADD, PUT = {"p": 4, "reduce": True}, {"p": 4, "reduce": False}
 
 # In round 1 rank 2 sends chunk 0 to rank 3 and adds what rank 1 has of chunk 3.
-BROKEN: dict[str, tuple[Table, int, tuple[str, ...]]] = {
+BROKEN: dict[str, tuple[Algorithm, tuple[str, ...]]] = {
     "a missing round": (
-        ring4()[:-1],
-        4,
+        planned(ring4()[:-1], 4),
         ("at the end: rank 0, chunk 1: the contribution of rank 1 is missing",),
     ),
-    "a wrong peer": (changed(1, 2, to=0), 4, ("round 1: rank 2 sends chunks 0 to rank 0",)),
+    "a wrong peer": (changed(1, 2, to=0), ("round 1: rank 2 sends chunks 0 to rank 0",)),
     "a send without a receive": (
         changed(1, 3, source=-1),
-        4,
         ("round 1: rank 2 sends chunks 0 to rank 3, which waits for nothing",),
     ),
     "a receive without a send": (
         changed(1, 1, to=-1),
-        4,
         ("round 1: rank 2 waits for chunks 3 from rank 1, which sends it nothing",),
     ),
     "a wrong chunk": (
         changed(1, 2, send=(1, 2)),
-        4,
         ("round 1: rank 2 sends chunks 1 to rank 3, which waits for chunks 0 from rank 2",),
     ),
     "too many chunks": (
         changed(1, 2, send=(3, 8)),
-        4,
         ("round 1: rank 2 sends chunks 3..7 to rank 3, not a range of 4 chunks",),
     ),
     "no chunks": (
         changed(1, 2, recv=(3, 3)),
-        4,
         ("round 1: rank 2 waits for", "not a range of 4 chunks"),
     ),
     "a rank that sends to itself": (
         changed(1, 2, to=2),
-        4,
         ("round 1: rank 2 sends chunks 0 to rank 2, which is not another one of the 4",),
     ),
     "a rank out of range": (
         changed(1, 2, source=4),
-        4,
         ("round 1: rank 2 waits for chunks 3 from rank 4, which is not another one of the 4",),
     ),
     "overwriting where it should add": (
         toggled(1),
-        4,
         ("at the end: rank 0, chunk 0: the contribution",),
     ),
     "adding where it should overwrite": (
         toggled(4),
-        4,
         ("round 4", "rank 0 adds the contribution of rank 0 to chunk 2 twice"),
     ),
     "the same message twice": (
-        [messages((1, 0, 0), **ADD), messages((1, 0, 0), **ADD)],
-        1,
+        planned([messages((1, 0, 0), **ADD), messages((1, 0, 0), **ADD)], 1),
         ("round 1", "rank 0 adds the contribution of rank 1 to chunk 0 twice"),
     ),
     "overwriting while sending": (
-        [messages((0, 1, 0), (1, 0, 0), **PUT)],
-        1,
+        planned([messages((0, 1, 0), (1, 0, 0), **PUT)], 1),
         ("round 0", "rank 0 overwrites chunk 0 while sending it"),
     ),
 }
 
 
 @pytest.mark.parametrize("case", BROKEN.values(), ids=BROKEN)
-def test_the_error_says_what_is_wrong(case: tuple[Table, int, tuple[str, ...]]) -> None:
-    rows, chunks, words = case
+def test_the_error_says_what_is_wrong(case: tuple[Algorithm, tuple[str, ...]]) -> None:
+    plan, words = case
     with pytest.raises(PlanError) as refused:
-        verify(planned(rows, chunks), 4)
+        verify(plan, 4)
     assert [word for word in words if word not in str(refused.value)] == [], refused.value
 
 
