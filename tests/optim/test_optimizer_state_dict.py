@@ -13,16 +13,13 @@ import nnmpi
 from nnmpi import nn, optim
 from nnmpi.arrays import backend
 
+OF_ADAM = ("gradient_sum", "squared_gradient_sum")
 RULES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "sgd": ("SGD", {"lr": 0.1}, ()),
     "momentum": ("SGD", {"lr": 0.1, "momentum": 0.9}, ("momentum_buffer",)),
-    "adam": ("Adam", {"weight_decay": 0.1}, ("gradient_sum", "squared_gradient_sum")),
-    "adamw": ("AdamW", {}, ("gradient_sum", "squared_gradient_sum")),
-    "amsgrad": (
-        "Adam",
-        {"amsgrad": True},
-        ("gradient_sum", "squared_gradient_sum", "largest_squared_gradient_sum"),
-    ),
+    "adam": ("Adam", {"weight_decay": 0.1}, OF_ADAM),
+    "adamw": ("AdamW", {}, OF_ADAM),
+    "amsgrad": ("Adam", {"amsgrad": True}, (*OF_ADAM, "largest_squared_gradient_sum")),
     "rmsprop": ("RMSprop", {}, ("square_avg",)),
     "rmsprop, all": (
         "RMSprop",
