@@ -10,21 +10,21 @@ once and then replayed without autograd. It is recorded on arrays that have a sh
     others    new arrays, which get places in memory that is planned for all calls
 
 The list is valid for a step of any number, with inputs of these shapes. So code that reads a value
-or the number of the step in Python raises NumbersReadError while it is recorded.
+or the number of the step in Python raises NumbersReadError while it is recorded, unless it is
+recorded on arrays with numbers (`StandIn`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import MethodType
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from nnmpi.arrays import keyed, meta
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import progress_hook
-from nnmpi.arrays.meta.array import new_array
 from nnmpi.arrays.meta.log import Call, arrays_in, assign, log_call, logged_calls, refused
 from nnmpi.arrays.meta.shapes import NumbersReadError, axis_order, owner, refuse
 from nnmpi.autograd import Tensor
@@ -64,6 +64,7 @@ class PassList(NamedTuple):
                come from another stage
     adds       True if the backward pass adds to gradients of an earlier one
     halves     True if the backward pass has two halves: gradients of inputs, then of parameters
+    unfit      why the calls may not be repeated in the place of the pass; "" if they may
     """
 
     calls: Sequence[Call]
@@ -77,6 +78,7 @@ class PassList(NamedTuple):
     gradients: Sequence[Any]
     adds: bool
     halves: bool
+    unfit: str = ""
 
 
 class RecordedPass(Protocol):
@@ -127,6 +129,7 @@ class KeyedPass(Pass):
     keys of its random numbers are arrays, which a replay fills with the keys of its step."""
 
     keys: list[RecordedKey]
+    stand_in = staticmethod(meta.like)
 
     def _replace(self, **changes: Any) -> "KeyedPass":
         new: KeyedPass = super()._replace(**changes)
@@ -134,7 +137,7 @@ class KeyedPass(Pass):
         return new
 
     def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
-        words = new_array([4], np.uint32)
+        words = self.stand_in(np.zeros(4, np.uint32))
         self.keys.append(RecordedKey(seed, purpose, names, words))
         return keyed.Key(*(words[i, ...] for i in range(4)))
 
@@ -143,8 +146,10 @@ class KeyedPass(Pass):
         return False
 
     @property
-    def step(self) -> NoReturn:
-        refuse("the number of the step")
+    def step(self) -> int:
+        if self.stand_in is meta.like:
+            refuse("the number of the step")
+        return 0
 
 
 def join_moments(n: int, mean: Array, m2: Array, total: int, means: Array, m2s: Array) -> None:
@@ -168,36 +173,46 @@ class _StatsOfRanks:
     tracks   False in a second run, since the first one has updated the running statistics
     """
 
-    def __init__(self, counts: Sequence[int], tracks: bool) -> None:
+    def __init__(self, counts: Iterable[int], tracks: bool) -> None:
         self._counts, self._tracks = iter(counts), tracks
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        joined = Moments(next(self._counts), meta.like(local.mean), meta.like(local.m2))
+        joined = Moments(next(self._counts), _like(local.mean), _like(local.m2))
         log_call(join_moments, *local, *joined)
         if self._tracks:
             track(joined)
         return joined
 
     def sum(self, sums: Array) -> Array:
-        total = meta.like(sums)
+        total = _like(sums)
         log_call(sum_over_ranks, sums, total)
         return total
+
+
+def _like(array: Array) -> Any:
+    """Makes an array like `array`, without data unless that has some."""
+    return meta.like(array) if meta.is_meta(array) else array.copy()
+
+
+StandIn: TypeAlias = Callable[[Array], Any]
+"""A function that makes the array that stands for an existing one while a pass is recorded: without
+data (`meta.like`), or with numbers, for layers that read some."""
 
 
 class StandIns:
     """Collects, while a pass is recorded, pairs of arrays: one without data, which occurs in the
     recorded calls, and the existing memory (such as a parameter's) that takes its place in a
-    replay."""
+    replay. `make` makes the first one."""
 
-    def __init__(self) -> None:
-        self.pairs = list[tuple[Any, Array]]()
+    def __init__(self, make: StandIn = meta.like) -> None:
+        self.pairs, self._make = list[tuple[Any, Array]](), make
 
     def of(self, array: Array) -> Any:
         """Makes a new array without data, which stands for `array` in recorded calls; adds the pair
         (new array, `array`) to the collected pairs, and returns the new array."""
         if not array.transpose(axis_order(array)).flags.c_contiguous:
             refuse(f"an array of shape {array.shape} with gaps in memory")
-        self.pairs.append((meta.like(array), array))
+        self.pairs.append((self._make(array), array))
         return self.pairs[-1][0]
 
 
@@ -231,14 +246,18 @@ class Recording(NamedTuple):
     again     True if the pass runs a second time
     adds      True if the backward pass adds to gradients that another one has computed
     halves    True if the backward pass has two halves: gradients of inputs, then of parameters
+    stand_in  makes the arrays on which the pass is recorded
+    edge      is called where a part of the pass begins or ends
     """
 
     samples: Array
     batch: int | None
-    counts: Sequence[int] | None
+    counts: Iterable[int] | None
     again: bool
     adds: bool
     halves: bool
+    stand_in: StandIn = meta.like
+    edge: Callable[[], object] = lambda: None
 
 
 FILLS = None, 0x3F, 0xFB
@@ -335,19 +354,8 @@ def record(
     recorded   what is run on arrays without data
     how        further facts on which the calls depend
     """
-    stand_ins = StandIns()
-    given, rows = [meta.like(np.asarray(array)) for array in arrays], meta.like(how.samples)
-    stats = LOCAL if how.counts is None else _StatsOfRanks(how.counts, not how.again)
-    current = KeyedPass(0, rows, stats, batch=how.batch)
-    current.keys = []
-    inputs = recorded.inputs(given)
-
-    def on_leaf(leaf: Any) -> None:
-        if isinstance(leaf, Parameter):
-            log_call(ready, leaf)
-        elif leaf not in {*inputs}:
-            refuse("the gradient of a tensor that is no parameter")
-
+    stand_ins, current = StandIns(how.stand_in), _current(how)
+    modules = [m for part in parts for m in part.modules()]
     with (
         without_data(parts, (), stand_ins) as buffer_was_assigned,
         logged_calls() as calls,
@@ -356,34 +364,92 @@ def record(
     ):
         for p in (p for part in parts for p in part.parameters()):
             p.has_grad = how.adds and p.needs_grad
-        modules = [m for part in parts for m in part.modules()]
         changes = [m._changes for m in modules]
+        how.edge()
+        given = [how.stand_in(np.asanyarray(array)) for array in arrays]
+        inputs = recorded.inputs(given)
         root = recorded.run(parts[0], inputs, given)
-        if changes != [m._changes for m in modules]:
-            raise NumbersReadError("forward sets an attribute")
-        if buffer_was_assigned():
-            raise NumbersReadError("forward assigns a buffer instead of writing into it")
-        if any(call.function is refused for call in calls):
-            raise NumbersReadError("forward reads values, and goes on if that is refused")
-        if not root.needs_grad:
-            refuse("a pass without gradients")
+        how.edge()
+        has_set = changes != [m._changes for m in modules]
+        reasons = _reasons(has_set, buffer_was_assigned(), calls, root)
         outputs, backward = recorded.outputs(root), len(calls)
-        seeds = [meta.like(t.array) if t.needs_grad else None for t in outputs]
-        seed, leaves = recorded.seed(root, seeds), [t for t in inputs if t.needs_grad]
-        halves = how.halves and bool(leaves)
-        if halves:
-            rest = root.backward(seed, until=leaves)
-            assert rest is not None
-            gradients, second = recorded.gradients(inputs), len(calls)
-            rest.finish(on_leaf)
-        else:
-            root.backward(seed, on_leaf=on_leaf)
-            gradients = recorded.gradients(inputs)
-            second = len(calls)
-    given, results = [*given, rows], [t.operand for t in outputs]
-    places = backward, second, stand_ins.pairs, given, current.keys
-    facts = gradients, how.adds, halves
-    return PassList(checks_first(calls, given), *places, results, seeds, *facts)
+        back = _Backward([], [], backward, False)
+        if root.needs_grad:
+            back = _backward(recorded, root, outputs, inputs, how, calls, reasons)
+    given, results = [*given, current.samples], [t.operand for t in outputs]
+    try:
+        calls = checks_first(calls, given)
+    except NumbersReadError as error:
+        reasons.append(str(error))
+    places = backward, back.second, stand_ins.pairs, given, current.keys
+    facts = back.seeds, back.gradients, how.adds, back.halves
+    return PassList(calls, *places, results, *facts, unfit=next(iter(reasons), ""))
+
+
+def _current(how: Recording) -> KeyedPass:
+    """Returns the Pass of a recording, on which random numbers and statistics depend."""
+    stats = LOCAL if how.counts is None else _StatsOfRanks(how.counts, not how.again)
+    current = KeyedPass(0, how.stand_in(how.samples), stats, batch=how.batch)
+    current.keys = []
+    vars(current)["stand_in"] = how.stand_in
+    return current
+
+
+def _reasons(has_set: bool, has_assigned: bool, calls: Sequence[Call], root: Tensor) -> list[str]:
+    """Returns the reasons why a forward pass may not be replayed from its recorded `calls`."""
+    reasons = {
+        "forward sets an attribute": has_set,
+        "forward assigns a buffer instead of writing into it": has_assigned,
+        "forward reads values, and goes on if that is refused": any(
+            call.function is refused for call in calls
+        ),
+        "a pass without gradients": not root.needs_grad,
+    }
+    return [reason for reason, is_so in reasons.items() if is_so]
+
+
+class _Backward(NamedTuple):
+    """A recorded backward pass: the gradients of outputs (`seeds`) and of inputs, the number of the
+    call at which its second half begins, and whether it has two halves."""
+
+    seeds: Sequence[Any]
+    gradients: Sequence[Any]
+    second: int
+    halves: bool
+
+
+def _backward(
+    recorded: RecordedPass,
+    root: Tensor,
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    how: Recording,
+    calls: Sequence[Call],
+    reasons: list[str],
+) -> _Backward:
+    """Runs the backward pass from `root`, which adds to `calls`; if it may not be replayed, adds
+    the reason to `reasons`."""
+
+    def on_leaf(leaf: Any) -> None:
+        if isinstance(leaf, Parameter):
+            log_call(ready, leaf)
+        elif leaf not in {*inputs}:
+            reasons.append("the gradient of a tensor that is no parameter")
+
+    seeds = [how.stand_in(t.array) if t.needs_grad else None for t in outputs]
+    seed, leaves = recorded.seed(root, seeds), [t for t in inputs if t.needs_grad]
+    halves = how.halves and bool(leaves)
+    if halves:
+        rest = root.backward(seed, until=leaves)
+        assert rest is not None
+        gradients, second = recorded.gradients(inputs), len(calls)
+        how.edge()
+        rest.finish(on_leaf)
+    else:
+        root.backward(seed, on_leaf=on_leaf)
+        gradients, second = recorded.gradients(inputs), len(calls)
+    how.edge()
+    return _Backward(seeds, gradients, second, halves)
 
 
 def checks_first(calls: Sequence[Call], given: Sequence[Any]) -> list[Call]:

@@ -11,7 +11,7 @@ The first half changes nothing: if a rank is lost before all know the sums, no u
 from collections.abc import Iterator, Sequence
 
 from nnmpi.arrays import backend
-from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.backend import CPU, Array, xp_of
 from nnmpi.nn.store import FlatStore, Operands
 from nnmpi.optim.groups import Group, Option, Parameters
 from nnmpi.optim.optimizer import Optimizer, check_betas, check_eps, non_negative
@@ -32,14 +32,16 @@ class Layerwise(Optimizer):
         make; 0 for parameters without a gradient. Ranks that have parts of a parameter add up these
         sums and pass them to `step`, which needs the two norms of the whole parameter."""
         self._prepare()
-        on, terms = backend.of(self.parameters[0].operand), list[tuple[int, Array]]()
+        terms = list[tuple[int, Array]]()
         for i, _, store, start, end, number in self._ranges:
             for x in self._pieces(i, store, start, end):
                 direction = self._direction(x, self.param_groups[number])
                 terms += [(2 * i, _sum_of_squares(x.values))]
                 terms += [(2 * i + 1, _sum_of_squares(direction))]
         sums = [0.0] * (2 * len(self.parameters))
-        numbers = backend.to_floats(on, [term for _, term in terms]) if terms else []
+        # not asked of a parameter: with ZeRO 3 it may not be in memory, and would be gathered
+        on = backend.of(terms[0][1]) if terms else CPU
+        numbers = backend.to_floats(on, [term for _, term in terms])
         for (k, _), square in zip(terms, numbers, strict=True):
             sums[k] += square
         return sums

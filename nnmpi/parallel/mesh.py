@@ -23,7 +23,8 @@ AXES = (
 )
 """All axes of a mesh, those of add-ons after dp. Other tables are keyed by the names of axes: how a
 model is cut along an axis (`run/setup/cutting.py`), which part of an activation a rank has
-(`LOCAL_SHAPES` in `parallel/arrangement/arrangement.py`), and what ranks send (`paper/log.py`)."""
+(`LOCAL_SHAPES` in `parallel/arrangement/arrangement.py`), and what ranks send
+(`parallel/facts/exchanges.py`)."""
 
 REPLICAS = tuple(axis.name for axis in AXES if axis.replicas)
 """The axes whose ranks have copies of the same parameters."""

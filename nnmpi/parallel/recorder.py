@@ -5,7 +5,7 @@ An event is here an operation of the step, such as the forward pass of a unit or
 wait for other ranks within an operation; it has a name, a start and an end. Recorders that keep
 events:
 
-StepLog    of a simulated step, without times: the exchanges of each operation (paper/log.py)
+StepLog    of a step on paper, without times: the exchanges of each operation (paper/log.py)
 Recording  of --trace, with times: operations, waits, and background communication (io/trace/)
 """
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.facts.passes import PassBytes
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.paper.recording import section_bytes
 from nnmpi.planning.paper.repeated import joined_bytes
-from nnmpi.planning.paper.stage import PassBytes
 from nnmpi.schedules import proof
 from nnmpi.schedules.op import Kind
 

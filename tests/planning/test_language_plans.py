@@ -6,7 +6,7 @@ from helpers.planning import SLOW_LINKS, planning
 from nnmpi import Config
 from nnmpi.planning.bound import LowerBounds
 from nnmpi.planning.candidate import Candidate
-from nnmpi.planning.paper.rank import executed, step
+from nnmpi.planning.paper.rank import step, walked
 from nnmpi.planning.search import SearchResult
 from nnmpi.run.planning.explained import parts_of_step
 
@@ -40,4 +40,4 @@ def test_parts_of_a_step_add_up_and_ranks_do_what_their_twins_say(layout: Candid
     for term, seconds in model.time._asdict().items():
         assert sum(p.seconds for p in parts if p.term == term) == pytest.approx(seconds, abs=1e-11)
     for rank in range(4):
-        assert step(a, rank, 8) == executed(a, rank, 8)
+        assert step(a, rank, 8) == walked(a, rank, 8)

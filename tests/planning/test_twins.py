@@ -7,7 +7,7 @@ from helpers.decoders import decoder
 from helpers.planning import Planning, planning
 
 from nnmpi.planning.candidate import Candidate
-from nnmpi.planning.paper.rank import executed, step
+from nnmpi.planning.paper.rank import step, walked
 from nnmpi.planning.paper.twins import twin
 
 DECODER = decoder("8x4x32", 32, batch_size=64)
@@ -35,7 +35,7 @@ def on_nodes(nodes: int) -> Planning:
 def test_a_rank_does_what_its_twin_says(layout: Candidate, nodes: int) -> None:
     a = on_nodes(nodes).arranger.arranged(layout)
     for rank in range(8):
-        assert step(a, rank, 64) == executed(a, rank, 64)
+        assert step(a, rank, 64) == walked(a, rank, 64)
 
 
 def test_middle_stages_and_later_places_along_tp_are_twins() -> None:

@@ -2,7 +2,7 @@
 its time are computed without running it.
 
                                                     ┌─► sent     bytes and messages of a rank
-    simulated step (paper/log.py) ► [Exchange] ─────┤
+    walked step (parallel/facts/) ► [Exchange] ─────┤
                                                     └─► seconds  the time on a machine
 
 Only messages between ranks are counted. Ranks that share memory send nothing through it, and the

@@ -23,7 +23,9 @@ from nnmpi.parallel.wire import all_reduce_with_room, wire_around, wire_for
 
 
 @contextmanager
-def _with_wires(around: Callable[[Comm, Any], Any] | None) -> Iterator[None]:
+def wires(around: Callable[[Comm, Any], Any] | None) -> Iterator[None]:
+    """A context in which `around` makes the objects that carry out exchanges within passes; None:
+    the usual wires do."""
     token = wire_around.set(around)
     try:
         yield
@@ -34,13 +36,13 @@ def _with_wires(around: Callable[[Comm, Any], Any] | None) -> Iterator[None]:
 def logged_exchanges() -> AbstractContextManager[None]:
     """Returns a context in which a pass is recorded by running it on arrays without data: each
     exchange with other ranks is added to the recorded list of calls, and nothing is sent."""
-    return _with_wires(_LoggedWire)
+    return wires(LoggedWire)
 
 
 def plain_exchanges() -> AbstractContextManager[None]:
     """Returns a context in which exchanges with other ranks happen as usual, without being recorded
     or kept for a replay."""
-    return _with_wires(None)
+    return wires(None)
 
 
 class Notes:
@@ -79,12 +81,12 @@ class Notes:
     def noting(self) -> AbstractContextManager[None]:
         """Returns a context for a pass by autograd: copies of the arrays that it sends and receives
         are kept in this object."""
-        return _with_wires(lambda comm, array: _NotingWire(comm, self))
+        return wires(lambda comm, array: _NotingWire(comm, self))
 
     def recalling(self) -> AbstractContextManager[None]:
         """Returns a context for a replay: nothing is sent, and arrays that would be received get
         the copies that `noting` has kept, in order."""
-        return _with_wires(lambda comm, array: _RecallingWire(comm, self))
+        return wires(lambda comm, array: _RecallingWire(comm, self))
 
 
 def same_bits(a: Array | None, b: Array | None) -> bool:
@@ -106,17 +108,17 @@ def _own_part(buffer: Array, comm: Comm, parts: Sequence[int] | None) -> Array:
 # ---- calls of a list
 
 
-def _all_reduce(comm: Comm, row: Array, algorithm: str) -> None:
+def all_reduce_call(comm: Comm, row: Array, algorithm: str) -> None:
     with waiting("tensor"):
         all_reduce_with_room(wire_for(comm, row), row, algorithm)
 
 
-def _all_gather(comm: Comm, buffer: Array, algorithm: str, parts: Sequence[int] | None) -> None:
+def all_gather_call(comm: Comm, buffer: Array, algorithm: str, parts: Sequence[int] | None) -> None:
     with waiting("tensor"):
         wire_for(comm, buffer).all_gather(buffer, algorithm, parts)
 
 
-def _start(work: "_LoggedWork", name: str, comm: Comm, array: Array, *arguments: Any) -> None:
+def start_call(work: "_LoggedWork", name: str, comm: Comm, array: Array, *arguments: Any) -> None:
     work.started = getattr(wire_for(comm, array), name)(array, *arguments)
 
 
@@ -148,26 +150,32 @@ class _LoggedWork:
         log_call(_wait, self, self._array)
 
 
-class _LoggedWire:
+class LoggedWire:
     """Stands in for communication while a pass is recorded: an exchange becomes a call in the list,
-    and nothing is sent."""
+    and nothing is sent.
+
+    takes_numbers   False: an exchange of numbers on the host is refused, since a replay would need
+                    those of its own step
+    """
+
+    takes_numbers = False
 
     def __init__(self, comm: Comm, array: Any) -> None:
-        if not isinstance(array, MetaArray):
+        if not self.takes_numbers and not isinstance(array, MetaArray):
             refuse("an exchange of numbers on the host")  # of counts, or of moments
         self._comm = comm
 
     def all_reduce(self, row: Any, algorithm: str) -> None:
-        log_call(_all_reduce, self._comm, row, algorithm)
+        log_call(all_reduce_call, self._comm, row, algorithm)
 
     def all_gather(
         self, buffer: Any, algorithm: str = "ring", parts: Sequence[int] | None = None
     ) -> None:
-        log_call(_all_gather, self._comm, buffer, algorithm, parts)
+        log_call(all_gather_call, self._comm, buffer, algorithm, parts)
 
     def _start(self, name: str, array: Any, *arguments: Any) -> _LoggedWork:
         work = _LoggedWork(array)
-        log_call(_start, work, name, self._comm, array, *arguments)
+        log_call(start_call, work, name, self._comm, array, *arguments)
         return work
 
     def start_reduce_scatter(self, row: Any, *arguments: Any) -> _LoggedWork:

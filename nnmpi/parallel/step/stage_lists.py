@@ -346,6 +346,8 @@ class StageLists:
                 for byte in FILLS if self._values.is_foreign else FILLS[:2]:
                     with addresses_filled_with(byte):
                         passes.append(record(roots, recorded, arrays, how))
+                if passes[0].unfit:
+                    raise NumbersReadError(passes[0].unfit)
                 if has_changed():
                     self.reason = "forward changes what it reads, or draws random numbers itself"
         except NumbersReadError as error:

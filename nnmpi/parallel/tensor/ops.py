@@ -106,8 +106,13 @@ def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> 
     """
     row = array.transpose(memory_order(array.ndim) if order is None else order)
     with waiting("tensor"):
-        algorithm = "doubling" if row.nbytes <= DOUBLING_BYTES else "shared"
-        all_reduce_with_room(wire_for(comm, array), row, algorithm)
+        all_reduce_with_room(wire_for(comm, array), row, sum_algorithm(row.nbytes))
+
+
+def sum_algorithm(nbytes: int) -> str:
+    """Returns the name of the all-reduce that sums so many bytes along tp, if the node has memory
+    for it; otherwise `ring` does."""
+    return "doubling" if nbytes <= DOUBLING_BYTES else "shared"
 
 
 def all_gather(part: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:

@@ -1,11 +1,11 @@
-"""Simulated steps ("on paper"): the step of a rank runs on arrays without data and sends no
-message, to find out its memory and communication without running on several ranks.
+"""Steps on paper: what a rank exchanges and holds in a step, which does not run.
 
-    Arrangement ─► built (rank.py) ─► executor of the rank ─┬─► exchanges    bytes and seconds
-                   PaperComm, PaperStage                    └─► live arrays  memory
+    list of a rank ──────────┐
+    list of calls of a pass ─┴─► walked (rank.py, activations.py) ─► exchanges, live arrays
+    built store, optimizer ────► asked (built.py)                 ─► memory between steps
 
-The code is that of a run: the rank's store of parameters and gradients, its gradient sums,
-optimizer and layers. Its Comms and stages are replaced by ones that log what they are asked to do.
-What a run would measure first, and how it then divides the model into stages, are given in the
-Arrangement. `rank.py` and `activations.py` compute bytes from the logged exchanges and arrays.
+Passes are recorded by the recorder of runs (`recording.py`), on arrays without data; layers that
+read values, on small arrays with numbers (`on_numbers.py`). Sums of add-ons, which no walk knows,
+are carried out on a `PaperComm` that logs them (`carried_out.py`). What a run would measure first,
+and how it then divides the model into stages, are given in the Arrangement.
 """

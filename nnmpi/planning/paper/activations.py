@@ -12,11 +12,11 @@ from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.exchanges import received
 from nnmpi.parallel.arrangement.partition import Unit
 from nnmpi.parallel.arrangement.program import micro_batches, ops
+from nnmpi.parallel.facts.passes import PassBytes
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.gradients import gradient_slots
 from nnmpi.planning.paper.rank import exchanges, memory
 from nnmpi.planning.paper.recording import passes
-from nnmpi.planning.paper.stage import PassBytes
 from nnmpi.schedules.op import COMPUTE, Kind, Op
 
 

@@ -74,6 +74,25 @@ class RankState:
         self.windows: dict[tuple[Any, ...], int] = {}
         self.wide_terms = 0
 
+    def window(self, name: str, members: tuple[int, ...], n: int, dtype: np.dtype[Any]) -> None:
+        """Counts the shared memory that this rank would allocate for sums of n elements on its node
+        over `members` by the algorithm `name`, and the copy of 16-bit terms of a library."""
+        of_library = name in addons.table("library_sums")
+        if of_library and types_of(dtype).is_mixed and not self.narrow:
+            self.wide_terms = max(self.wide_terms, n * types_of(dtype).sums.itemsize)
+        spans_nodes = len(self.near(members)) < len(members)
+        if name == "shared" or (name == "hierarchical" and spans_nodes):
+            self.count((members, power_of_two(n), dtype), members, power_of_two(n), dtype)
+
+    def count(
+        self, key: tuple[Any, ...], members: tuple[int, ...], n: int, dtype: np.dtype[Any]
+    ) -> None:
+        """Counts, once for each `key`, this rank's part of the memory in which the ranks of
+        `members` on its node sum n elements."""
+        is_first = members[self.near(members)[0]] == self.rank
+        share = memory_of_sums(n, dtype, 1)
+        self.windows[key] = share if is_first else memory_of_sums(n, dtype, 2) - share
+
 
 def _near(nodes: Sequence[int], rank: int, members: tuple[int, ...]) -> tuple[int, ...]:
     node = nodes[rank]
@@ -198,7 +217,7 @@ class PaperComm:
     def shared(self, n: int, dtype: Any) -> "PaperBuffer":
         """Returns a buffer without data for sums of n elements through shared memory, and counts
         its bytes."""
-        self._count(("shared", len(self.state.windows)), n, np.dtype(dtype))
+        self.state.count(("shared", len(self.state.windows)), self.members, n, np.dtype(dtype))
         return PaperBuffer(self, n, dtype)
 
     def node_memory(self, n: int, dtype: Any) -> "PaperBuffer":
@@ -209,23 +228,6 @@ class PaperComm:
         self.state.windows["node memory", len(self.state.windows)] = nbytes
         return PaperBuffer(self, n, dtype)
 
-    def window(self, name: str, n: int, dtype: np.dtype[Any]) -> None:
-        """Counts the shared memory that this rank would allocate for sums of n elements on its node
-        by the algorithm `name`."""
-        of_library = name in addons.table("library_sums")
-        if of_library and types_of(dtype).is_mixed and not self.narrow_sums:
-            terms = n * types_of(dtype).sums.itemsize
-            self.state.wide_terms = max(self.state.wide_terms, terms)
-        spans_nodes = len(self.node()) < self.size
-        if name == "shared" or (name == "hierarchical" and spans_nodes):
-            n = power_of_two(n)
-            self._count((self.members, n, dtype), n, dtype)
-
-    def _count(self, key: tuple[Any, ...], n: int, dtype: np.dtype[Any]) -> None:
-        is_first = self.node()[0] == self.rank
-        share = memory_of_sums(n, dtype, 1)
-        self.state.windows[key] = share if is_first else memory_of_sums(n, dtype, 2) - share
-
     # ---- the log
 
     def _sum(self, array: Any, algorithm: str, started: bool = False) -> CompletedWork:
@@ -233,7 +235,7 @@ class PaperComm:
             has_room = self.axis != "tp" or self.state.sums_by(self.members) == "shared"
             if algorithm == "shared" and not has_room:
                 raise NoRoomError("no memory that the node shares")
-            self.window(algorithm, array.size, array.dtype)
+            self.state.window(algorithm, self.members, array.size, array.dtype)
         return self._note(Collective.ALL_REDUCE, algorithm, array, started=started)
 
     def _note(

@@ -3,15 +3,13 @@ operation that starts them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TypeAlias
+from contextlib import contextmanager, nullcontext
 
+from nnmpi.arrays.meta.log import logged_calls
 from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.facts.exchanges import WORDS, AxisExchange
 from nnmpi.parallel.recorder import Do, Recorder
 from nnmpi.parallel.step_list.op import NONE, PASSES, SENDS, Kind, Op
-
-WORDS = {"tp": "activations", "cp": "keys", "pp": "activations", "model": "agreement"}
-"""By axis, the content of exchanges within passes; along dp it is the moments of BatchNorm."""
 
 OF_BUCKETS = {
     Kind.GATHER: "parameters",
@@ -27,9 +25,6 @@ sums."""
 SENDING_OP = {Kind.F: Kind.SEND_F, Kind.B: Kind.SEND_B}
 """For each pass, the operation under which the messages to other stages that follow it are
 logged."""
-
-Entry: TypeAlias = tuple[str, Exchange]
-"""An axis, and an exchange along it."""
 
 
 class StepLog(Recorder):
@@ -50,12 +45,12 @@ class StepLog(Recorder):
 
     def clear(self) -> None:
         """Deletes all logged exchanges, so that another step can be logged."""
-        self.entries = Counter[Entry]()
+        self.entries = Counter[AxisExchange]()
         self.by_op = defaultdict[tuple[Kind, int], list[Exchange]](list)
 
-    def note(self, axis: str, exchange: Exchange, started: bool = False, times: int = 1) -> None:
-        """Logs an exchange over the ranks of an axis, as part of the operation that runs now. It
-        occurs `times` times; `started` is True for a non-blocking one.
+    def note(self, axis: str, exchange: Exchange, started: bool = False) -> None:
+        """Logs an exchange over the ranks of an axis, as part of the operation that runs now;
+        `started` is True for a non-blocking one.
 
         An exchange that is made outside of any operation is logged as one of parameters if it is
         non-blocking, otherwise as one of scalars.
@@ -66,17 +61,9 @@ class StepLog(Recorder):
             stage, word = self._op.stage, WORDS.get(axis, "moments")
             kind = SENDING_OP.get(kind, kind) if axis == "pp" else kind
         exchange = exchange._replace(what=word, during=kind, stage=stage, every=self._every)
-        self.entries[axis, exchange] += times
+        self.entries[axis, exchange] += 1
         if stage == NONE:
             self.by_op[kind, self._op.at].append(exchange)
-
-    def exchanges(self) -> dict[str, list[Exchange]]:
-        """Returns a dict: axis of the mesh -> the logged exchanges along it; `times` of each is how
-        often it occurred in the step."""
-        by_axis: dict[str, list[Exchange]] = {}
-        for (axis, exchange), times in self.entries.items():
-            by_axis.setdefault(axis, []).append(exchange._replace(times=times))
-        return by_axis
 
     @contextmanager
     def once_in(self, steps: int) -> Iterator[None]:
@@ -90,7 +77,9 @@ class StepLog(Recorder):
             if op.kind not in PASSES:
                 self.by_op.pop((op.kind, op.at), None)
             try:
-                do(op)
+                # the calls of passes are none of those that pack messages
+                with logged_calls() if op.kind in PASSES else nullcontext():
+                    do(op)
             finally:
                 self._op = outer
 

@@ -1,127 +1,28 @@
-"""Builds a simulated rank, whose arrays have no data: its store, optimizer, gradient sums and
-executor, as a run builds them. Computes from it the memory that the rank holds between steps, and
-the messages of a step."""
+"""Computes what a rank sends in a step, by walking its list of operations, and the memory that it
+holds between steps."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
-from itertools import count
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-import numpy as np
-
-from nnmpi.arrays import meta
-from nnmpi.arrays.backend import META
-from nnmpi.arrays.meta.log import logged_calls, touched_bytes
-from nnmpi.arrays.native.table import Kernel
-from nnmpi.data.loader import Batch, StepBatch
-from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.single_store import SingleStore
-from nnmpi.optim import Optimizer, of_config
-from nnmpi.optim.loss_scale import LossScale, Scaler
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Exchange, Traffic, sent
 from nnmpi.parallel.arrangement.program import micro_batches
-from nnmpi.parallel.arrangement.rank_model import HeldVariable, Memory
+from nnmpi.parallel.arrangement.rank_model import Memory
 from nnmpi.parallel.arrangement.state_on_paper import untrained_on_paper
 from nnmpi.parallel.arrangement.store_kinds import asked_kind
-from nnmpi.parallel.model.parts import ModelPart, boundaries_of
-from nnmpi.parallel.step.control import StepControl
-from nnmpi.parallel.step.executor import StepState
-from nnmpi.parallel.step.objective import Objective
-from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.facts import exchanges as facts
+from nnmpi.parallel.facts.exchanges import AxisExchange
+from nnmpi.parallel.facts.passes import PassExchange
+from nnmpi.parallel.step_list.op import Kind
+from nnmpi.parallel.step_list.runs import step_ops
 from nnmpi.parallel.stores.node import NodeStore
-from nnmpi.parallel.strategies import rank_step_of
-from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.planning.paper.comm import RankState, layout_on_paper, rank_state
-from nnmpi.planning.paper.log import Entry
+from nnmpi.planning.paper.built import PaperRank, built
+from nnmpi.planning.paper.carried_out import carried_out, is_walked, is_walked_in
 from nnmpi.planning.paper.recording import passes
-from nnmpi.planning.paper.stage import PaperStage
 from nnmpi.planning.paper.twins import moved, twin
-from nnmpi.schedules.op import Kind
-
-CONTROL = StepControl(
-    lr_factor=lambda step: 1.0,
-    request=lambda: 0.0,
-    steps=lambda: 1 << 30,
-    event=lambda event: None,
-    reads=lambda step: False,
-    launched=lambda: None,
-)
-
-
-class PaperRank(NamedTuple):
-    """A simulated rank, whose steps are executed as in training, but whose arrays have no data, and
-    whose messages are only logged.
-
-    state       the log of its exchanges, and the memory that its communicators would need
-    store       the memory of its parameters
-    optimizer   its optimizer
-    run         a function of (batch, position of training, number of batches in the epoch) that
-                executes a step
-    """
-
-    state: RankState
-    store: LocalStore
-    optimizer: Optimizer
-    run: Callable[[StepBatch, StepState, int], object]
-
-
-class PaperLoss:
-    """Stands for the loss in a simulated step; returns the scores, since the recorded passes of the
-    last stage contain the loss already."""
-
-    def __call__(self, scores: Any, labels: Any) -> Any:
-        return scores
-
-    def divisor(self, target: Any) -> float:
-        return 1.0
-
-
-def built(a: Arrangement, rank: int) -> PaperRank:
-    """Returns a simulated rank (see PaperRank) for number `rank` of an arrangement with any
-    strategy: its store, optimizer and executor, made as in a run but with arrays without data."""
-    state, held = rank_state(a, rank), a.model_on(rank)
-    layout = layout_on_paper(a, state)
-    parameters = {variable.variable: _parameter(a, variable) for variable in held.trained}
-    part = _part(a, rank, parameters, layout.axis)
-    scale = LossScale.of(a.config.dtype)
-    task = Task(part.model, Objective(PaperLoss(), {}), META, scale and Scaler(scale))
-    make_optimizer = partial(of_config, a.config)
-    spec = TrainSpec(*(task, part, [*parameters.values()], a, make_optimizer, CONTROL, state.log))
-    return PaperRank(state, *rank_step_of(layout, spec))
-
-
-def _parameter(a: Arrangement, held: HeldVariable) -> Parameter:
-    p = Parameter.lazy(held.shape, None)
-    p.padded_size, p._name = held.padded_size, a.graph.variables[held.variable].path
-    p.move(SingleStore(meta.xp.empty(held.shape, a.updated_dtype)), 0)
-    return p
-
-
-def _part(
-    a: Arrangement, rank: int, parameters: Mapping[int, Parameter], comms: Mapping[str, Any]
-) -> ModelPart:
-    """Returns the ModelPart of a simulated rank: a PaperStage for each of its stages, the
-    boundaries over which they would exchange activations, and the parameters that the rank shares
-    with other ranks.
-
-    parameters   a dict: number of a parameter in the graph -> the parameter
-    comms        a dict: axis of the mesh -> the simulated Comm along it
-    """
-    graph, elsewhere = a.graph, Parameter.lazy((0,), None)
-    at = a.mesh.coordinates(min(rank, a.mesh.size - 1))  # servers have the parameters of a worker
-    stages = dict[int, Any]()
-    for s in a.model_on(rank).stages:
-        of_stage = {v: parameters[v] for v in a.division.stages[s].variables if v in parameters}
-        recorded = cache(partial(passes, a, rank, s))
-        stages[s] = PaperStage(recorded, of_stage, comms)
-    by_path = {graph.variables[v].path: p for v, p in parameters.items()}
-    tied = [(by_path.get(path, elsewhere), ranks) for path, ranks in a.tied.items()]
-    model = next(iter(stages.values()))
-    return ModelPart(model, stages, tied=tied, boundaries=boundaries_of(a, at))
 
 
 class PaperStep(NamedTuple):
@@ -162,48 +63,58 @@ def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
             for at, of_op in of_twin.by_op.items()
         }
         return of_twin._replace(exchanges=by_axis, by_op=by_op)
-    return executed(a, rank, batch)
+    return walked(a, rank, batch)
 
 
-def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
-    """Simulates a step of a rank over `batch` samples by its executor, on arrays without data;
-    returns the exchanges of the step, and the memory that its parameters take."""
-    paper_rank = built(a, rank)
+def walked(a: Arrangement, rank: int, batch: int) -> PaperStep:
+    """Computes the step of a rank over `batch` samples: walks its list of operations."""
     if rank >= a.mesh.size:  # servers compute no stage
-        return PaperStep({}, _held(a, paper_rank))
+        return PaperStep({}, _held(a, built(a, rank), ()))
     sizes = micro_batches(a, rank, batch)
-    micro = [Batch(np.empty((n, 0)), np.zeros(n), np.arange(n)) for n in sizes]
-    load = StepBatch(np.broadcast_to(0, batch), micro, float(batch))
-    # only the last step is logged. Before it ZeRO needs one step, since no parameter is gathered
-    # yet, and PipeDream one per stage, until its pipeline is full and all weight versions exist
-    first = int(a.store.zero > 0) if a.steps_together else len(a.stages)
-    averages = a.strategy.averages
-    batches = 1 if averages else 1 << 30  # a round ends with an epoch
-    log, numbers = paper_rank.state.log, count()
-
-    def entries(of: StepBatch) -> Counter[Entry]:
-        log.clear()
-        number = next(numbers)
-        paper_rank.run(of, StepState(number, 0, number), batches)
-        paper_rank.store.wait()
-        return Counter(log.entries)
-
-    for _ in range(first):
-        entries(load._replace(micro=micro[:1]) if a.steps_together else load)
     few, period = few_micro_batches(a, sizes)
-    if few + period < len(micro):
-        fewer, more = (entries(load._replace(micro=micro[:n])) for n in (few, few + period))
-        log.entries = repeated(fewer, more, (len(micro) - few) // period)
-    else:
-        entries(load)
-    exchanges, touched = log.exchanges(), 0.0
-    if averages:
-        others = a.mesh.group(rank, "dp")
-        exchanges["dp"] = [averages.priced(a, each, others) for each in exchanges.get("dp", ())]
-        touched = _touched_by_replica(a, partial(paper_rank.run, load))
-    elif asked_kind(a.config).packs:
-        touched = _touched(partial(paper_rank.run, load), StepState(1, 0, 1), batches)
-    return PaperStep(exchanges, _held(a, paper_rank), touched, dict(log.by_op))
+    made = _made(a, rank, sizes[:few])
+    if few < len(sizes):
+        more, periods = _made(a, rank, sizes[: few + period]), (len(sizes) - few) // period
+        made = Counter({e: n + periods * (more[e] - n) for e, n in made.items()})
+    if is_walked(a):
+        return _step(a, built(a, rank), made, _by_op(a, rank, len(sizes)))
+    beside = carried_out(a, rank, batch)
+    made = Counter({(axis, e): n for (axis, e), n in made.items() if is_walked_in(a, axis, e)})
+    made.update(beside.entries)
+    return _step(a, beside.rank, made, beside.by_op, beside.bytes_copied)
+
+
+def _step(
+    a: Arrangement,
+    paper_rank: PaperRank,
+    made: Mapping[AxisExchange, int],
+    by_op: Mapping[tuple[Kind, int], Sequence[Exchange]],
+    copied: float = 0.0,
+) -> PaperStep:
+    """Returns the PaperStep of a rank, given how often it makes each exchange."""
+    by_axis = dict[str, list[Exchange]]()
+    for (axis, exchange), times in made.items():
+        by_axis.setdefault(axis, []).append(exchange._replace(times=times))
+    held = _held(a, paper_rank, (exchange for _, exchange in made))
+    return PaperStep(by_axis, held, copied, by_op)
+
+
+def _made(a: Arrangement, rank: int, sizes: Sequence[int]) -> Counter[AxisExchange]:
+    """Returns how often a rank makes each exchange in a step whose micro-batches have `sizes`
+    samples."""
+    ops = step_ops(a, rank, len(sizes))
+
+    def in_passes(stage: int, samples: int) -> Mapping[Kind, Mapping[PassExchange, int]]:
+        return passes(a, rank, stage, samples).exchanges
+
+    return facts.exchanges(a, rank, ops, sizes, in_passes)
+
+
+def _by_op(a: Arrangement, rank: int, micro: int) -> Mapping[tuple[Kind, int], Sequence[Exchange]]:
+    """Returns the exchanges of operations on buckets, and at the end of a step."""
+    ops = {(op.kind, op.at): op for op in step_ops(a, rank, micro)}
+    made = {at: [e for _, e in facts.exchanges_of(a, rank, op)] for at, op in ops.items()}
+    return {at: exchanges for at, exchanges in made.items() if exchanges}
 
 
 def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
@@ -225,35 +136,12 @@ def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
     return least + (m - least) % period, period
 
 
-def repeated(fewer: Counter[Entry], more: Counter[Entry], periods: int) -> Counter[Entry]:
-    """Extrapolates how often each exchange occurs: `fewer` has the counts of a short step, `more`
-    those of a step with one more period of micro-batches; returns those of a step with `periods`
-    more periods than `fewer`."""
-    assert fewer.keys() == more.keys()
-    return Counter({e: n + periods * (more[e] - n) for e, n in fewer.items()})
-
-
-def _touched(run: Callable[[StepState, int], object], state: StepState, batches: int) -> int:
-    """Simulates `batches` steps by `run(state, batches)`; returns the bytes that array functions
-    read and write in them to pack and unpack messages. Kernels of the passes and of the update do
-    not count."""
-    with logged_calls() as calls:
-        run(state, batches)
-    return touched_bytes(call for call in calls if not isinstance(call.function, Kernel))
-
-
-def _touched_by_replica(a: Arrangement, run: Callable[[StepState, int], object]) -> float:
-    """For replicas that train alone for a round of some steps and are then averaged: returns the
-    bytes that array functions of a replica read and write per step on average. They are computed
-    from simulated rounds of one step and of two; `run(state, n)` simulates n steps."""
-    every = a.strategy.result_steps(a.config)
-    of_rounds = [_touched(run, StepState(), steps) for steps in (1, 2)[:every]]
-    of_step = of_rounds[-1] - of_rounds[0]
-    return of_step + (of_rounds[0] - of_step) / every
-
-
-def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
-    """Returns the memory that a rank holds between steps for its trained parameters."""
+def _held(a: Arrangement, paper_rank: PaperRank, made: Iterable[Exchange]) -> Memory:
+    """Returns the memory that a rank holds between steps for its trained parameters, and for the
+    sums `made` of its steps that use memory of the node."""
+    for e in made:  # sums of gradients have got theirs when the store was made
+        if e.operation is Collective.ALL_REDUCE and e.during is not Kind.SUM:
+            paper_rank.state.window(e.algorithm, e.group, e.elements, e.dtype)
     store, windows = paper_rank.store, sum(paper_rank.state.windows.values())
     masters = 0 if store.masters is None else store.masters.nbytes
     values, gradients = store.parameter_bytes(), store.gradient_bytes()

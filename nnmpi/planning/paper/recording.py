@@ -1,88 +1,63 @@
-"""Records the passes of a pipeline stage: runs the layers of a rank once, on arrays without data,
-and logs their exchanges and memory.
+"""Records the passes of a pipeline stage of a rank, as a run would: as lists of calls on arrays
+without data, in which exchanges are calls too. Nothing is sent.
 
-Layers that read values, for example to route tokens to experts, run on small random arrays instead.
+Layers that read values, for example to choose experts, are recorded on arrays with values: of
+integers, such as tokens, or if that is not enough of all arrays, which are small random numbers
+then (`on_numbers.py`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from itertools import repeat
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnmpi.arrays import meta
-from nnmpi.arrays.backend import CPU, META, Array, Backend
-from nnmpi.arrays.dtypes import is_float
+from nnmpi.arrays.backend import META, Array
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.recording import recording
-from nnmpi.nn.graph import Arguments, mapped
+from nnmpi.nn.graph import Arguments, leaves, mapped
 from nnmpi.nn.parameter import inverse
-from nnmpi.nn.passes import Pass, current_pass
+from nnmpi.nn.record import Recording, StandIn, record
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.program import ops
+from nnmpi.parallel.facts.passes import PassBytes, PassExchange, bytes_of, exchanges_of
 from nnmpi.parallel.step.ports import JoinedOutputs, joined
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.planning.paper import repeated
-from nnmpi.planning.paper.pass_memory import CalledMemory, PassArrays, TracedMemory
+from nnmpi.planning.paper.on_numbers import TracedMemory, assumed_exchanges, integers, small
 from nnmpi.planning.paper.repeated import Section
 from nnmpi.planning.paper.sharded_model import ShardedModel, recorded_rank, shard_key, sharded_model
-from nnmpi.planning.paper.stage import (
-    NO_BYTES,
-    PassBytes,
-    PassEvents,
-    RecordedStats,
-    TensorShape,
-    placeholder,
-)
 from nnmpi.schedules.op import Kind
 
 
-class NullOpRecorder:
-    """An object in the place of the recorder that autograd ops call while a model is traced. It
-    ignores all calls, but while it is set, layers run as they do in tracing."""
+class StageFacts(NamedTuple):
+    """Facts about the passes of a pipeline stage over one micro-batch.
 
-    def __call__(
-        self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
-    ) -> None:
-        """Called after each autograd op `op`, with its arguments, options and result y; does
-        nothing."""
+    nbytes      the bytes of activations that the passes keep and need
+    exchanges   a dict: kind of pass -> the exchanges that it makes, each with how often
+    """
 
-    def enter(self, context: str) -> None:
-        """Called at the start of a block such as `with no_grad()`; does nothing."""
-
-    def note_older(self, t: Any) -> None:
-        """Called before an op reads a tensor t whose memory was changed in place through another
-        tensor, such as a view of t; does nothing."""
-
-    def run_again(self, function: Callable[[], Any]) -> Any:
-        """Called with a function whose activations are not kept (checkpointing): calls it, and
-        returns its result."""
-        return function()
+    nbytes: PassBytes
+    exchanges: Mapping[Kind, Mapping[PassExchange, int]]
 
 
-NO_OPS_RECORDED = NullOpRecorder()
-
-
-def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
+def passes(a: Arrangement, rank: int, stage: int, samples: int) -> StageFacts:
     """Returns what a rank does and needs in the passes of pipeline stage `stage`, over a
-    micro-batch of `samples` samples: the collectives and messages of each pass, and bytes of
-    memory. They were recorded while the layers ran once on arrays without data, and sent
-    nothing."""
+    micro-batch of `samples` samples."""
     at = a.mesh.coordinates(recorded_rank(a, rank, stage, samples))
     where = [at[axis] for axis in LOCAL_SHAPES]
     return _passes(a, stage, samples, a.sums_by(a.mesh.group(rank, "tp")), *where)
 
 
 @cached
-def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int) -> PassEvents:
-    """Returns the PassEvents of pipeline stage `stage` over a micro-batch of `samples` samples on
-    one rank: the exchanges of its passes, bytes of activations, and shapes of outputs. The stage
-    runs once on arrays without data. Of equal sections, such as transformer blocks, only one runs,
-    and the records of the sections are put together.
+def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int) -> StageFacts:
+    """Returns the StageFacts of pipeline stage `stage` over a micro-batch of `samples` samples on
+    one rank. Of equal sections, such as transformer blocks, only one is recorded, and the facts of
+    the sections are put together.
 
     where     coordinates along the axes of LOCAL_SHAPES (cp and tp, which cut activations), in its
               order: they stand for the rank, since only these decide what a stage records
@@ -92,19 +67,16 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
     rank = next(r for r, place in ranks if all(place[axis] == i for axis, i in at.items()))
-    # the caller may be under no_grad, as the first pass with --recompute is; this one needs a tape
-    token = recording.set(NO_OPS_RECORDED)
-    try:
-        if parts := repeated.sections(a, stage):
-            cut = repeated.in_sections(a)
-            edges = (a.graph.edges[e] for e in a.division.stages[stage].takes)
-            has_gradient = any(edge.requires_grad for edge in edges)
-            halves = has_gradient and _has_halves(a)
-            record = partial(_cached_passes, cut, rank, samples, halves)
-            return repeated.joined_sections(parts, record, has_gradient)
-        return _cached_passes(a, rank, samples, _has_halves(a), repeated.whole(a, stage))
-    finally:
-        recording.reset(token)
+    if parts := repeated.sections(a, stage):
+        cut = repeated.in_sections(a)
+        edges = (a.graph.edges[e] for e in a.division.stages[stage].takes)
+        has_gradient = any(edge.requires_grad for edge in edges)
+        halves = has_gradient and _has_halves(a)
+        facts = [_cached_passes(cut, rank, samples, halves, part) for part in parts]
+        nbytes = repeated.joined_bytes([of.nbytes for of in facts], has_gradient)
+        made = repeated.joined_exchanges([of.exchanges for of in facts], has_gradient)
+        return StageFacts(nbytes, made)
+    return _cached_passes(a, rank, samples, _has_halves(a), repeated.whole(a, stage))
 
 
 def section_bytes(
@@ -119,11 +91,7 @@ def section_bytes(
     """
     rank, cut = a.mesh.size - 1, repeated.in_sections(a)
     parts = repeated.all_sections(a, stage)
-    token = recording.set(NO_OPS_RECORDED)
-    try:
-        nbytes = [_cached_passes(cut, rank, samples, halves, part).nbytes for part in parts]
-    finally:
-        recording.reset(token)
+    nbytes = [_cached_passes(cut, rank, samples, halves, part).nbytes for part in parts]
     return [cut.division.stages[part.number].nodes.start for part in parts], nbytes
 
 
@@ -138,10 +106,9 @@ def _has_halves(a: Arrangement) -> bool:
 
 def _cached_passes(
     a: Arrangement, rank: int, samples: int, halves: bool, part: Section
-) -> PassEvents:
-    """Returns the recorded passes (forward, backward, ...) of the pipeline stage, or section of a
-    stage, that `part` describes, for `rank` and `samples` samples: their exchanges and the bytes of
-    their activations.
+) -> StageFacts:
+    """Returns the facts of the passes of the pipeline stage, or section of a stage, that `part`
+    describes, for `rank` and `samples` samples.
 
     They are recorded once, and cached for all arrangements that divide these layers in the same
     way. With `halves`, the backward pass is also recorded in its two halves, I (gradients of
@@ -152,20 +119,20 @@ def _cached_passes(
     key = *shard_key(a, rank), part.signature, samples, adds, halves
     if key not in cache:
         cache[key] = _recorded_with_few_values(a, rank, part.number, samples, halves)
-    known: PassEvents = cache[key]
+    known: StageFacts = cache[key]
     return known
 
 
 def _recorded_with_few_values(
     a: Arrangement, rank: int, stage: int, samples: int, halves: bool
-) -> PassEvents:
+) -> StageFacts:
     """Records the passes of a stage on arrays with as little data as possible: with none; if layers
-    read values, with those of integers (such as tokens) only; otherwise with all values, on the
-    CPU. With `halves`, I and W (the halves of a backward pass) are recorded too."""
-    for reads in False, True:
+    read values, with those of integers (such as tokens) only; otherwise with all values. With
+    `halves`, I and W (the halves of a backward pass) are recorded too."""
+    for stand_in in meta.like, integers:
         with suppress(NumbersReadError):
-            return recorded(a, rank, stage, samples, META, halves, reads)
-    return recorded(a, rank, stage, samples, CPU, halves)
+            return recorded(a, rank, stage, samples, stand_in, halves)
+    return recorded(a, rank, stage, samples, small, halves)
 
 
 def recorded(
@@ -173,175 +140,135 @@ def recorded(
     rank: int,
     stage: int,
     samples: int,
-    on: Backend,
+    stand_in: StandIn = meta.like,
     halves: bool = True,
-    reads: bool = False,
-) -> PassEvents:
-    """Runs the forward and backward pass (F and B) of a pipeline stage, and records them; with
-    `halves`, also the two halves of the backward pass: I, the gradients of inputs, and W, those of
-    weights.
+) -> StageFacts:
+    """Records the forward and backward pass (F and B) of a pipeline stage; with `halves`, also the
+    two halves of the backward pass: I, the gradients of inputs, and W, those of weights. `stand_in`
+    makes the arrays on which they are recorded."""
+    stage_of_rank = _Stage(a, sharded_model(a, rank), rank, stage, samples)
+    facts = stage_of_rank.facts(stand_in, halves=False)
+    taken, made = facts
+    if Kind.B not in taken.more:
+        return facts
+    if not stage_of_rank.takes_gradient:  # all of the backward pass is its second half
+        return StageFacts(_in_second_half(taken), {**made, Kind.W: made[Kind.B]})
+    if not halves:
+        return facts
+    parts = stage_of_rank.facts(stand_in, halves=True)
+    more = {**parts.nbytes.more, **taken.more}
+    taken = taken._replace(left=parts.nbytes.left, more=more)
+    return StageFacts(taken, {**parts.exchanges, **made})
 
-    With `reads`, integers such as tokens and classes have values even on META, where arrays have no
-    data.
-    """
-    with np.errstate(all="ignore"):
-        cut = sharded_model(a, rank, on)
-        return _Recording(a, cut, rank, stage, samples, reads or on is not META).passes(halves)
 
-
-class _Recording:
-    """Runs the passes of one stage on one rank, over `samples` samples, and records their exchanges
-    and memory; nothing is sent.
-
-    cut           the model with only this rank's parts of the layers
-    has_integers  True if arrays of integers, such as tokens, have values
-    """
+class _Stage:
+    """A pipeline stage on one rank, whose passes over `samples` samples are recorded: what `record`
+    asks of a RecordedPass. `cut` is the model with only this rank's parts of the layers."""
 
     def __init__(
-        self,
-        a: Arrangement,
-        cut: ShardedModel,
-        rank: int,
-        stage: int,
-        samples: int,
-        has_integers: bool,
+        self, a: Arrangement, cut: ShardedModel, rank: int, stage: int, samples: int
     ) -> None:
-        self._has_integers = has_integers
         self._a, self._cut, self._rank, self._stage, self._samples = a, cut, rank, stage, samples
         self._is_last = stage == len(a.stages) - 1
         is_whole = len(a.stages) == 1
         self._module = cut.model if is_whole else cut.segment(a.graph, a.division.stages[stage])
+        self._arguments = self._given()
+        self._tensors = [x for x in leaves(self._arguments) if isinstance(x, Tensor)]
 
-    def passes(self, halves: bool) -> PassEvents:
-        """Runs the forward and backward pass of the stage, which sends nothing; with `halves` the
-        backward pass also in its halves, I (gradients of inputs) and W (of weights). Returns the
-        record: the collectives and messages of each pass, and the bytes of memory that the passes
-        need."""
-        events, needs_gradient = self._run(in_halves=False)
-        taken = events.nbytes
-        if Kind.B not in taken.more:
-            return events
-        if not needs_gradient:  # all of backward is the second half
-            return events._replace(nbytes=_in_second_half(taken), weights=events.backward)
-        if not halves:
-            return events
-        parts, _ = self._run(in_halves=True)
-        taken = taken._replace(left=parts.nbytes.left, more={**parts.nbytes.more, **taken.more})
-        return events._replace(inputs=parts.inputs, weights=parts.weights, nbytes=taken)
+    @property
+    def takes_gradient(self) -> bool:
+        """True if the stage computes a gradient of its input."""
+        return any(x.requires_grad for x in self._tensors)
 
-    def _run(self, in_halves: bool) -> tuple[PassEvents, bool]:
-        """Runs a forward and a backward pass; the latter in halves (gradients of inputs, then of
-        parameters) if `in_halves`. Returns (the record of the passes: their exchanges and bytes;
-        whether an input requires a gradient)."""
-        recorder, lasting = self._cut.recorder, self._lasting()
-        with CalledMemory() if self._cut.on is META else TracedMemory() as memory:
-            recorder.drain()
-            memory.mark()
-            root, inputs = self._forward()
-            outputs = root.parts if isinstance(root, JoinedOutputs) else (root,)
-            events = PassEvents([TensorShape.of(t) for t in outputs], NO_BYTES, recorder.drain())
-            results = [] if self._is_last else [t.operand for t in outputs]
-            memory.mark(results)
-            leaves = [x for x in inputs if x.requires_grad]
-            if root.requires_grad:
-                seeds = [self._cut.on.xp.ones_like(t.array) for t in outputs]
-                seed = root.seed(seeds) if isinstance(root, JoinedOutputs) else seeds[0]
-                if in_halves:
-                    rest = root.backward(seed, until=leaves)
-                    memory.mark(_taken_gradients(seeds, leaves))
-                    events = events._replace(inputs=recorder.drain())
-                    rest.finish()
-                    memory.mark()
-                    events = events._replace(weights=recorder.drain())
-                else:
-                    root.backward(seed)
-                    memory.mark(_taken_gradients(seeds, leaves))
-                    events = events._replace(backward=recorder.drain())
-            given = [t.operand for t in inputs]
-            nbytes = memory.bytes(PassArrays(lasting, given, results))
-        return events._replace(nbytes=nbytes), bool(leaves)
+    def facts(self, stand_in: StandIn, halves: bool) -> StageFacts:
+        """Records the passes once, on arrays that `stand_in` makes; with `halves` the backward pass
+        in its two halves."""
+        memory = TracedMemory() if stand_in is small else None
+        how = Recording(
+            *(np.arange(self._samples), self._samples, repeat(2), False),
+            *(self._a.config.micro_batches > 1, halves, stand_in),
+            *((memory.mark,) if memory else ()),
+        )
+        arrays = [t.operand for t in self._tensors] + self._labels()
+        with assumed_exchanges():
+            if memory is None:
+                p = record((self._module,), self, arrays, how)
+            else:
+                with memory:
+                    p = record((self._module,), self, arrays, how)
+        inputs, outputs = p.inputs[: len(self._tensors)], () if self._is_last else p.outputs
+        nbytes = memory.bytes(p, inputs, outputs) if memory else bytes_of(p, inputs, outputs)
+        return StageFacts(nbytes, exchanges_of(p))
 
-    def _lasting(self) -> list[Any]:
-        """Returns the stage's arrays that exist before and after passes: parameters, their
-        gradients, and buffers."""
-        parameters = [*self._module.parameters()]
-        arrays = [p.operand for p in parameters]
-        arrays += [p.grad_memory for p in parameters if p.requires_grad]
-        return [*arrays, *(t.operand for t in self._module.buffers())]
+    # ---- what `record` asks for
 
-    def _forward(self) -> tuple[Any, list[Tensor]]:
-        """Runs the forward pass of the stage; returns (the tensor from which the backward pass
-        starts, the tensors that the stage got as input)."""
-        a, cut = self._a, self._cut
-        for p in cut.variables:  # record the usual case: gradients are added to earlier ones
-            p.has_grad = a.config.micro_batches > 1
-        args, named = self._arguments()
-        stats: Any = RecordedStats(cut.recorder)
-        of_pass = Pass(0, np.arange(self._samples), stats, batch=self._samples)
-        token = current_pass.set(of_pass)
-        try:
-            y = self._module(*args, **named)
-            if self._is_last:
-                y = self._loss(y)
-        finally:
-            current_pass.reset(token)
-        given = [x for x in (*args, *named.values()) if isinstance(x, Tensor)]
-        return y if self._is_last else joined(y), given
+    def inputs(self, arrays: Sequence[Any]) -> Sequence[Tensor]:
+        """Returns the tensors that the stage takes, given their arrays."""
+        pairs = zip(self._tensors, arrays, strict=False)
+        return [Tensor(array, t.requires_grad) for t, array in pairs]
 
-    def _arguments(self) -> Arguments:
+    def run(self, module: Any, inputs: Sequence[Tensor], arrays: Sequence[Any]) -> Tensor:
+        """Runs the forward pass; returns the loss, or the joined outputs of the stage."""
+        new: Iterator[Tensor] = iter(inputs)
+        args, named = mapped(lambda x: next(new) if isinstance(x, Tensor) else x, self._arguments)
+        y, labels = module(*args, **named), arrays[len(inputs) :]
+        if not self._is_last:
+            return joined(y)
+        if not labels:  # a model alone
+            scores: Tensor = y
+            return scores
+        objective = self._a.graph.source.objective(self._a.sharding, self._cut.layout.axis)
+        loss: Tensor = objective.loss(widened(y), labels[0])
+        return loss
+
+    def outputs(self, root: Any) -> Sequence[Tensor]:
+        """Returns the results of the forward pass."""
+        return root.parts if isinstance(root, JoinedOutputs) else [root]
+
+    def seed(self, root: Any, gradients: Sequence[Any]) -> Any:
+        """Returns the gradient with which the backward pass begins."""
+        return root.seed(gradients) if isinstance(root, JoinedOutputs) else gradients[0]
+
+    def gradients(self, inputs: Sequence[Tensor]) -> Sequence[Any]:
+        """Returns the gradients of the inputs, and removes them from the inputs, as in a run, where
+        a stage hands them on."""
+        arrays = [t.grad_array for t in inputs if t.grad_array is not None]
+        for t in inputs:
+            t.grad_array = None
+        return arrays
+
+    # ---- its input
+
+    def _given(self) -> Arguments:
         """Returns the arguments of the stage: samples for the first stage, otherwise tensors such
         as the previous stage sends."""
-        a, on = self._a, self._cut.on
+        a = self._a
         if not self._stage:
             given: Arguments = mapped(self._own, a.graph.source.inputs(self._samples))
             return given
         at, takes = a.mesh.coordinates(self._rank), a.division.stages[self._stage].takes
         tensors = list[Tensor]()
         for edge, shape in ((a.graph.edges[e], a.local_shape(e, self._samples, at)) for e in takes):
-            memory = placeholder(on, [shape[k] for k in edge.order], edge.dtype)
+            memory = META.xp.empty([shape[k] for k in edge.order], edge.dtype)
             tensors.append(Tensor(memory.transpose(inverse(edge.order)), edge.requires_grad))
         return tuple(tensors), {}
 
     def _own(self, x: Any) -> Any:
         """Returns this rank's positions of an argument of the model, if sequences are cut along cp;
         otherwise the argument unchanged."""
-        if not isinstance(x, Tensor):
-            return x
+        return Tensor(self._positions(x.array)) if isinstance(x, Tensor) else x
+
+    def _positions(self, array: Array) -> Array:
         positions = self._a.own_positions(self._rank)
-        return Tensor(
-            self._placed(x.array if positions is None else x.array.take(positions, axis=1))
-        )
+        return array if positions is None or array.ndim < 2 else array.take(positions, axis=1)
 
-    def _placed(self, array: Array) -> Array:
-        """Returns a sample or label as an array for layers: without values, or with values if the
-        layers may read them."""
-        has_values = self._has_integers and not is_float(array.dtype)
-        return array if self._cut.on is not META or has_values else meta.like(array)
-
-    def _loss(self, scores: Tensor) -> Tensor:
-        """Returns the loss of the scores of the last stage, or the scores themselves if there are
-        no labels."""
-        a = self._a
-        source, positions = a.graph.source, a.own_positions(self._rank)
-        if source.labels is None:  # a model alone
-            return scores
-        labels = source.labels(self._samples)
-        if positions is not None and labels.ndim > 1:
-            labels = labels.take(positions, axis=1)
-        objective = source.objective(a.sharding, self._cut.layout.axis)
-        loss: Tensor = objective.loss(widened(scores), self._placed(labels))
-        return loss
-
-
-def _taken_gradients(seeds: list[Any], inputs: Sequence[Tensor]) -> list[Any]:
-    """Returns the arrays of gradients that a pass leaves behind: those of the outputs, `seeds`, and
-    those of the inputs. Removes them from `seeds` and from the input tensors, as in a run, where a
-    stage hands gradients on when the pass ends."""
-    gradients = [*seeds, *(x.grad_array for x in inputs if x.grad_array is not None)]
-    seeds.clear()
-    for x in inputs:
-        x.grad_array = None
-    return gradients
+    def _labels(self) -> list[Array]:
+        """Returns the labels in a list, which is empty for all stages but the last, and for a model
+        without a loss."""
+        labels = self._a.graph.source.labels
+        if not self._is_last or labels is None:
+            return []
+        return [self._positions(labels(self._samples))]
 
 
 def _in_second_half(taken: PassBytes) -> PassBytes:

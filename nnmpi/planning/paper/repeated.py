@@ -10,7 +10,7 @@ one of them reads it. A stage that begins or ends within a block receives or sen
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.division import Division, StagePart
 from nnmpi.parallel.arrangement.partition import joined, units
 from nnmpi.parallel.context.sequence_cut import sequences_of
-from nnmpi.planning.paper.stage import Events, PassBytes, PassEvents
+from nnmpi.parallel.facts.passes import PassBytes, PassExchange
 from nnmpi.schedules.op import Kind
 
 
@@ -161,35 +161,17 @@ def _variable(a: Arrangement, v: int) -> tuple[Any, ...]:
     return variable[1:], a.sharding.variables.get(v), v in a.sharding.partial_gradients
 
 
-def joined_sections(
-    parts: Sequence[Section], record: Callable[[Section], PassEvents], has_gradient: bool
-) -> PassEvents:
-    """Returns the record of the passes of a stage, put together from those of its sections (parts
-    such as one block), `parts`. The function `record` returns the record of one section.
-
-    has_gradient   whether the input of the first section requires a gradient
-    """
-    events = [*map(record, parts)]
-    forward = _joined(of.forward for of in events)
-    backward = _joined(of.backward for of in reversed(events))
-    nbytes = joined_bytes([of.nbytes for of in events], has_gradient)
-    outputs = events[-1].outputs
-    if not has_gradient:
-        return PassEvents(outputs, nbytes, forward, backward, weights=backward)
-    inputs = _joined(of.inputs for of in reversed(events))
-    weights = _joined(of.weights for of in reversed(events))
-    return PassEvents(outputs, nbytes, forward, backward, inputs, weights)
-
-
-def _joined(passes: Iterator[Events]) -> Events:
-    """Returns the record of one pass through a whole stage, joined from the records of its
-    consecutive sections (such as transformer blocks): their exchanges are added up, and their
-    exchanges of BatchNorm statistics follow each other."""
-    exchanges, calls = Counter[Any](), list[Any]()
-    for events in passes:
-        exchanges.update(events.exchanges)
-        calls += events.calls
-    return Events(exchanges, calls)
+def joined_exchanges(
+    parts: Sequence[Mapping[Kind, Mapping[PassExchange, int]]], has_gradient: bool
+) -> dict[Kind, Mapping[PassExchange, int]]:
+    """Returns the exchanges of a whole stage's passes, by kind of pass: those of its consecutive
+    sections (parts such as one block), added up. `has_gradient` says whether the stage's input
+    requires a gradient; else all of its backward pass is W."""
+    joined = dict[Kind, Counter[PassExchange]]()
+    for part in parts:
+        for kind, exchanges in part.items():
+            joined.setdefault(kind, Counter()).update(exchanges)
+    return {**joined} if has_gradient else {**joined, Kind.W: joined[Kind.B]}
 
 
 def joined_bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from nnmpi.arrays.backend import META, Backend
+from nnmpi.arrays.backend import META
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Graph
@@ -22,36 +22,30 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.ways import SAMPLE_CUT
 from nnmpi.planning.paper.comm import layout_on_paper, rank_state
-from nnmpi.planning.paper.stage import (
-    ExchangeRecorder,
-    PassRecorder,
-    SharedMemoryStore,
-    placeholder,
-)
 
 AMONG_ALL = {Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER}
 """Collectives in which all ranks along tp do the same, so that a recording of one rank serves
 all."""
 
 
+class SharedMemoryStore(SingleStore):
+    """The memory of one parameter in a model whose passes are recorded. It claims that others share
+    this memory, as in a run with ZeRO 2 or 3, so that ops call the same functions as there."""
+
+    rotates = is_shared = True
+
+
 class ShardedModel(NamedTuple):
-    """A model with one rank's parts of the layers, on arrays without data, and a recorder of the
-    exchanges that these layers make.
+    """A model with one rank's parts of the layers, on arrays without data.
 
     model      the model
-    layout     the simulated communicators of the rank
-    recorder   records the exchanges of a pass
-    variables  a dict: parameter object -> its number in the graph
-    on         the backend of the arrays without data
+    layout     the communicators of the rank, by which its layers know their axis and place
     segments   a cache, a dict: (nodes, parameters) of a stage -> a module with the layers of the
                stage
     """
 
     model: Module
     layout: Layout
-    recorder: PassRecorder
-    variables: dict[Any, int]
-    on: Backend
     segments: dict[tuple[range, tuple[int, ...]], Module]
 
     def segment(self, graph: Graph, stage: StagePart) -> Module:
@@ -73,23 +67,18 @@ def shard_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
     return *map(id, parts), *how, *sums, *(at[axis] for axis in LOCAL_SHAPES)
 
 
-def sharded_model(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
+def sharded_model(a: Arrangement, rank: int) -> ShardedModel:
     """Returns the model with a rank's parts of the layers, for all stages. The cache is shared by
     all arrangements that divide layers in the same way."""
-    cache, key = a.graph.cache, (*shard_key(a, rank), on)
-    if on is not META:  # its arrays have data: do not keep them
-        return _make(a, rank, on)
+    cache, key = a.graph.cache, shard_key(a, rank)
     if key not in cache:
-        cache[key] = _make(a, rank, on)
+        cache[key] = _make(a, rank)
     cut: ShardedModel = cache[key]
     return cut
 
 
-def _make(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
-    graph, recorder, state = a.graph, PassRecorder(), rank_state(a, rank)
-    model, layout = graph.source.make(), layout_on_paper(a, state)
-    groups = {name: comm.members for name, comm in layout.axis.items()}
-    state.log = ExchangeRecorder(recorder, groups)
+def _make(a: Arrangement, rank: int) -> ShardedModel:
+    graph, model, layout = a.graph, a.graph.source.make(), layout_on_paper(a, rank_state(a, rank))
     if a.mesh.axes["cp"] > 1:
         shard_positions(model, graph, Ring(layout.axis["cp"], sequences_of(a.sharding)))
     if a.mesh.axes["tp"] > 1:
@@ -98,13 +87,12 @@ def _make(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
     variables = {name: v for v, variable in enumerate(graph.variables) for name in variable.names}
     of_parameters = {p: variables[path] for path, p in model.named_parameters()}
     for p, v in of_parameters.items():
-        memory = placeholder(on, [p.shape[k] for k in p.memory_axes], a.dtype)
-        value = memory.transpose(inverse(p.memory_axes))
-        is_trained = graph.variables[v].is_trained
-        p.move(SharedMemoryStore(value) if is_trained else SingleStore(value), 0)
-    model.convert_buffers(a.updated_dtype, on)
+        memory = META.xp.empty([p.shape[k] for k in p.memory_axes], a.dtype)
+        store = SharedMemoryStore if graph.variables[v].is_trained else SingleStore
+        p.move(store(memory.transpose(inverse(p.memory_axes))), 0)
+    model.convert_buffers(a.updated_dtype, META)
     model.train()
-    return ShardedModel(model, layout, recorder, of_parameters, on, {})
+    return ShardedModel(model, layout, {})
 
 
 def recorded_rank(a: Arrangement, rank: int, stage: int, samples: int) -> int:

@@ -12,7 +12,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.step.executor import StepState
-from nnmpi.planning.paper.rank import PaperRank, built
+from nnmpi.planning.paper.built import PaperRank, built
 from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup import models, objectives
 from nnmpi.run.setup.cutting import uncut

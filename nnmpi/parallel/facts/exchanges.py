@@ -1,0 +1,245 @@
+"""Computes what a rank exchanges with others in a step, by walking its list of operations: nothing
+runs, and nothing is sent.
+
+    F B I W RECOMPUTE  what the recording of the pass has found (`passes.py`)
+    SEND_F SEND_B      a message for each tensor that crosses the boundary between two stages
+    SUM GATHER         a collective on a bucket, by kind of store
+    TIES TERMS AGREE   sums at the end of the step
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.collectives.algorithms import REDUCE_SCATTERS, Collective
+from nnmpi.collectives.step import chunk_start
+from nnmpi.optim.optimizer import Optimizer
+from nnmpi.optim.rules import optimizer_named
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.exchanges import FLOAT64, Exchange
+from nnmpi.parallel.arrangement.flat_buffer import scalar_count
+from nnmpi.parallel.arrangement.rank_model import NOT_TIED
+from nnmpi.parallel.batch_stats import GATHER as GATHER_MOMENTS
+from nnmpi.parallel.facts.passes import STATISTICS, PassExchange
+from nnmpi.parallel.mesh import MODEL
+from nnmpi.parallel.step.update import DECIDED
+from nnmpi.parallel.step_list.chain import chain_of
+from nnmpi.parallel.step_list.op import NONE, PASSES, SENDS, Kind, Op
+from nnmpi.parallel.stores.buckets import GATHER
+from nnmpi.parallel.tensor.ops import sum_algorithm
+
+AxisExchange: TypeAlias = tuple[str, Exchange]
+"""An axis of the mesh, and an exchange along it."""
+
+WORDS = {"tp": "activations", "cp": "keys", "pp": "activations", "model": "agreement"}
+"""By axis, the content of exchanges within passes; along dp it is the moments of BatchNorm."""
+
+SCALARS = "doubling"
+"""The all-reduce of a few numbers."""
+
+
+# ---- within passes
+
+
+def exchange_in_pass(
+    a: Arrangement, rank: int, made: PassExchange, kind: Kind, stage: int
+) -> AxisExchange:
+    """Returns an exchange within a pass of kind `kind` through a stage as one of this rank, with
+    the ranks that take part."""
+    axis, elements, algorithm = made.axis, made.elements, made.algorithm
+    if axis == STATISTICS:
+        axis, group = "dp", a.replicas(rank)
+        elements *= len(group) if algorithm == GATHER_MOMENTS else 1
+    else:
+        group = a.mesh.group(rank, axis)
+    if algorithm == "shared" and axis == "tp":
+        algorithm = a.sums_by(group)
+    if made.places:
+        # in a ring every rank sends to its neighbour at once: the first pair is priced for all
+        group = tuple(group[i] for i in made.places) if axis != "cp" else group[:2]
+    about = made.operation, algorithm, group, elements, made.dtype
+    word = WORDS.get(axis, "moments")
+    return axis, _exchange(a, word, *about, kind, stage=stage, edges=made.edges)
+
+
+def _exchange(
+    a: Arrangement,
+    word: str,
+    operation: Collective,
+    algorithm: str,
+    group: tuple[int, ...],
+    elements: int,
+    dtype: np.dtype[Any],
+    during: Kind,
+    stage: int = NONE,
+    edges: tuple[int, ...] = (),
+) -> Exchange:
+    """Returns an Exchange whose 16-bit terms are added up in float32, unless the arrangement says
+    that ranks send them in 16 bits."""
+    narrow = a.is_mixed and a.sums_dtype is None
+    is_wide = True in operation.passes and types_of(dtype).is_mixed and not narrow
+    sums = types_of(dtype).sums if is_wide else None
+    how = word, operation, algorithm, group, elements, np.dtype(dtype), during
+    return Exchange(*how, stage=stage, edges=edges, sums=sums)
+
+
+# ---- between stages
+
+
+def messages(a: Arrangement, rank: int, op: Op, samples: int) -> Iterator[AxisExchange]:
+    """Yields the messages that a rank sends in the operation SEND_F or SEND_B `op`, for a
+    micro-batch of `samples` samples."""
+    ends = rank, a.mesh.rank({**a.mesh.coordinates(rank), "pp": op.peer})
+    for e in a.division.stages[op.at].takes:
+        edge = a.graph.edges[e]
+        if op.kind is Kind.SEND_F or edge.requires_grad:
+            n = prod(a.local_shape(e, samples, a.mesh.coordinates(rank)))
+            about = Collective.MESSAGE, "", ends, n, np.dtype(edge.dtype), op.kind
+            yield "pp", _exchange(a, WORDS["pp"], *about, stage=op.stage)
+
+
+# ---- on buckets, and at the end of a step
+
+
+def exchanges_of(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
+    """Yields the exchanges that a rank makes in an operation on a bucket of parameters, or at the
+    end of a step."""
+    make = _OF_KIND.get(op.kind)
+    made = make(a, rank, op.at) if make else ()
+    return ((axis, exchange) for axis, exchange in made if len(exchange.group) > 1)
+
+
+def _sum(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
+    bucket, algorithm = chain_of(a, rank).buckets[b], a.algorithm
+    if bucket.tied == NOT_TIED or a.store.scatters:
+        is_scattered = a.store.zero > 0 and (a.store.scatters or algorithm in REDUCE_SCATTERS)
+    else:
+        is_scattered = False
+    operation = Collective.REDUCE_SCATTER if is_scattered else Collective.ALL_REDUCE
+    if a.store.name == "node":
+        algorithm = "shared"
+    group, n = a.summed_over(rank, bucket), bucket.stop - bucket.start
+    yield "dp", _exchange(a, "gradients", operation, algorithm, group, n, a.dtype, Kind.SUM)
+
+
+def _gather(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
+    bucket = chain_of(a, rank).buckets[b]
+    group, n = a.summed_over(rank, bucket), bucket.stop - bucket.start
+    about = Collective.ALL_GATHER, GATHER, group, n, a.dtype, Kind.GATHER
+    yield "dp", _exchange(a, "parameters", *about)
+
+
+def _ties(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
+    dtype, copies = types_of(a.dtype).sums, a.replicas(rank)
+    p, r = len(copies), copies.index(rank)
+    for bucket in chain_of(a, rank).buckets:
+        if bucket.tied != NOT_TIED:
+            n, stages = bucket.stop - bucket.start, a.across_stages(rank, bucket, "pp")
+            length = chunk_start(n, p, r + 1) - chunk_start(n, p, r)
+            about = Collective.ALL_REDUCE, a.algorithm, stages, length, dtype, Kind.TIES
+            yield "dp", _exchange(a, "gradients", *about)
+
+
+def _terms(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
+    slices = a.model_on(rank).slices_of(a.sharding.partial_gradients)
+    owned, group = [*a.owned_ranges(rank)], a.mesh.group(rank, "tp")
+    n = sum(max(min(e, hi) - max(s, lo), 0) for s, e in slices for lo, hi in owned)
+    dtype = types_of(a.dtype).sums if a.store.scatters else a.dtype
+    algorithm = sum_algorithm(n * dtype.itemsize)
+    algorithm = a.sums_by(group) if algorithm == "shared" else algorithm
+    if n:
+        about = Collective.ALL_REDUCE, algorithm, group, n, dtype, Kind.TERMS
+        yield "tp", _exchange(a, "gradients", *about)
+
+
+def _agree(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
+    held, copies, model = a.model_on(rank), a.replicas(rank), a.mesh.group(rank, *MODEL)
+    rows = [1] * (a.store.name == "node")  # the norm, which ranks of a node add up together
+    if not held.scalars:  # they are not summed in front of the gradients
+        rows.append(scalar_count(held.trained) + (a.store.zero > 0))
+    for n in rows:
+        yield "dp", _scalars(a, "scalars", copies, n)
+    yield "model", _scalars(a, WORDS["model"], model, DECIDED + len(a.tied))
+    if has_norms(a):
+        n = 2 * len(a.graph.variables)
+        if any(len(a.store.updaters(a, rank, bucket)) > 1 for bucket in held.buckets):
+            yield "dp", _scalars(a, "scalars", copies, n)
+        yield "model", _scalars(a, WORDS["model"], model, n)
+
+
+def _scalars(a: Arrangement, word: str, group: tuple[int, ...], n: int) -> Exchange:
+    about = Collective.ALL_REDUCE, SCALARS, group, n, FLOAT64, Kind.AGREE
+    return _exchange(a, word, *about)
+
+
+def has_norms(a: Arrangement) -> bool:
+    """True if the optimizer needs the norms of parameters and of their changes over all ranks."""
+    make: Any = optimizer_named(a.config.optimizer)
+    return getattr(make, "squares", Optimizer.squares) is not Optimizer.squares
+
+
+_OF_KIND: Mapping[Kind, Callable[[Arrangement, int, int], Iterator[AxisExchange]]] = {
+    Kind.SUM: _sum,
+    Kind.GATHER: _gather,
+    Kind.TIES: _ties,
+    Kind.TERMS: _terms,
+    Kind.AGREE: _agree,
+}
+
+PassExchanges: TypeAlias = Callable[[int, int], Mapping[Kind, Mapping[PassExchange, int]]]
+"""Returns, for a stage and a number of samples, the exchanges of each kind of pass, with how often
+a pass makes each."""
+
+
+# ---- the walk
+
+
+def exchanges(
+    a: Arrangement, rank: int, ops: Sequence[Op], sizes: Sequence[int], passes: PassExchanges
+) -> Counter[AxisExchange]:
+    """Returns how often a rank makes each exchange in the operations `ops` of its step. `sizes` are
+    the numbers of samples of the micro-batches."""
+    made, first, facts = Counter[AxisExchange](), _first_units(ops), cache(passes)
+    for (kind, at, peer, stage, micro), times in _alike(ops, sizes).items():
+        op, samples = Op(kind, at, peer=peer, stage=stage), micro
+        if kind in PASSES and at == first[stage]:  # a recording is of all units of the stage
+            for inside, each in _of_pass(facts(stage, samples), kind).items():
+                made[exchange_in_pass(a, rank, inside, kind, stage)] += times * each
+        elif kind in SENDS:
+            for message in messages(a, rank, op, samples):
+                made[message] += times
+        elif kind not in PASSES:
+            for exchange in exchanges_of(a, rank, op):
+                made[exchange] += times
+    return Counter({(axis, e): n for (axis, e), n in made.items() if len(e.group) > 1})
+
+
+def _of_pass(
+    facts: Mapping[Kind, Mapping[PassExchange, int]], kind: Kind
+) -> Mapping[PassExchange, int]:
+    """Returns the exchanges of a pass of this kind. A forward pass that runs again makes those of
+    the first one, but takes over its statistics of the batch."""
+    if kind is not Kind.RECOMPUTE:
+        return facts.get(kind, {})
+    return {made: n for made, n in facts[Kind.F].items() if made.axis != STATISTICS}
+
+
+def _first_units(ops: Iterable[Op]) -> dict[int, int]:
+    """Returns the first unit (part, usually a layer) of each stage that has passes in `ops`."""
+    first = dict[int, int]()
+    for op in ops:
+        if op.kind in PASSES:
+            first[op.stage] = min(op.at, first.get(op.stage, op.at))
+    return first
+
+
+def _alike(ops: Iterable[Op], sizes: Sequence[int]) -> Counter[tuple[Kind, int, int, int, int]]:
+    """Returns how often operations occur that exchange the same, by kind, unit or bucket, peer,
+    stage, and samples of the micro-batch."""
+    of = [*sizes, 0]  # micro-batch -1 is none
+    return Counter((op.kind, op.at, op.peer, op.stage, of[op.micro]) for op in ops)
