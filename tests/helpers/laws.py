@@ -114,7 +114,6 @@ COMPUTED = (
     "who_pushes_changes_no_bits",
     "recompute_changes_no_bits",
     "initial_values_are_those_of_one_rank",
-    "one_step_and_the_plain_mean_equal_one_rank",
     "steps_alone_equal_a_simulation_in_one_process",
     "gossip_equals_a_simulation_in_one_process",
     "what_a_user_sets_between_rounds_is_kept",

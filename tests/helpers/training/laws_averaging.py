@@ -175,16 +175,6 @@ def mixed(runs: Sequence[Trainer], graph: str) -> None:
             p.array[...] = row
 
 
-def one_step_and_the_plain_mean_equal_one_rank(comm: Comm) -> None:
-    """H = 1 and an outer SGD of rate 1: the mean of SGD's steps is the step of the mean."""
-    for momentum in (0.0, 0.8):
-        inner = {"momentum": momentum, "weight_decay": 0.01}
-        whole = trained(comm_self(), {**COMMON, **inner})
-        for layout in layouts(comm.size):
-            options = {**LOCAL, **inner, **RULES[0], **layout, "every": 1}
-            assert distance(trained(comm, options), whole) < BOUND, layout
-
-
 def _equals_a_simulation(comm: Comm, options: Options, layout: Options) -> None:
     whole = simulated(replicas(comm.size, layout), options, layout.get("micro_batches", 1))
     assert distance(trained(comm, {**options, **layout}), whole) < BOUND, (options, layout)
@@ -226,13 +216,6 @@ def one_replica_goes_on_as_one_rank(comm: Comm) -> None:
 def gossip_equals_a_simulation_in_one_process(comm: Comm) -> None:
     for graph, layout in product(GRAPHS, layouts(comm.size)[:3]):
         _equals_a_simulation(comm, {**GOSSIP, "graph": graph}, layout)
-
-
-def gossip_on_the_complete_graph_equals_one_rank(comm: Comm) -> None:
-    whole = trained(comm_self(), {**COMMON, "momentum": 0.8})
-    for layout in layouts(comm.size):
-        options = {**GOSSIP, "graph": "complete", **layout}
-        assert distance(trained(comm, options), whole) < BOUND, layout
 
 
 @once
