@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from emulator import machine
 from helpers.device import DEVICE, needs_device
+from helpers.training.pipelined import Heard, Noted
 
 import nnmpi
 from nnmpi import nn
 from nnmpi.arrays import backend
 from nnmpi.comm import comm_self
-from nnmpi.io.output import NullReport
 from nnmpi.optim import loss_scale
 
 pytestmark = needs_device
@@ -23,22 +22,6 @@ EPOCHS, STEPS = 3, 6  # of an epoch
 @pytest.fixture(autouse=True)
 def _on_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "get", lambda device: DEVICE)
-
-
-class Losses(NullReport):
-    """Keeps the loss of each step, and what its event says: loss, norm of the gradient and rate."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[float | None, ...]] = []
-
-    def progress(self, step: int, total: int, loss: float, rates: Any) -> None:
-        self.found.append((step, loss))
-
-    def event(self, event: Any) -> None:
-        if event["event"] == "step":
-            names = ("step", "loss", "gradient_norm", "lr")
-            self.found.append(tuple(event.get(name) for name in names))
 
 
 class Reader:
@@ -52,10 +35,10 @@ class Reader:
 
 
 class Run(NamedTuple):
-    losses: list[tuple[float | None, ...]]
+    losses: list[float]
+    told: list[list[float | None]]  # by the event of each step
     skipped: int
     state: dict[str, np.ndarray]  # of the model and of the optimizer
-    waits: int
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
@@ -72,15 +55,15 @@ def model() -> nn.Module:
 
 def run(*callbacks: object, **options: Any) -> Run:
     given: dict[str, Any] = {"epochs": EPOCHS, "batch_size": 8, "lr": 0.01, **options}
-    losses = Losses()
-    with machine.noting() as calls:
-        trainer = nnmpi.Trainer(
-            nnmpi.Config(**given), model, (*data(), *data()), comm_self(), callbacks=callbacks
-        )
-        done = trainer.fit(losses)
+    heard, names = Heard(), ("step", "loss", "gradient_norm", "lr")
+    trainer = nnmpi.Trainer(
+        nnmpi.Config(**given), model, (*data(), *data()), comm_self(), callbacks=callbacks
+    )
+    done = trainer.fit(heard)
+    told = [[e.get(name) for name in names] for e in heard.events if e["event"] == "step"]
     state = {name: t.numpy() for name, t in trainer.model.state_dict().items()}
     state |= {**trainer.optimizer_state_dict()}
-    return Run(losses.found, done["skipped_steps"], state, machine.waits(calls))
+    return Run(heard.losses, told, done["skipped_steps"], state)
 
 
 @pytest.mark.one_in(16)
@@ -97,7 +80,7 @@ def test_a_late_outcome_changes_no_bit(
         monkeypatch.setattr(loss_scale.LossScale, "of", lambda dtype: scale)
     given = {"dtype": dtype, "optimizer": optimizer, "clip_norm": clip_norm}
     late, now = run(**given), run(reader := Reader(), **given)
-    assert late.losses == now.losses
+    assert (late.losses, late.told) == (now.losses, now.told)
     assert late.skipped == now.skipped
     assert late.state.keys() == now.state.keys()
     for name, values in late.state.items():
@@ -113,7 +96,7 @@ def test_a_checkpoint_has_the_step_that_was_made_last(tmp_path: Path) -> None:
     for folder in tmp_path.glob("step-*[!5]"):
         shutil.rmtree(folder)
     resumed = run(resume=True, **given)
-    assert resumed.losses == whole.losses[2 * 15 :]
+    assert (resumed.losses, resumed.told) == (whole.losses[15:], whole.told[15:])
     for name, values in resumed.state.items():
         assert values.tobytes() == whole.state[name].tobytes(), name
 
@@ -122,26 +105,13 @@ def test_a_run_may_end_within_an_epoch() -> None:
     assert run(steps=4).losses == run(Reader(), steps=4).losses
 
 
-class Stopper(NullReport):
-    """Asks for the end when it hears of a step, as a signal does."""
-
-    trainer: nnmpi.Trainer
-
-    def progress(self, step: int, *_: Any) -> None:
-        if step == 3:
-            self.trainer.stop()
-
-
 def test_a_run_that_is_stopped_knows_the_steps_that_it_has_made() -> None:
-    report = Stopper()
-    trainer = nnmpi.Trainer(
-        nnmpi.Config(epochs=2, batch_size=8), model, (*data(), *data()), comm_self()
-    )
-    report.trainer = trainer
-    done = trainer.fit(report)
-    assert {
-        int(n) for path, n in trainer.optimizer_state_dict().items() if path.endswith("step")
-    } == {done["steps"]}
+    """It is asked for the end when it tells of a step, as a signal does."""
+    config = nnmpi.Config(epochs=2, batch_size=8)
+    trainer = nnmpi.Trainer(config, model, (*data(), *data()), comm_self())
+    done = trainer.fit(Noted(lambda step: step == 3 and trainer.stop()))
+    state = trainer.optimizer_state_dict()
+    assert {int(n) for path, n in state.items() if path.endswith("step")} == {done["steps"]}
 
 
 def test_a_loss_that_is_not_finite_ends_the_run() -> None:

@@ -3,10 +3,8 @@
 import numpy as np
 
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.method_functions import tanh
 from nnmpi.collectives.step import chunk_start
 from nnmpi.comm import Comm
-from nnmpi.nn import Conv2d
 from nnmpi.parallel.tensor import ops
 
 
@@ -38,15 +36,6 @@ def copy_leaves_the_gradient_above_as_it_is(comm: Comm) -> None:
     assert (g == comm.rank + 1).all()
 
 
-def copy_of_a_weight_writes_into_its_slot(comm: Comm) -> None:
-    layer = Conv2d(2, 3, 3, bias=False)
-    w = layer.weight
-    g = _random(w.shape, comm.rank)
-    ops.copy(w, comm).backward(g)
-    want = sum(_random(w.shape, r) for r in range(comm.size))
-    np.testing.assert_allclose(w.grad_array, want, rtol=1e-6, atol=1e-6)
-
-
 def reduce_sums_values(comm: Comm) -> None:
     x = Tensor(_random((4, 3), comm.rank), requires_grad=True)
     before = x.array.copy()
@@ -76,13 +65,3 @@ def gather_and_scatter_are_inverse(comm: Comm) -> None:
             part = ops.scatter(Tensor(whole), comm, bounds, axis)
             assert part.shape[axis] == bounds[comm.rank + 1] - bounds[comm.rank]
             np.testing.assert_array_equal(ops.gather(part, comm, bounds, axis).array, whole)
-
-
-def gather_and_scatter_have_transposed_gradients(comm: Comm) -> None:
-    """scatter, a function of each element, gather: as without them."""
-    bounds, whole, g = uneven(6, comm.size), _random((3, 6), 3), _random((3, 6), 4)
-    one = Tensor(whole, requires_grad=True)
-    tanh(one).backward(g)
-    x = Tensor(whole, requires_grad=True)
-    ops.gather(tanh(ops.scatter(x, comm, bounds)), comm, bounds).backward(g)
-    np.testing.assert_allclose(x.grad_array, one.grad_array, rtol=1e-12)

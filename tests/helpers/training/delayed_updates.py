@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from helpers.training.pipelined import Heard
+from helpers.training.pipelined import Noted
 
 from nnmpi import Config, Trainer, tensor
 from nnmpi.comm import Comm, comm_self
@@ -26,18 +26,6 @@ def options(model: str, p: int, **others: Any) -> dict[str, Any]:
     cut = {"cut": CUTS[model][p]} if p > 1 else {}
     common = {"model": model, "data": "digits", "batch_size": 150, "dtype": "float64"}
     return {**common, "pp": p, "schedule": "pipedream", **cut, **others}
-
-
-class Noted(Heard):
-    """Calls `after` with the number of steps, too."""
-
-    def __init__(self, after: Callable[[int], None] = lambda step: None) -> None:
-        super().__init__()
-        self._after = after
-
-    def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
-        super().progress(step, total, loss, samples_per_second)
-        self._after(step)
 
 
 class Ended(NamedTuple):

@@ -21,7 +21,7 @@ from helpers.training.pipelined import (
     MODELS,
     RECOMPUTED,
     SCHEDULES,
-    Heard,
+    Noted,
     Options,
     case_for,
     contents,
@@ -176,18 +176,6 @@ def _same_values(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) ->
 # ---- the end of a run
 
 
-class StopsAt(Heard):
-    """A rank that wants to stop after its second step."""
-
-    def __init__(self, trainer: Trainer, wanting: bool) -> None:
-        super().__init__()
-        self._trainer, self._wanting = trainer, wanting
-
-    def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
-        if step == 2 and self._wanting:
-            self._trainer.stop()
-
-
 class StopsOn:
     """A callback: a rank that wants to stops the run on an occasion of its second step."""
 
@@ -220,26 +208,27 @@ def all_stop_when_one_wants_to(comm: Comm) -> None:
         for wanting in {0, comm.size - 1}:
             config = Config(**case_of(layout, MLP), **layout, batch_size=20)
             trainer = Trainer(config, None, digits(), comm)
-            event = trainer.fit(StopsAt(trainer, comm.rank == wanting))
+            stop_at = 2 if comm.rank == wanting else 0
+            event = trainer.fit(Noted(lambda step: step == stop_at and trainer.stop()))  # noqa: B023
             assert event["event"] == "stopped"
             assert event["steps"] == (2 if comm.size == 1 else 3)  # one rank need not ask another
             assert same_on_all(comm, f"{event['steps']} {event['parameters_sha256']}")
 
 
-def a_loss_that_is_no_number_ends_all_ranks_alike(comm: Comm) -> None:
-    for layout in one_in(3, layouts(comm, SCHEDULES), "diverged"):
-        case = {**case_of(layout, MLP), "lr": 1e30, "clip_norm": None}
-        with pytest.raises(DivergedError) as ended:
-            run(comm, **case, **layout, dtype="float32")
+def _all_ranks_end_alike(comm: Comm, name: str, words: str, **options: Any) -> None:
+    for layout in one_in(3, layouts(comm, SCHEDULES), name):
+        case = {**case_of(layout, MLP), "clip_norm": None, **options}
+        with pytest.raises(DivergedError, match=words) as ended:
+            run(comm, **case, **layout)
         assert same_on_all(comm, str(ended.value))
+
+
+def a_loss_that_is_no_number_ends_all_ranks_alike(comm: Comm) -> None:
+    _all_ranks_end_alike(comm, "diverged", "", lr=1e30, dtype="float32")
 
 
 def a_loss_that_ends_far_above_where_it_began_ends_all_ranks_alike(comm: Comm) -> None:
-    for layout in one_in(3, layouts(comm, SCHEDULES), "rose"):
-        case = {**case_of(layout, MLP), "lr": 1e9, "clip_norm": None, "optimizer": "adam"}
-        with pytest.raises(DivergedError, match="the loss diverged") as ended:
-            run(comm, **case, **layout)
-        assert same_on_all(comm, str(ended.value))
+    _all_ranks_end_alike(comm, "rose", "the loss diverged", lr=1e9, optimizer="adam")
 
 
 def clouds(n: int = 40) -> tuple[np.ndarray, np.ndarray]:

@@ -66,6 +66,18 @@ class Heard(Report):
         self.losses.append(loss)
 
 
+class Noted(Heard):
+    """Calls `after` with the number of steps, too."""
+
+    def __init__(self, after: Callable[[int], object] = lambda step: None) -> None:
+        super().__init__()
+        self._after = after
+
+    def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
+        super().progress(step, total, loss, samples_per_second)
+        self._after(step)
+
+
 class Part(NamedTuple):
     """The part of a tensor that a rank has."""
 
