@@ -38,7 +38,32 @@ def pooled(*shape: int) -> Any:
     return apply(conv.conv2d, nnmpi.ones(1, 5, *shape), nnmpi.ones(4, 5, 3, 3), None, pool=True)
 
 
+def of(*shape: int) -> nnmpi.Tensor:
+    return nnmpi.ones(*shape, requires_grad=True)
+
+
 VALUES: dict[str, Callable[[], Any]] = {
+    "add: shapes (2, 3) and (4,) do not broadcast": lambda: of(2, 3) + of(4),
+    "multiply: shapes (5, 2) and (2, 3) do not broadcast": lambda: np.ones((5, 2)) * of(2, 3),
+    "maximum: shapes (2,) and (3,) do not broadcast": lambda: nnmpi.maximum(of(2), of(3)),
+    "matmul: shapes (2, 3) and (2, 3) do not fit": lambda: of(2, 3) @ of(2, 3),
+    "matmul: shapes (3,) and (4,) do not fit": lambda: of(3) @ of(4),
+    "matmul: shapes (3,) and () do not fit": lambda: of(3) @ of(),
+    "matmul: shapes (2, 2, 3) and (4, 3, 2) do not fit": lambda: of(2, 2, 3) @ of(4, 3, 2),
+    "linear: input of shape (2, 3) ... (5, 4)": lambda: F.linear(of(2, 3), of(5, 4)),
+    "conv2d: input of shape (2, 3, 8, 8) ... (4, 5, 3, 3)": lambda: F.conv2d(
+        of(2, 3, 8, 8), of(4, 5, 3, 3)
+    ),
+    "conv2d: input of shape (2, 3) ... (4, 5, 3, 3)": lambda: F.conv2d(of(2, 3), of(4, 5, 3, 3)),
+    "concatenate: shapes (2, 3), (2, 4)": lambda: nnmpi.concatenate([of(2, 3), of(2, 4)]),
+    "stack: shapes (3,), (4,)": lambda: nnmpi.stack([of(3), of(4)]),
+    "reshape: 6 elements of shape (2, 3) do not fit (4, 2)": lambda: of(2, 3).reshape(4, 2),
+    "where: shapes (2,) and (3,) do not": lambda: nnmpi.where(np.ones(2, bool), of(3), 0.0),
+    "where: shapes (2,) and (3,) do not broadcast": lambda: nnmpi.where(
+        np.ones(2, bool), 0.0, of(3)
+    ),
+    "(1,) (3,) (4,)": lambda: nnmpi.where(np.ones(1, bool), of(3), of(4)),
+    "(3,) ... (2,2)": lambda: nnmpi.broadcast_to(of(3), (2, 2)),
     "arange: -0.5 is no int64: give whole numbers": lambda: nnmpi.arange(-1, 2, 0.5, dtype="int64"),
     "q would get no gradient ... q.detach()": lambda: nnmpi.ones(3).quantile(t()[0, 1]),
     "interpolation='cubic' ... linear, lower": lambda: (
