@@ -68,12 +68,6 @@ def a_part_of_the_original(y: Any) -> Any:
     return part
 
 
-def a_part_of_the_reshape(y: Any) -> Any:
-    part = y.flatten(1)[0]
-    y[0] = 0
-    return part
-
-
 def a_copy_of_a_copy(y: Any) -> Any:
     rows = y.reshape(2, -1)
     rows.unfold(1, 2, 2).zero_()
@@ -87,24 +81,11 @@ def windows_of_what_is_written(y: Any) -> Any:
     return windows
 
 
-def the_weight_of_a_convolution(y: Any) -> Any:
-    weight = nn.Conv2d(2, 3, 3).weight
-    weight.view(3, -1).zero_()
-    return weight
-
-
 def of_a_weight_that_is_replaced(y: Any) -> Any:
     layer = nn.Conv2d(2, 3, 3)
     row = layer.weight.data.view(-1)
     step(layer)
     layer.weight.data = layer.weight.data.clone()
-    return row
-
-
-def data_of_a_weight(y: Any) -> Any:
-    weight = nn.Conv2d(2, 3, 3).weight
-    row = weight.reshape(-1)
-    weight.data.add_(1)
     return row
 
 
@@ -139,9 +120,9 @@ UNKNOWN: dict[str, Callable[[Any], Any]] = {
     **{
         f.__name__.replace("_", " "): f
         for f in (
-            *(a_part_of_the_original, a_part_of_the_reshape, a_copy_of_a_copy, data_of_a_weight),
-            *(windows_of_what_is_written, of_a_weight_that_is_replaced, a_gradient_that_adds_up),
-            *(the_weight_of_a_convolution, of_a_weight_that_an_optimizer_updates),
+            *(a_part_of_the_original, a_copy_of_a_copy, windows_of_what_is_written),
+            *(of_a_weight_that_is_replaced, a_gradient_that_adds_up),
+            of_a_weight_that_an_optimizer_updates,
         )
     },
     "the original": lambda y: (y.reshape(2, -1).add_(1), y)[1],

@@ -30,12 +30,6 @@ def an_array(n: Any, w: Any, x: Any) -> Any:
     return x, n.tensor(array)
 
 
-def data(n: Any, w: Any, x: Any) -> Any:
-    d = x.data
-    x.mul_(w)
-    return x, d
-
-
 def the_array_of_a_constant(n: Any, w: Any, x: Any) -> Any:
     array = np.zeros((4, 3))
     y = n.from_numpy(array)
@@ -69,14 +63,6 @@ def columns_of_rows_before(n: Any, w: Any, x: Any) -> Any:
     y = n.zeros(4, 3, dtype=n.float64)
     for i in range(4):
         y[i] = w[i] + (3 * y[i - 1] if i else 0)
-    return y
-
-
-def the_states_of_a_recurrence(n: Any, w: Any, x: Any) -> Any:
-    y, h = n.zeros(4, 3, dtype=n.float64), w[0]
-    for t in range(4):
-        h = n.tanh(h * w[t])
-        y[t] = h
     return y
 
 
@@ -201,19 +187,6 @@ def layers_in_place(n: Any, w: Any, x: Any) -> Any:
         kept.append(x)
         x = layer(x) * 1.5
     return x, *kept
-
-
-def a_layer_in_place_on_data(n: Any, w: Any, x: Any) -> Any:
-    c = n.ones(4, 3, dtype=n.float64) - 2
-    v = c[0]
-    y = n.nn.ReLU(inplace=True)(c)
-    return y * w, c, v
-
-
-def parts_that_overlap_of_a_whole_without_a_name(n: Any, w: Any, x: Any) -> Any:
-    a, b = (lambda whole: (whole[:3], whole[2:]))(w * 2)
-    a *= 3
-    return a, b * 1
 
 
 def a_view_of_what_was_written_and_has_no_name(n: Any, w: Any, x: Any) -> Any:
