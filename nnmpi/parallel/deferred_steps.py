@@ -32,10 +32,10 @@ from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.executor import Executor, OpHooks, StepResult, StepState
 from nnmpi.parallel.step.update import Outcome, Update
-from nnmpi.parallel.step_list.op import Kind, Op
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.wire import is_in_order, wire_of
+from nnmpi.schedules.op import Kind, Op
 
 UNREAD = Outcome(0.0, 0.0, True)
 """A placeholder for the outcome of a step that the host has not read yet."""

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 Do: TypeAlias = Callable[[Any], None]
-"""A function that carries out an operation of a list (`step_list/op.py`)."""
+"""A function that carries out an operation of a list (`schedules/op.py`)."""
 
 
 class Recorder:

@@ -26,7 +26,7 @@ from nnmpi.parallel.arrangement.state_on_paper import state_arrays_of
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.mesh import CUT_BY_AXIS
 from nnmpi.parallel.unit_costs import Timing, UnitCost, UnitCosts, profile, stage_costs
-from nnmpi.schedules import proof
+from nnmpi.schedules.find import find
 from nnmpi.schedules.op import Kind
 
 
@@ -75,7 +75,7 @@ def most_in_flight(config: Config) -> list[int]:
     stages = len(place_of(config))
     most, count, virtual = [0] * stages, [0] * stages, stages // config.pp
     full = min(config.micro_batches, 2 * config.pp)  # 1F1B keeps no more at once with more
-    schedule = proof.find(config.schedule)
+    schedule = find(config.schedule)
     for op in chain.from_iterable(schedule.compute(config.pp, full, virtual)):
         count[op.stage] += (op.kind is Kind.F) - (op.kind in (Kind.B, Kind.W))
         most[op.stage] = max(most[op.stage], count[op.stage])

@@ -53,9 +53,10 @@ from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.step.step_traffic import StepTraffic
 from nnmpi.parallel.step.update import Norms, Outcome, Update
-from nnmpi.parallel.step_list.op import Kind
-from nnmpi.parallel.step_list.runs import evaluation_ops, stage_units, step_ops
+from nnmpi.parallel.step_list.chain import stage_units
+from nnmpi.parallel.step_list.step import evaluation, step_list
 from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.schedules.op import Kind
 
 Named: TypeAlias = Sequence[tuple[str, Parameter]]
 """Parameters with their paths in the whole model."""
@@ -440,7 +441,11 @@ def executor_of(
     ports = Ports.of(spec.task, part, channels, batch_stats, units, sync.units)
     has_values = spec.task.on is not META
     checked_steps = (math.inf if spec.twin else CHECKED_STEPS) if has_values else 0
-    lists = Lists(partial(step_ops, a, rank), partial(evaluation_ops, a, rank), checked_steps)
+    lists = Lists(
+        lambda micro: step_list(a, rank, micro).ops,
+        lambda micro: evaluation(a, rank, micro).ops,
+        checked_steps,
+    )
     passes = None
     if a.config.compile is not False and has_values:
         # here, since planning needs none of it

@@ -26,7 +26,7 @@ from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.stage_costs import division_on_paper
 from nnmpi.planning.unit_times import ModelTimes
-from nnmpi.schedules import proof
+from nnmpi.schedules.find import find
 from nnmpi.schedules.placement import Place
 
 K = TypeVar("K")
@@ -108,7 +108,7 @@ class Arranger:
         stages."""
         key = candidate.shape, candidate.schedule
         if key not in self._division_keys:
-            schedule = proof.find(candidate.schedule)
+            schedule = find(candidate.schedule)
             stages = schedule.stages_a_rank(self.plain.virtual_stages)
             is_near = self.cluster.on_one_node(self.mesh(candidate).group(0, "pp"))
             self._division_keys[key] = schedule.place(candidate.pp, stages), is_near

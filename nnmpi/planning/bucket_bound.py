@@ -88,7 +88,7 @@ def _exchanges(a: Arrangement, rank: int, times: ExchangeTimes) -> Iterator[Exch
     if a.store.zero < 3 or a.graph.may_differ:
         return
     chain = chain_of(a, rank)
-    slots, of = value_slots(a, chain), [stop - start for start, stop, _ in chain.buckets]
+    slots, of = value_slots(a, chain), chain.lengths
     gathers = Counter[int]()
     for units in chain.of_stage.values():
         used = sorted({b for u in units for b in chain.units[u].buckets})

@@ -17,7 +17,7 @@ from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.paper.recording import section_bytes
 from nnmpi.planning.paper.repeated import joined_bytes
-from nnmpi.schedules import proof
+from nnmpi.schedules.find import find
 from nnmpi.schedules.op import Kind
 
 
@@ -126,7 +126,7 @@ def in_flight(schedule: str, p: int, m: int, v: int) -> tuple[np.ndarray, np.nda
     time when the sum of the two is largest. They are for the schedule of this name with p ranks, m
     micro-batches and v stages per rank. A micro-batch counts once for each stage of the rank."""
     most = list[tuple[int, int]]()
-    for ops in proof.find(schedule).compute(p, m, v):
+    for ops in find(schedule).compute(p, m, v):
         flying = accumulate((op.kind is Kind.F) - (op.kind in (Kind.B, Kind.I)) for op in ops)
         between = accumulate((op.kind is Kind.I) - (op.kind is Kind.W) for op in ops)
         most.append(max(zip(flying, between, strict=True), key=lambda two: (sum(two), two[1])))

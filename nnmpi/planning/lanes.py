@@ -8,13 +8,13 @@ from nnmpi.options.amounts import amount
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.step_list.chain import chain_of
-from nnmpi.parallel.step_list.op import NONE, PASSES, SENDS, Kind, Op
 from nnmpi.parallel.step_list.step import step_list
 from nnmpi.planning.list_times import LINK, Arrivals, Messages, shares_of, whole_list
 from nnmpi.planning.paper.activations import alive
 from nnmpi.planning.paper.rank import memory
 from nnmpi.planning.paper.recording import section_bytes
 from nnmpi.planning.step_time import CostModel, step_model
+from nnmpi.schedules.op import NONE, PASSES, SENDS, Kind, Op
 from nnmpi.sim.clock import timed
 from nnmpi.sim.drawing.timeline import Level, Span, Timeline
 
@@ -81,7 +81,7 @@ def _levels(
     the units run in which operations. A pass adds or frees the activations of its units one after
     the other; `shares` has the share of each unit in those of its stage."""
     sizes, clock = micro_batches(a, rank, a.config.batch_size), 0.0
-    kept = {(op.kind, *op[1:3]): held for op, held, _ in alive(a, rank, sizes)}
+    kept = {(op.kind, op.micro, op.stage): held for op, held, _ in alive(a, rank, sizes)}
     passes = [*_passes_of_stages(spans)]
     starts_with = [_before(kept, of_units[0][0]) for of_units in passes]
     ends_with = [*starts_with[1:], 0]

@@ -21,12 +21,13 @@ import numpy as np
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.partition import Unit
-from nnmpi.parallel.step_list.chain import Chain, chain_of, gathers_for_use
-from nnmpi.parallel.step_list.op import MESSAGES, PASSES, SENDS, Kind, Op
-from nnmpi.parallel.step_list.passes import message_of
-from nnmpi.parallel.step_list.step import StepList
+from nnmpi.parallel.step_list.chain import chain_of, gathers_for_use
 from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.machine import Machine
+from nnmpi.schedules.lists.chain import Chain
+from nnmpi.schedules.lists.passes import message_of
+from nnmpi.schedules.lists.step_list import StepList
+from nnmpi.schedules.op import MESSAGES, PASSES, SENDS, Kind, Op
 from nnmpi.sim.clock import Timing
 
 COLUMNS = {Kind.F: (0,), Kind.RECOMPUTE: (0,), Kind.B: (1, 2), Kind.I: (1,), Kind.W: (2,)}
@@ -132,7 +133,7 @@ class ListTimes:
         if kind in PASSES:
             share, of_pass = self._shares[at, kind], (stage, kind)
             seconds = share * self._times.passes.get(of_pass, 0.0)
-            awaited, op = None, Op(kind, at, 0, stage=stage)
+            awaited, op = None, Op(kind, 0, stage, at)
             if messages and (taken := message_of(op, self._chain, sends=False)):
                 awaited = messages.arrivals[BEGINS[taken.kind], taken.at]
             return Timing(seconds, None, awaited, None, share * self._times.on_link[of_pass], LINK)
@@ -220,4 +221,4 @@ def hides(machine: Machine, what: str) -> bool:
 def whole_list(step: StepList) -> list[Op]:
     """Returns the operations of a step, preceded by the gathers of parameters that the previous
     step has started after its update."""
-    return [*(Op(Kind.GATHER, b) for b in step.begins), *step.ops]
+    return [*(Op(Kind.GATHER, at=b) for b in step.begins), *step.ops]

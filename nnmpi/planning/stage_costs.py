@@ -12,8 +12,8 @@ from nnmpi.parallel.arrangement.division import Division, place_of
 from nnmpi.parallel.stage_cut import UNIT_COSTS, division_of
 from nnmpi.parallel.unit_costs import UnitCost, UnitCosts, stage_costs
 from nnmpi.planning.unit_times import ModelTimes
-from nnmpi.schedules import proof
-from nnmpi.schedules.lowering import programs
+from nnmpi.schedules.find import find
+from nnmpi.schedules.lists.of_schedule import lists
 from nnmpi.sim import pipeline as sim
 
 MOST_BATCHES = 256
@@ -60,7 +60,7 @@ def pipeline_fields(a: Arrangement, batches: int) -> dict[str, Any]:
 
 
 def _simulated(a: Arrangement, batches: int) -> sim.Simulation:
-    config, schedule = a.config, proof.find(a.config.schedule)
+    config, schedule = a.config, find(a.config.schedule)
     units: UnitCosts = a.measured[UNIT_COSTS]
     cut = tuple(k for k, first in enumerate(units.begins) if first in a.division.begins)
     stages = stage_costs(units.costs, cut)
@@ -69,7 +69,7 @@ def _simulated(a: Arrangement, batches: int) -> sim.Simulation:
     micro_batches = min(config.micro_batches, config.batch_size) * steps  # none is empty
     virtual = len(stages) // config.pp
     return sim.simulate(
-        programs(schedule, config.pp, micro_batches, virtual, config.recompute == "stage"),
+        lists(schedule, config.pp, micro_batches, virtual, config.recompute == "stage"),
         sim.Costs([sim.stage_times(f, i, w) for f, i, w, *_ in stages]),  # messages take no time
         [cost.activation_bytes for cost in stages],
         inputs=[cost.input_bytes for cost in stages],

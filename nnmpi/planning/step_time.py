@@ -1,5 +1,5 @@
-"""Predicts how long a step takes on a machine, by simulating what ranks carry out (programs of a
-schedule, lists of operations) with a clock (`sim/clock.py`). The time is a sum of these terms:
+"""Predicts how long a step takes on a machine, by simulating with a clock (`sim/clock.py`) the
+lists of operations that ranks carry out. The time is a sum of these terms:
 
 compute    passes of the rank along pp that computes longest, over all micro-batches
 tensor     exchanges of that rank within these passes: along tp and cp, batch statistics
@@ -35,7 +35,6 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -43,16 +42,17 @@ import numpy as np
 from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.arrangement.program import micro_batches, ops
+from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.step_list.chain import gathers_for_use
-from nnmpi.parallel.step_list.runs import LISTED
 from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.list_times import ListTimes, PassTimes, hides
 from nnmpi.planning.machine import Machine, codec_of
 from nnmpi.planning.paper.rank import step
 from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.planning.waits import Waits, waits
-from nnmpi.schedules.op import COMPUTE, Kind, Op
+from nnmpi.planning.whole_stages import whole_stages
+from nnmpi.schedules.lists.step_list import StepList
+from nnmpi.schedules.op import COMPUTE, Kind
 from nnmpi.sim.pipeline import Costs, run, stage_times
 
 PHASES = {
@@ -96,7 +96,7 @@ class CostModel(NamedTuple):
 class RankCosts(NamedTuple):
     """The work of one rank in a step, from which its time is predicted.
 
-    program        the rank's passes and messages in a step, in order
+    stages         the rank's list in a step, with passes of whole stages and messages
     compute        a dict: stage -> the seconds of each kind of pass over a micro-batch
     exchanges      a dict: name of a term -> the rank's collectives and messages in a step that the
                    term counts. The names:
@@ -113,7 +113,7 @@ class RankCosts(NamedTuple):
                    `waits.sums` before the update, `waits.update` for gathers after it
     """
 
-    program: Sequence[Op]
+    stages: StepList
     compute: Mapping[int, Mapping[Kind, float]]
     exchanges: Mapping[str, Sequence[Exchange]]
     elements: int
@@ -125,7 +125,7 @@ class RankCosts(NamedTuple):
     ) -> Mapping[tuple[int, Kind], float]:
         """Returns a dict: (stage, kind of pass) -> the seconds of the exchanges within one such
         pass over a micro-batch. `seconds` is a function that gives the seconds of an exchange."""
-        counts = Counter(map(itemgetter(0, 2), self.program))  # by kind and stage
+        counts = Counter((op.kind, op.stage) for op in self.stages.ops)
         by_pass = defaultdict[tuple[int, Kind], float](float)
         for exchange in self.exchanges["tensor"]:
             stage, during = exchange.stage, exchange.during
@@ -164,7 +164,7 @@ class StepModel(NamedTuple):
     updated   of these ranks, the one whose update takes longest
     averaged  of these ranks, the one that takes longest to average its parameters with replicas
     lists     for each rank, an object that gives the seconds of the operations in its step; None
-              for a strategy whose step is not a list of operations
+              for a strategy in which ranks do not make each step together
     messages  the seconds of a message of a micro-batch, by its kind and the stage that sends it
     """
 
@@ -201,9 +201,9 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
         for s in range(len(stages))
     ]
     links = _message_seconds(ranks, len(micro), times)
-    computed = [[op for op in item.program if op.micro >= 0] for item in ranks]
+    computed = [item.stages.passes for item in ranks]
     all_busy = [sum(passes[op.stage].get(op.kind, 0.0) for op in of_rank) for of_rank in computed]
-    ends, idle = _ends_and_idle([item.program for item in ranks], Costs(passes, links=links))
+    ends, idle = _ends_and_idle([item.stages for item in ranks], Costs(passes, links=links))
     passes_of = {(s, kind): t for s, of in enumerate(passes) for kind, t in of.items()}
     lists = [
         _list_times(a, rank, item, passes_of, of_units, costs)
@@ -254,14 +254,12 @@ def _message_seconds(
     return seconds
 
 
-def _ends_and_idle(
-    programs: Sequence[Sequence[Op]], costs: Costs
-) -> tuple[list[float], list[float]]:
-    """Simulates ranks that carry out `programs`, a list of operations for each; returns two lists
-    with a number for each rank: when its last pass ends, and the seconds that it has waited for
-    other ranks until then."""
-    ends, idle = [0.0] * len(programs), [0.0] * len(programs)
-    for span in run(programs, costs):
+def _ends_and_idle(lists: Sequence[StepList], costs: Costs) -> tuple[list[float], list[float]]:
+    """Simulates ranks that carry out `lists`, one for each; returns two lists with a number for
+    each rank: when its last pass ends, and the seconds that it has waited for other ranks until
+    then."""
+    ends, idle = [0.0] * len(lists), [0.0] * len(lists)
+    for span in run(lists, costs):
         idle[span.rank] += span.start - ends[span.rank]
         ends[span.rank] = span.end
     return ends, idle
@@ -318,9 +316,9 @@ def _list_times(
     costs: CostModel,
 ) -> ListTimes | None:
     """Returns an object that computes the seconds of the operations in a rank's step; None for a
-    strategy whose steps are not lists of operations. `item` has the rank's exchanges, `passes` the
+    strategy whose steps overlap or differ. `item` has the rank's exchanges, `passes` the
     seconds of its passes, and `of_units` those of the model's units (parts, usually layers)."""
-    if a.strategy.name not in LISTED:
+    if not a.steps_together:
         return None
     by_op = step(a, rank, a.config.batch_size).by_op
     on_link = item.within_passes(costs.exchanges.between_nodes)
@@ -356,7 +354,8 @@ def _rank_step(
             exchange = exchange._replace(elements=-(-exchange.elements // a.config.tp))
         by_phase[phase].append(exchange)
     numbers = sum(stop - start for start, stop in a.owned_ranges(rank))
-    return RankCosts(ops(a, rank, micro), compute, by_phase, numbers, on_paper.bytes_copied)
+    stages = whole_stages(a, micro)[a.mesh.coordinates(rank)["pp"]]
+    return RankCosts(stages, compute, by_phase, numbers, on_paper.bytes_copied)
 
 
 def _exposed_averages(rank: RankCosts, a: Arrangement, costs: CostModel, alone: float) -> float:

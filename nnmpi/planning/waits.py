@@ -12,10 +12,10 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.step_list.chain import gathers_for_use
-from nnmpi.parallel.step_list.op import PASSES, Kind, Op
 from nnmpi.parallel.step_list.step import step_list
 from nnmpi.planning.list_times import Arrivals, ListTimes, whole_list
 from nnmpi.planning.paper.rank import few_micro_batches
+from nnmpi.schedules.op import PASSES, Kind, Op
 from nnmpi.sim.clock import timed
 
 
@@ -73,4 +73,4 @@ def _until_summed(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
     gathers of parameters that the previous step has started."""
     step = step_list(a, rank, micro)
     ops = whole_list(step)
-    return ops[: ops.index(Op((*step.totals, Kind.AGREE)[0]))]
+    return ops[: ops.index(step.ends[0])]

@@ -1,35 +1,46 @@
-"""The operations of a training step, and the programs of a model that is not a pipeline.
+"""The operations of a training step. `at` is the number of a unit (a part of the model, usually a
+layer), of the stage that begins at a boundary, or of a bucket of parameters. A slot is memory that
+buckets share in turn.
 
-F   forward pass of a micro-batch        NOTE   losses are known: gradients may be summed
-B   its backward pass: gradients add up  APPLY  the sums are complete: parameters are updated
+F B I W        passes of unit `at`: forward; backward, or its halves: gradients of the input, then
+               of the parameters
+RECOMPUTE      the forward pass again, as the one before was not recorded
+RECV_F SEND_F  starts to receive, to send the activations in front of stage `at`
+RECV_B SEND_B  starts to receive, to send their gradients
+GATHER WAIT    starts to gather the values of bucket `at` into a slot; waits for them
+NOTE           this rank's losses are all known: they, and its request to stop or save, can be
+               summed
+OPEN           from here on the gradients of bucket `at` are written to a slot
+SUM FINISH     starts to sum the gradients of bucket `at`, which are final; waits for the sum, and
+               frees the slot
+TIES TERMS     sums the gradients of parameters that several stages have, over these stages (TIES);
+               of parameters that all ranks along tp have, over these ranks (TERMS)
+WRITE READ     of `swapping/`: starts to write the activations of unit `at`, or the optimizer state,
+               to disk; starts to read them back, and operations that need them wait
+PUSH ADD       of `checks/`, which sums the gradients of slices of a batch along a tree: puts memory
+               for the gradients of a micro-batch on a stack; adds those on top to the next ones
+SEND_SUM       of `checks/`: sends the gradients on top of the stack to another rank along dp, and
+RECV_SUM       removes them; receives such gradients, and puts them on the stack
+AGREE APPLY    all ranks agree on what decides the update (norm, request); the update
 
-    1f1b on one rank    F0 B0 F1 B1 F2 NOTE B2 APPLY
-    evaluation          F0 F1
+    two units, one rank of two, ZeRO 0    F0.0 F1.0 NOTE B1.0 SUM1 B0.0 SUM0 FINISH1 FINISH0
+                                          AGREE APPLY
 
-Pipelines (`pipeline.py`) may divide B into I and W, compute F twice, and send messages:
-
-I   gradient of the input of a stage     RECOMPUTE  the forward pass again, recorded this time
-W   gradients of its weights, later      RECV_F SEND_F  an activation: from, to another stage
-                                         RECV_B SEND_B  a gradient: from, to another stage
-
-An operation is a value and does not say how it is carried out. It has no rank: it is in the program
-of one. These files depend on `Kind` and change with it: `lowering.py` (the order of operations),
-`proof.py` (their dependencies), `sim/pipeline.py` (their cost), `planning/paper/activations.py`
-(which activations are alive), and the executor.
+A schedule orders passes of whole stages: these have a micro-batch and a stage, but no `at`. An
+operation is a value and does not say how it is carried out. It has no rank: it is in the list of
+one.
 """
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
+NONE = -1
+
 
 class Kind(Enum):
-    """The kinds of operations in a training step. F to APPLY are in the programs of schedules:
-    forward pass F and backward pass B, or its halves I (gradient of the input) and W (gradients of
-    weights); messages between stages; NOTE (losses are known) and APPLY (the update).
-
-    GATHER to AGREE are only in the lists that ranks carry out (`parallel/step_list/op.py`): they
-    work on buckets of gradients or parameters, or on files.
-    """
+    """The kinds of operations in a training step: passes, messages between stages, gathers and sums
+    of buckets, and the update."""
 
     F = "F"
     B = "B"
@@ -51,27 +62,60 @@ class Kind(Enum):
     TERMS = "TERMS"
     WRITE = "WRITE"
     READ = "READ"
+    AGREE = "AGREE"
     PUSH = "PUSH"
     ADD = "ADD"
     SEND_SUM = "SEND_SUM"
     RECV_SUM = "RECV_SUM"
-    AGREE = "AGREE"
 
     __hash__ = object.__hash__  # members are equal by identity; Enum's hash is slower Python code
 
 
 COMPUTE = (Kind.F, Kind.B, Kind.I, Kind.W, Kind.RECOMPUTE)
-MESSAGES = (Kind.RECV_F, Kind.SEND_F, Kind.RECV_B, Kind.SEND_B)
+PASSES = frozenset(COMPUTE)
+FORWARD = frozenset((Kind.F, Kind.RECOMPUTE))
+ADDS = frozenset((Kind.B, Kind.W))
+"""The passes that add to gradients of parameters."""
+
+VALUES = frozenset((Kind.GATHER, Kind.WAIT))
+RECEIVES = frozenset((Kind.RECV_F, Kind.RECV_B))
+SENDS = frozenset((Kind.SEND_F, Kind.SEND_B))
+MESSAGES = RECEIVES | SENDS
+COLLECTIVES = frozenset((Kind.GATHER, Kind.SUM, Kind.TIES, Kind.TERMS, Kind.AGREE))
+"""The operations that ranks with the same parameters start in the same order."""
 
 
 class Op(NamedTuple):
-    """One operation in the program of a rank: its kind, and the micro-batch and stage on which it
-    works."""
+    """One operation in the list that a rank carries out in a step; a number is NONE (-1) if the
+    kind of operation has none.
+
+    kind    what is done, such as F (forward pass of a unit) or SUM (of the gradients in a bucket)
+    micro   the micro-batch
+    stage   of a pass or a message: the stage, of the whole pipeline, on this rank
+    at      the number of the unit (part of the model, usually a layer), of the stage boundary or of
+            the bucket on which it works
+    slot    the memory that it uses, of several that buckets share in turn
+    peer    of a message between stages: the coordinate along pp of the rank at the other end; of
+            SEND_SUM and RECV_SUM, the one along dp
+
+    As text it is kind, `at`, `.micro` and `@slot`, such as SUM3.0@1; without `at` it is kind and
+    micro-batch, such as F0.
+    """
 
     kind: Kind
-    micro: int = -1  # micro-batch
-    stage: int = 0  # of the whole pipeline
-    peer: int = -1  # for a message: the rank at the other end, along pp
+    micro: int = NONE
+    stage: int = NONE  # of a pass or a message, on this rank
+    at: int = NONE
+    slot: int = NONE
+    peer: int = NONE  # of a message: the rank at the other end, along pp or dp
 
     def __str__(self) -> str:
-        return self.kind.value + (str(self.micro) if self.micro >= 0 else "")
+        text = self.kind.value + (str(self.at) if self.at != NONE else "")
+        if self.micro != NONE:
+            text += f".{self.micro}" if self.at != NONE else str(self.micro)
+        return text + (f"@{self.slot}" if self.slot != NONE else "")
+
+
+def as_text(ops: Iterable[Op]) -> str:
+    """Returns a list of operations as one line of text, such as "F0.0 F1.0 B1.0 SUM1"."""
+    return " ".join(map(str, ops))

@@ -6,8 +6,8 @@
                                       rank 3   F0 B0 F1 B1 F2 B2 F3 B3
 
 p ranks, m micro-batches and v stages a rank: the placement of a schedule says which rank has which
-of the p*v stages. The functions here generate computation only: `lowering.py` adds messages and
-updates, `proof.py` proves the programs.
+of the p*v stages. The functions here generate computation only: `lists/` adds messages and updates,
+and proves the lists of the ranks.
 """
 
 from collections.abc import Callable
@@ -118,8 +118,8 @@ class Schedule(NamedTuple):
 
     bubble(p, m, v)   idle time over the time of computation, if F, I and W cost the same, B costs
                       as much as I and W, and messages are free; None: no formula for these numbers
-    update_each       parameters are updated after each micro-batch instead of each step; programs
-                      come from `lowering.stream`, which produces the order of `compute` op by op
+    update_each       parameters are updated after each micro-batch instead of each step; lists come
+                      from `lists/stream.py`, which produces the order of `compute` op by op
     place(p, v)       the rank of each stage
     """
 

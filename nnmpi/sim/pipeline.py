@@ -1,5 +1,5 @@
-"""Simulates pipelines: executes the programs of all ranks (passes, messages and updates) with a
-clock for each rank.
+"""Simulates pipelines: executes the lists of all ranks (passes, messages and updates) with a clock
+for each rank.
 
 Drawings of schedules and prices of layouts use the same clocks. A message takes `send` and occupies
 neither rank; between two stages of one rank there is none. The unit of time is the caller's.
@@ -10,11 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from nnmpi.schedules.lowering import RECEIVES, message
-from nnmpi.schedules.op import COMPUTE, Kind, Op
-from nnmpi.schedules.proof import Channel, channel, in_order
+from nnmpi.schedules.lists.passes import message_of
+from nnmpi.schedules.lists.race import Race
+from nnmpi.schedules.lists.step_list import StepList
+from nnmpi.schedules.op import PASSES, SENDS, Kind, Op
 from nnmpi.sim.clock import FREE, Timing, timed
 from nnmpi.sim.drawing.timeline import Span, Timeline
+
+SENT = {Kind.RECV_F: Kind.SEND_F, Kind.RECV_B: Kind.SEND_B}
+"""For each operation that receives, the one that sends the message."""
 
 
 def stage_times(forward: float, input_gradient: float, weight_gradient: float) -> dict[Kind, float]:
@@ -66,20 +70,21 @@ class Simulation(NamedTuple):
 
 
 def simulate(
-    programs: Sequence[Sequence[Op]],
+    lists: Sequence[StepList],
     costs: Costs,
     activation: Sequence[float] | None = None,
     inputs: Sequence[float] | None = None,
 ) -> Simulation:
-    """Simulates the programs of all ranks; raises ScheduleError if they deadlock.
+    """Simulates the lists of all ranks, in which whole stages are units; raises ScheduleError if
+    they deadlock.
 
     activation   the size of the activations that each stage keeps of a micro-batch until its
                  backward pass; by default they add up to 1 on each rank
     inputs       the size of the input of each stage, which alone is kept until a forward pass is
                  recomputed; 0 by default
     """
-    spans = tuple(run(programs, costs))
-    ranks, stages = len(programs), len(costs.stages)
+    spans = tuple(run(lists, costs))
+    ranks, stages = len(lists), len(costs.stages)
     sizes = [ranks / stages] * stages if activation is None else activation
     one_each = [1] * stages
     busy: list[float] = [0] * ranks
@@ -89,41 +94,37 @@ def simulate(
         timeline=Timeline(spans, ranks),
         makespan=max((span.end for span in spans), default=0),
         busy=busy,
-        live=[int(_peak(ops, one_each, one_each)) for ops in programs],
-        memory=[_peak(ops, sizes, inputs or [0] * stages) for ops in programs],
+        live=[int(_peak(step.passes, one_each, one_each)) for step in lists],
+        memory=[_peak(step.passes, sizes, inputs or [0] * stages) for step in lists],
     )
 
 
-def run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
-    """Simulates the programs of all ranks, in which each operation starts as early as messages
-    allow; yields the computations as spans."""
-    of_stages, left = _ranks_of_stages(programs), sum(map(len, programs))
-    arrivals = defaultdict[Channel, dict[int, float]](dict)  # of each micro-batch
+def run(lists: Sequence[StepList], costs: Costs) -> Iterator[Span]:
+    """Simulates the lists of all ranks, in which each operation starts as early as messages allow;
+    yields the computations as spans."""
+    left = sum(len(step.ops) for step in lists)
+    arrivals = defaultdict[tuple[Kind, int], dict[int, float]](dict)  # of each micro-batch
 
     @cache
-    def timing(kind: Kind, stage: int) -> Timing:
-        op, link = Op(kind, stage=stage), (kind, stage)
-        if kind in (Kind.SEND_F, Kind.SEND_B):
+    def timing(r: int, kind: Kind, stage: int, at: int) -> Timing:
+        op, link = Op(kind, 0, stage, at), (kind, stage)
+        if kind in SENDS:
             lane = link if link in costs.links else FREE
             seconds = costs.links.get(link, costs.send)
-            return Timing(seconds, lane, given=arrivals[channel(op)])
-        receive = message(op, RECEIVES, of_stages)
-        seconds = costs.update if kind is Kind.APPLY else costs.stages[stage].get(kind, 0)
-        return Timing(seconds, awaited=arrivals[channel(receive)] if receive else None)
+            return Timing(seconds, lane, given=arrivals[kind, at])
+        if kind not in PASSES:
+            return Timing(costs.update if kind is Kind.APPLY else 0)
+        receive = message_of(op, lists[r].chain, sends=False)
+        awaited = arrivals[SENT[receive.kind], receive.at] if receive else None
+        return Timing(costs.stages[stage].get(kind, 0), awaited=awaited)
 
-    for r, op, start, end in timed(programs, lambda r, op: timing(op.kind, op.stage)):
+    every = timed([step.ops for step in lists], lambda r, op: timing(r, op.kind, op.stage, op.at))
+    for r, op, start, end in every:
         left -= 1
-        if op.kind is Kind.APPLY or (end > start and op.kind in COMPUTE):
+        if op.kind is Kind.APPLY or (end > start and op.kind in PASSES):
             yield Span(r, op.kind.value, op.micro, op.stage, start, end)
     if left:
-        for _ in in_order(programs, of_stages):  # raises an error that names the ops that wait
-            pass
-
-
-def _ranks_of_stages(programs: Sequence[Sequence[Op]]) -> list[int]:
-    """Returns the rank of each stage, found from the forward passes in the programs."""
-    rank_of = {op.stage: r for r, ops in enumerate(programs) for op in ops if op.kind is Kind.F}
-    return [rank_of[s] for s in range(len(rank_of))]
+        Race([[step] for step in lists]).run()  # raises an error that names the ops that wait
 
 
 def _peak(ops: Sequence[Op], activation: Sequence[float], inputs: Sequence[float]) -> float:

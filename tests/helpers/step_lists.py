@@ -7,10 +7,11 @@ from itertools import product
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.program import micro_batches
-from nnmpi.parallel.step_list.op import NONE, PASSES, RECEIVES, SENDS, Kind, Op
-from nnmpi.parallel.step_list.proof import prove
-from nnmpi.parallel.step_list.runs import LISTED
-from nnmpi.parallel.step_list.step import StepList, list_of_batch, step_list
+from nnmpi.parallel.step_list.step import step_list
+from nnmpi.run.planning.step_text import list_of_batch
+from nnmpi.schedules.lists.proof import prove
+from nnmpi.schedules.lists.step_list import StepList
+from nnmpi.schedules.op import NONE, PASSES, RECEIVES, SENDS, Kind, Op
 
 
 def groups(a: Arrangement, micro: int | None = None, tp: int = 0) -> list[list[StepList]]:
@@ -27,14 +28,11 @@ def groups(a: Arrangement, micro: int | None = None, tp: int = 0) -> list[list[S
     ]
 
 
-def prove_lists(a: Arrangement) -> bool:
-    """Proves the lists of all ranks for a step over a batch; returns False if they are none."""
-    if a.strategy.name not in LISTED:
-        return False
+def prove_lists(a: Arrangement) -> None:
+    """Proves the lists of all ranks for a step over a batch."""
     counts = {len(micro_batches(a, rank, a.config.batch_size)) for rank in range(a.mesh.size)}
     for tp, micro in product(range(a.mesh.axes["tp"]), [None] if a.strategy.lists else counts):
         prove(groups(a, micro, tp))
-    return True
 
 
 def changed(draw: random.Random, ops: tuple[Op, ...]) -> tuple[str, tuple[Op, ...]]:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from nnmpi.parallel.step_list.gradients import gradient_slots
-from nnmpi.parallel.step_list.op import ADDS, FORWARD, NONE, PASSES, RECEIVES, SENDS, Kind, Op
-from nnmpi.parallel.step_list.step import StepList
+from nnmpi.schedules.lists.step_list import StepList
+from nnmpi.schedules.op import ADDS, FORWARD, NONE, PASSES, RECEIVES, SENDS, Kind, Op
 
 Rank: TypeAlias = tuple[int, int]
 """Its places along pp and dp."""
@@ -39,7 +39,7 @@ class Wires:
         for p, row in enumerate(groups):
             for d, step in enumerate(row):
                 tied = () if step.scatters else {*step.chain.tied.values()}
-                ties = [("ties", d)] if Kind.TIES in step.totals else []
+                ties = [("ties", d)] if Op(Kind.TIES) in step.ends else []
                 of_tied = (("tied", v) for v in tied)
                 for comm in (("sums", p), ("gathers", p), ("all",), *ties, *of_tied):
                     self.members[comm].append((p, d))
@@ -73,7 +73,7 @@ class RankMachine:
         self._version, self._there = 0, dict[int, int]()
         self._moving = dict[int, Call]()
         for b in step.begins:
-            self._gather(Op(Kind.GATHER, b))
+            self._gather(Op(Kind.GATHER, at=b))
         self._added = defaultdict[int, list[tuple[int, int]]](list)
         self._open, self._flying = dict[int, int](), dict[tuple[int, int, int], Call]()
         self._made = defaultdict[Kind, set[tuple[int, int]]](set)
@@ -82,6 +82,7 @@ class RankMachine:
         self._has_slices = any(op.kind is Kind.PUSH for op in step.ops)
         self._stack = list[list[object]]()  # of gradients: what was added to each
         self._taken = Counter[int]()  # sums of slices that came from a rank along dp
+        self._unused = list[int]()  # micro-batches, of whose gradients no update was made
         self.results = dict[str, object]()
         self._agreed: object = None
 
@@ -108,7 +109,7 @@ class RankMachine:
                 raise WrongError(f"{op}: nothing is under way")
             return lambda: complete(call)
         if op.kind in (Kind.TIES, Kind.AGREE):
-            buckets = () if self._step.scatters else range(len(self._chain.buckets))
+            buckets = () if self._step.scatters else range(len(self._chain.lengths))
             if self._flying or self._open or not {*buckets} <= {*self.sums}:
                 raise WrongError(f"{op}: sums are not there")
             comm = ("all",) if op.kind is Kind.AGREE else ("ties", self._me[1])
@@ -136,6 +137,8 @@ class RankMachine:
         elif op.kind is Kind.AGREE:
             self._agreed = self._summed()
             self._keep("agreed", self._agreed)
+        elif op.kind is Kind.APPLY and self._step.overlaps:
+            self._apply_each(op)
         elif op.kind is Kind.APPLY:
             self._apply()
         else:
@@ -195,6 +198,11 @@ class RankMachine:
         if op.kind is Kind.W and key not in made[Kind.I]:
             raise WrongError(f"{op}: comes before the gradient of the input")
         made[op.kind].add(key)
+        if self._step.overlaps and op.kind is Kind.F:
+            self._keep(f"weights of {op.micro}", self._version)
+        elif self._step.overlaps and self._unused:
+            raise WrongError(f"{op}: adds to the gradients of {self._unused}")
+        self._unused += [op.micro] * (op.kind in ADDS)
         for b in self._chain.units[op.at].buckets if op.kind in ADDS else ():
             if self._step.scatters and b not in self._open:
                 raise WrongError(f"{op}: bucket {b} is not open")
@@ -296,6 +304,13 @@ class RankMachine:
 
     def _summed(self) -> object:
         return tuple((b, tuple(sums)) for b, sums in sorted(self.sums.items()))
+
+    def _apply_each(self, op: Op) -> None:
+        if self._unused != [op.micro]:
+            raise WrongError(f"{op}: there are gradients of {self._unused}")
+        self._unused.clear()
+        self._version += 1
+        self._keep(f"update {self._version}", op.micro)
 
     def _apply(self) -> None:
         if self._agreed is None or self._agreed != self._summed() or self._moving:

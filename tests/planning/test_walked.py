@@ -16,9 +16,9 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.facts.exchanges import AxisExchange
 from nnmpi.parallel.step.executor import StepState
-from nnmpi.parallel.step_list.op import PASSES, SENDS
 from nnmpi.planning.paper.built import built
 from nnmpi.planning.paper.rank import exchanges
+from nnmpi.schedules.op import PASSES, SENDS
 
 BATCH = 24
 MLP = {"model": "mlp:64-48-40-32-24-10", "bucket_mb": 0.01}

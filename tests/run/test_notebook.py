@@ -94,7 +94,7 @@ def test_in_ipython(tmp_path: Path) -> None:
 
 
 def test_values_draw_themselves_in_ipython_only() -> None:
-    shown = "from nnmpi.schedules.proof import find; print(hasattr(find('gpipe'), '_repr_svg_'))"
+    shown = "from nnmpi.schedules.find import find; print(hasattr(find('gpipe'), '_repr_svg_'))"
     assert printed(f"import nnmpi; {shown}") == "False"
     ipython = "import sys, types; sys.modules['IPython'] = types.ModuleType('IPython')"
     assert printed(f"{ipython}; import nnmpi; {shown}") == "True"

@@ -1,14 +1,18 @@
 """Schedules of pipelines: proof of every size, what the literature says of them, broken ones."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from nnmpi.schedules.lowering import boundary, forward_programs, lower, programs, stream
+from nnmpi.schedules.lists.chain import Chain
+from nnmpi.schedules.lists.of_schedule import lists, prove_passes
+from nnmpi.schedules.lists.proof import prove
+from nnmpi.schedules.lists.step_list import ScheduleError, StepList, evaluation_list
+from nnmpi.schedules.lists.stream import stream
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.schedules.placement import Placement, in_v, round_robin
-from nnmpi.schedules.proof import ScheduleError, prove
 
 RANKS, MICRO_BATCHES = range(1, 9), (*range(1, 18), 24, 31, 32)
 CASES = [
@@ -16,7 +20,6 @@ CASES = [
 ]
 SENDS, RECEIVES = (Kind.SEND_F, Kind.SEND_B), (Kind.RECV_F, Kind.RECV_B)
 
-Programs = list[list[Op]]
 TWO = (0, 1)  # a stage on each of two ranks
 
 
@@ -24,8 +27,12 @@ def computation(ops: list[Op]) -> list[Op]:
     return [op for op in ops if op.kind not in SENDS + RECEIVES]
 
 
-def text(ops: list[Op]) -> str:
+def text(ops: list[Op] | tuple[Op, ...]) -> str:
     return " ".join(map(str, ops))
+
+
+def proved(steps: list[StepList]) -> None:
+    prove([[step] for step in steps])
 
 
 # ---- proof
@@ -34,29 +41,30 @@ def text(ops: list[Op]) -> str:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("p", RANKS)
 @pytest.mark.parametrize(("name", "v"), CASES)
-def test_every_program_is_proved(name: str, v: int, p: int) -> None:
+def test_every_list_is_proved(name: str, v: int, p: int) -> None:
     for m in MICRO_BATCHES:
-        prove(programs(SCHEDULES[name], p, m, v), SCHEDULES[name].place(p, v), m)
+        proved(lists(SCHEDULES[name], p, m, v))
 
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("m", [1, 2, 3, 5, 8, 13])
 @pytest.mark.parametrize(("name", "v"), CASES)
-def test_programs_that_recompute_are_proved(name: str, v: int, m: int) -> None:
+def test_lists_that_recompute_are_proved(name: str, v: int, m: int) -> None:
     for p in RANKS:
-        ranks = programs(SCHEDULES[name], p, m, v, recompute=True)
-        prove(ranks, SCHEDULES[name].place(p, v), m)
-        plain = [[op for op in ops if op.kind is not Kind.RECOMPUTE] for ops in ranks]
-        assert plain == programs(SCHEDULES[name], p, m, v)
+        steps = lists(SCHEDULES[name], p, m, v, recompute=True)
+        proved(steps)
+        plain = [tuple(op for op in s.ops if op.kind is not Kind.RECOMPUTE) for s in steps]
+        assert plain == [step.ops for step in lists(SCHEDULES[name], p, m, v)]
 
 
 @pytest.mark.parametrize(("placement", "v"), [(round_robin, 1), (round_robin, 3), (in_v, 2)])
 def test_evaluation_is_proved(placement: Placement, v: int) -> None:
     for p in RANKS:
+        chains = [Chain.of_stages(placement(p, v), r) for r in range(p)]
         for m in (1, 2, 5, 8, 13, 32):
-            ranks = forward_programs(place := placement(p, v), m)
-            prove(ranks, place, m, backward=False)
-            kinds = {op.kind for ops in ranks for op in ops}
+            steps = [evaluation_list(chain, m, p) for chain in chains]
+            proved(steps)
+            kinds = {op.kind for step in steps for op in step.ops}
             assert kinds <= {Kind.F, Kind.RECV_F, Kind.SEND_F}
 
 
@@ -97,67 +105,68 @@ def test_micro_batches_that_do_not_exist_are_left_out() -> None:
     ]
 
 
-# ---- lowering
+# ---- lists
 
 
-def test_a_program_has_messages_one_note_and_one_update() -> None:
-    first, last = programs(SCHEDULES["1f1b"], 2, 2)
-    assert text(first) == "F0 SEND_F0 RECV_B0 F1 SEND_F1 RECV_B1 B0 NOTE B1 APPLY"
-    assert text(last) == "RECV_F0 F0 RECV_F1 B0 SEND_B0 F1 NOTE B1 SEND_B1 APPLY"
+def test_a_list_has_messages_one_note_and_one_update() -> None:
+    first, last = (step.ops for step in lists(SCHEDULES["1f1b"], 2, 2))
+    assert text(first) == (
+        "F0.0 SEND_F1.0 RECV_B1.0 F0.1 NOTE SEND_F1.1 RECV_B1.1 B0.0 B0.1 AGREE APPLY"
+    )
+    assert text(last) == (
+        "RECV_F1.0 F0.0 RECV_F1.1 B0.0 SEND_B1.0 F0.1 NOTE B0.1 SEND_B1.1 AGREE APPLY"
+    )
     assert [op.peer for op in first if op.kind in SENDS + RECEIVES] == [1, 1, 1, 1]
     assert [op.peer for op in last if op.kind in SENDS + RECEIVES] == [0] * 4
     assert {op.peer for ops in (first, last) for op in ops if op.kind in (Kind.F, Kind.B)} == {-1}
 
 
 def test_nothing_is_sent_between_stages_of_one_rank() -> None:
-    assert text(programs(SCHEDULES["1f1b"], 1, 2, 1)[0]) == "F0 B0 F1 NOTE B1 APPLY"
-    assert text(programs(SCHEDULES["interleaved"], 1, 1, 2)[0]) == "F0 F0 NOTE B0 B0 APPLY"
-    first, last = programs(SCHEDULES["v-half"], 2, 1, 2)
-    assert text(last) == "RECV_F0 F0 RECV_B0 F0 SEND_F0 I0 NOTE W0 I0 SEND_B0 W0 APPLY"
-    assert {op.peer for op in last if op.kind in SENDS + RECEIVES} == {0}
-    assert text(first) == "RECV_F0 F0 SEND_F0 F0 I0 SEND_B0 RECV_B0 NOTE W0 I0 W0 APPLY"
+    assert text(lists(SCHEDULES["1f1b"], 1, 2, 1)[0].ops) == "F0.0 B0.0 F0.1 NOTE B0.1 AGREE APPLY"
+    both = lists(SCHEDULES["interleaved"], 1, 1, 2)[0]
+    assert text(both.ops) == "F0.0 F1.0 NOTE B1.0 B0.0 AGREE APPLY"
+    first, last = lists(SCHEDULES["v-half"], 2, 1, 2)
+    assert text(last.ops) == (
+        "RECV_F1.0 F0.0 RECV_B3.0 F1.0 NOTE SEND_F3.0 I1.0 W1.0 I0.0 SEND_B1.0 W0.0 AGREE APPLY"
+    )
+    assert {op.peer for op in last.ops if op.kind in SENDS + RECEIVES} == {0}
+    assert text(first.ops) == (
+        "RECV_F3.0 F0.0 SEND_F1.0 F1.0 NOTE I1.0 SEND_B3.0 RECV_B1.0 W1.0 I0.0 W0.0 AGREE APPLY"
+    )
 
 
-def test_the_boundary_of_a_message() -> None:
-    sent = [op for ops in programs(SCHEDULES["gpipe"], 3, 1) for op in ops if op.kind in SENDS]
-    assert [(str(op), boundary(op)) for op in sent] == [
-        ("SEND_F0", 0), ("SEND_F0", 1), ("SEND_B0", 0), ("SEND_B0", 1),
+def test_a_message_has_the_stage_behind_its_boundary() -> None:
+    sent = [op for s in lists(SCHEDULES["gpipe"], 3, 1) for op in s.ops if op.kind in SENDS]
+    assert [(op.kind, op.at) for op in sent] == [
+        (Kind.SEND_F, 1), (Kind.SEND_F, 2), (Kind.SEND_B, 1), (Kind.SEND_B, 2),
     ]  # fmt: skip
 
 
-def test_the_note_comes_before_the_first_gradient_that_becomes_final() -> None:
-    ops = programs(SCHEDULES["zb-h1"], 3, 4, 1)[2]
-    assert text(ops).endswith("W1 W2 NOTE W3 APPLY")
-    ops = programs(SCHEDULES["interleaved"], 2, 2, 2)[1]
-    at = [str(op) for op in ops].index("NOTE")
-    assert (str(ops[at + 1]), ops[at + 1].stage) == ("B1", 3)  # before those of stage 1
-
-
 def test_recompute_spares_the_micro_batch_that_is_still_there() -> None:
-    gpipe = text(programs(SCHEDULES["gpipe"], 2, 3, 1, recompute=True)[0])
-    assert "RECOMPUTE2" not in gpipe
-    assert "NOTE RECOMPUTE0 B0" in gpipe
+    gpipe = text(lists(SCHEDULES["gpipe"], 2, 3, 1, recompute=True)[0].ops)
+    assert "RECOMPUTE0.2" not in gpipe
+    assert "RECOMPUTE0.0 B0.0" in gpipe
     assert gpipe.count("RECOMPUTE") == 2
-    last = programs(SCHEDULES["1f1b"], 2, 3, 1, recompute=True)[1]
-    assert Kind.RECOMPUTE not in {op.kind for op in last}
+    last = lists(SCHEDULES["1f1b"], 2, 3, 1, recompute=True)[1]
+    assert Kind.RECOMPUTE not in {op.kind for op in last.ops}
 
 
 # ---- PipeDream
 
 
 def test_pipedream_updates_after_every_micro_batch_and_has_no_note() -> None:
-    ops = programs(SCHEDULES["pipedream"], 2, 2, 1)[1]
+    ops = lists(SCHEDULES["pipedream"], 2, 2, 1)[1].ops
     assert text(ops) == (
-        "RECV_F0 F0 RECV_F1 B0 SEND_B0 APPLY0 F1 B1 SEND_B1 APPLY1"
+        "RECV_F1.0 F0.0 RECV_F1.1 B0.0 SEND_B1.0 APPLY0 F0.1 B0.1 SEND_B1.1 APPLY1"
     )  # the gradient leaves before the update
 
 
 @pytest.mark.parametrize("p", RANKS)
 def test_pipedream_computes_on_weights_that_are_p_minus_1_minus_s_updates_old(p: int) -> None:
     for m in MICRO_BATCHES:
-        for s, ops in enumerate(programs(SCHEDULES["pipedream"], p, m)):
+        for s, step in enumerate(lists(SCHEDULES["pipedream"], p, m)):
             updates, used = 0, []
-            for op in ops:
+            for op in step.ops:
                 if op.kind is Kind.F:
                     used.append(updates)
                 updates += op.kind is Kind.APPLY
@@ -167,195 +176,157 @@ def test_pipedream_computes_on_weights_that_are_p_minus_1_minus_s_updates_old(p:
 @pytest.mark.parametrize("p", RANKS)
 def test_a_stream_has_the_passes_of_pipedream_and_the_messages_of_1f1b(p: int) -> None:
     for m in MICRO_BATCHES:
-        passes, flushed = SCHEDULES["pipedream"].compute(p, m, 1), programs(SCHEDULES["1f1b"], p, m)
+        passes, flushed = SCHEDULES["pipedream"].compute(p, m, 1), lists(SCHEDULES["1f1b"], p, m)
         for r in range(p):
-            ops = list(stream(p, r, lambda m=m: m - 1))
-            updates = (Kind.NOTE, Kind.APPLY)
-            assert [op for op in computation(ops) if op.kind not in updates] == passes[r]
+            ops = list(stream(Chain.of_stages(range(p), r), lambda m=m: m - 1))
+            updates = (Kind.NOTE, Kind.AGREE, Kind.APPLY)
+            computed = [op for op in computation(ops) if op.kind not in updates]
+            assert [op[:3] for op in computed] == [op[:3] for op in passes[r]]
             assert [op for op in ops if op.kind not in updates] == [
-                op for op in flushed[r] if op.kind not in updates
+                op for op in flushed[r].ops if op.kind not in updates
             ]
             for i, op in enumerate(ops):
                 if op.kind is Kind.APPLY:
-                    assert ops[i - 1] == Op(Kind.SEND_B if r else Kind.B, op.micro, r, r - 1)
+                    before = Kind.SEND_B if r else Kind.B
+                    assert (ops[i - 1].kind, ops[i - 1].micro) == (before, op.micro)
 
 
 @pytest.mark.parametrize("p", RANKS)
 def test_a_stream_may_end_behind_what_its_first_stage_has_started(p: int) -> None:
     """All stages learn in the backward pass of one micro-batch that the run ends."""
     for decided in (0, 1, p, 9):
-        ranks = []
-        for r in range(p):
+        steps = []
+        for r, wanted in enumerate(lists(SCHEDULES["pipedream"], p, decided + p, 1)):
             last, done = [31], list[Op]()
-            for op in stream(p, r, lambda last=last: last[0]):
+            for op in stream(wanted.chain, lambda last=last: last[0]):
                 done.append(op)
-                if op == Op(Kind.B, decided, r):
+                if (op.kind, op.micro) == (Kind.B, decided):
                     last[0] = decided + p - 1
-            wanted = programs(SCHEDULES["pipedream"], p, decided + p, 1)[r]
-            assert done == wanted or r == 0
-            assert computation(done) == computation(wanted)
-            ranks.append(done)
-        prove(ranks, range(p), decided + p)
+            assert tuple(done) == wanted.ops or r == 0
+            assert computation(done) == computation([*wanted.ops])
+            steps.append(replace(wanted, ops=(*done,)))
+        proved(steps)
 
 
-# ---- broken programs
+# ---- broken lists
 
 
-def without(ranks: Programs, rank: int, op: str) -> None:
-    ranks[rank] = [o for o in ranks[rank] if str(o) != op]
+def without(steps: list[StepList], rank: int, op: str) -> None:
+    steps[rank] = replace(steps[rank], ops=tuple(o for o in steps[rank].ops if str(o) != op))
 
 
-def swapped(ranks: Programs, rank: int, a: str, b: str) -> None:
-    names = [str(op) for op in ranks[rank]]
-    i, j = names.index(a), names.index(b)
-    ranks[rank][i], ranks[rank][j] = ranks[rank][j], ranks[rank][i]
+def swapped(steps: list[StepList], rank: int, a: str, b: str) -> None:
+    ops = [*steps[rank].ops]
+    i, j = ([*map(str, ops)].index(name) for name in (a, b))
+    ops[i], ops[j] = ops[j], ops[i]
+    steps[rank] = replace(steps[rank], ops=(*ops,))
 
 
-def repeated(ranks: Programs, rank: int, op: str) -> None:
-    at = [str(o) for o in ranks[rank]].index(op)
-    ranks[rank].insert(at + 1, ranks[rank][at])
-
-
-def misdirected(ranks: Programs, rank: int, op: str) -> None:
-    ranks[rank] = [o._replace(peer=2) if str(o) == op else o for o in ranks[rank]]
-
-
-BROKEN: dict[str, tuple[Callable[[Programs], None], str]] = {
+BROKEN: dict[str, tuple[Callable[[list[StepList]], None], str]] = {
     "no forward": (
-        lambda r: without(r, 1, "F1"),
-        "rank 1 cannot run SEND_F1 of stage 1: F1 has not run before it",
-    ),
-    "no backward": (
-        lambda r: without(r, 1, "B1"),
-        "rank 1 cannot run SEND_B1 of stage 1: B1 has not run before it",
-    ),
-    "no backward on the first stage": (
-        lambda r: without(r, 0, "B1"), "rank 0 cannot run APPLY: B1 of stage 0 has not run"
+        lambda s: without(s, 1, "F0.1"), "pp 1, operation 5, SEND_F2.1: what it sends is not there"
     ),
     "no receive": (
-        lambda r: without(r, 2, "RECV_F1"),
-        "rank 2 cannot run F1 of stage 2: RECV_F1 has not run before it",
+        lambda s: without(s, 2, "RECV_F2.1"), "pp 2, operation 4, F0.1: RECV_F2.1 was not posted"
     ),
-    "no send": (
-        lambda r: without(r, 0, "SEND_F2"),
-        "rank 1 cannot run F2 of stage 1: its message .* send 3 is for micro-batch 3",
-    ),
-    "no last send": (
-        lambda r: without(r, 0, "SEND_F3"),
-        "deadlock: rank 0 cannot run B2 of stage 0, rank 1 cannot run F3 of stage 1, rank 2",
-    ),
-    "no note": (lambda r: without(r, 1, "NOTE"), "rank 1 cannot run APPLY: NOTE has not"),
-    "no update": (lambda r: without(r, 2, "APPLY"), "rank 2 has no APPLY"),
-    "a forward twice": (
-        lambda r: repeated(r, 1, "F1"),
-        "rank 1 cannot run F1 of stage 1: F1 has run before it",
-    ),
-    "a send twice": (
-        lambda r: repeated(r, 1, "SEND_B0"),
-        "rank 1 cannot run SEND_B0 of stage 1: SEND_B0 has run",
-    ),
-    "an update twice": (lambda r: repeated(r, 0, "APPLY"), "rank 0 cannot run APPLY: it has run"),
-    "backward before forward": (
-        lambda r: swapped(r, 2, "F0", "B0"),
-        "rank 2 cannot run B0 of stage 2: F0 has not run before it",
-    ),
-    "a gradient sent before it is there": (
-        lambda r: swapped(r, 1, "B0", "SEND_B0"), "rank 1 cannot run SEND_B0 of stage 1: B0 has not"
-    ),
-    "a late note": (
-        lambda r: swapped(r, 0, "B3", "NOTE"),
-        "rank 0 cannot run NOTE: the gradients of stage 0 are final already",
-    ),
-    "an early note": (
-        lambda r: swapped(r, 2, "F3", "NOTE"), "rank 2 cannot run NOTE: losses are missing"
-    ),
+    "no send": (lambda s: without(s, 0, "SEND_F1.2"), "pp 0: SEND_F1.2 is missing"),
+    "no note": (lambda s: without(s, 1, "NOTE"), "pp 1, operation 24, AGREE: the loss"),
+    "no update": (lambda s: without(s, 2, "APPLY"), "pp 2: the step does not end with an update"),
     "an early update": (
-        lambda r: swapped(r, 0, "B3", "APPLY"), "rank 0 cannot run APPLY: B3 of stage 0 has"
-    ),
-    "a message to the wrong rank": (
-        lambda r: misdirected(r, 0, "SEND_F1"),
-        "rank 0 cannot run SEND_F1 of stage 0: the stage on the other side is on rank 1, not on",
-    ),
-    "a receive across no boundary": (
-        lambda r: r[0].insert(0, Op(Kind.RECV_F, 0, 0, 2)),
-        "rank 0 cannot run RECV_F0 of stage 0: there is no stage of another",
-    ),
-    "a stage of another rank": (
-        lambda r: r[0].insert(0, Op(Kind.F, 0, 1)),
-        "rank 0 cannot run F0 of stage 1: it has no such stage",
-    ),
-    "an operation of lists": (
-        lambda r: r[0].insert(1, Op(Kind.GATHER, 0, 0)),
-        "rank 0 cannot run GATHER0 of stage 0: no schedule has such an operation",
-    ),
-    "a micro-batch too many": (
-        lambda r: r[0].insert(0, Op(Kind.F, 4, 0)),
-        "rank 0 cannot run F4 of stage 0: .*no such micro-batch",
+        lambda s: swapped(s, 0, "B0.3", "AGREE"), "pp 0, operation 17, B0.3: comes after"
     ),
     "receives in another order": (
-        lambda r: swapped(r, 1, "RECV_F0", "RECV_F1"),
-        "rank 1 cannot run F0 of stage 1: its message is received as number 2 of its boundary and "
-        "direction, but send 2 is for micro-batch 1",
+        lambda s: swapped(s, 1, "RECV_F1.0", "RECV_F1.1"), "F at boundary 1: sent are"
     ),
-    "sends in another order": (
-        lambda r: swapped(r, 0, "SEND_F0", "SEND_F1"),
-        "rank 0 cannot run SEND_F1 of stage 0: F1 has not run before it",
-    ),
-    "recompute after the backward": (
-        lambda r: r[2].insert(-1, Op(Kind.RECOMPUTE, 1, 2)),
-        "rank 2 cannot run RECOMPUTE1 of stage 2: B1 has run before it",
-    ),
-    "a rank too few": (lambda r: r.pop() and None, "deadlock: .*rank 1 cannot run B0 of stage 1"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("spoil", "message"), BROKEN.values(), ids=BROKEN)
-def test_broken_programs_are_rejected(spoil: Callable[[Programs], None], message: str) -> None:
-    ranks = programs(SCHEDULES["1f1b"], 3, 4)
-    prove(ranks, (0, 1, 2), 4)
-    spoil(ranks)
+def test_broken_lists_are_refused(spoil: Callable[[list[StepList]], None], message: str) -> None:
+    steps = lists(SCHEDULES["1f1b"], 3, 4)
+    proved(steps)
+    spoil(steps)
     with pytest.raises(ScheduleError, match=message):
-        prove(ranks, (0, 1, 2), 4)
+        proved(steps)
+
+
+# ---- broken schedules
 
 
 def test_ranks_that_wait_for_each_other_are_a_deadlock() -> None:
     """Rank 0 wants gradients of micro-batch 1 first, rank 1 its activation of 1 after B0."""
     compute = SCHEDULES["1f1b"].compute(2, 2, 1)
-    compute[0] = [Op(Kind.F, 0), Op(Kind.B, 0), Op(Kind.F, 1), Op(Kind.B, 1)]
-    prove(lower(compute, TWO), TWO, 2)  # slower, but no deadlock
+    compute[0] = [Op(k, i, 0) for i in (0, 1) for k in (Kind.F, Kind.B)]
+    prove_passes(compute, TWO, 2)  # slower, but no deadlock
     compute[1] = [Op(k, i, 1) for k in (Kind.F, Kind.B) for i in (0, 1)]
-    message = "deadlock: rank 0 cannot run B0 of stage 0, rank 1 cannot run F1 of stage 1: no mess"
+    message = r"deadlock: ranks wait at B0.0 \(pp 0, dp 0\), F0.1 \(pp 1, dp 0\)"
     with pytest.raises(ScheduleError, match=message):
-        prove(lower(compute, TWO), TWO, 2)
+        prove_passes(compute, TWO, 2)
 
 
 def test_gradients_sent_in_another_order_than_received() -> None:
     compute = SCHEDULES["gpipe"].compute(2, 2, 1)
     compute[1] = [Op(k, i, 1) for k in (Kind.F, Kind.B) for i in (0, 1)]
-    message = "rank 0 cannot run B1 of stage 0: its message is received as number 1 .*batch 0"
+    message = r"B at boundary 1: sent are \[0, 1\], received \[1, 0\]"
     with pytest.raises(ScheduleError, match=message):
-        prove(lower(compute, TWO), TWO, 2)
+        prove_passes(compute, TWO, 2)
 
 
-@pytest.mark.parametrize(("a", "b", "needed"), [(0, 1, "F0"), (2, 4, "B0")])
-def test_stages_of_one_rank_need_each_other_too(a: int, b: int, needed: str) -> None:
-    compute = SCHEDULES["v-half"].compute(2, 1, 2)
-    assert text(compute[1]) == "F0 F0 I0 W0 I0 W0"
-    ops, place = compute[1], in_v(2, 2)
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [(0, 1, "F1.0: the output of unit 0 is not"), (2, 4, "I0.0: the gradient from unit 1 is not")],
+)
+def test_stages_of_one_rank_need_each_other_too(a: int, b: int, message: str) -> None:
+    forward = [Op(Kind.F, 0, stage) for stage in (0, 1)]
+    ops = [*forward, *(Op(kind, 0, s) for s in (1, 0) for kind in (Kind.I, Kind.W))]
+    prove_passes([ops], (0, 0), 1)
     ops[a], ops[b] = ops[b], ops[a]
-    message = rf"rank 1 cannot run {ops[a]} of stage {ops[a].stage}: {needed} of stage \d has not"
     with pytest.raises(ScheduleError, match=message):
-        prove(lower(compute, place), place, 1)
+        prove_passes([ops], (0, 0), 1)
 
 
-def test_half_a_backward_pass_is_not_enough() -> None:
+INCOMPLETE = {
+    "W0": "the backward pass of micro-batch 0 through stage 0 is missing",
+    "W1": "the backward pass of micro-batch 1 through stage 0 is missing",
+    "I0": "W0.0: comes after F",
+    "F1": "I0.1: comes after nothing",
+}
+
+
+@pytest.mark.parametrize(("name", "message"), INCOMPLETE.items(), ids=INCOMPLETE)
+def test_a_pass_that_is_missing_is_named(name: str, message: str) -> None:
     compute = SCHEDULES["zb-h1"].compute(1, 2, 1)
-    ops = [op for op in lower(compute, (0,))[0] if str(op) != "W0"]
-    with pytest.raises(ScheduleError, match="rank 0 cannot run APPLY: W0 of stage 0 has not run"):
-        prove([ops], (0,), 2)
-    both = lower([[*compute[0][:-1], Op(Kind.B, 0), compute[0][-1]]], (0,))
-    with pytest.raises(ScheduleError, match="rank 0 cannot run B0 of stage 0: I0 has run before"):
-        prove(both, (0,), 2)
+    prove_passes(compute, (0,), 2)
+    with pytest.raises(ScheduleError, match=message):
+        prove_passes([[op for op in compute[0] if str(op) != name]], (0,), 2)
+
+
+def test_a_backward_pass_and_its_halves_are_too_much() -> None:
+    compute = SCHEDULES["zb-h1"].compute(1, 2, 1)
+    with pytest.raises(ScheduleError, match=r"B0\.0: comes after I"):
+        prove_passes([[*compute[0][:2], Op(Kind.B, 0, 0), *compute[0][2:]]], (0,), 2)
+
+
+FOREIGN = {
+    "a stage of another rank": (Op(Kind.F, 0, 1), "rank 0 cannot run F0 of stage 1: it has no"),
+    "a micro-batch too many": (Op(Kind.F, 4, 0), "rank 0 cannot run F4 of stage 0: it has no"),
+    "no pass": (Op(Kind.GATHER, 0, 0), "rank 0 cannot run GATHER0: no schedule has such an"),
+    "a forward pass twice": (Op(Kind.F, 1, 0), "F0.1: runs twice"),
+}
+
+
+@pytest.mark.parametrize(("op", "message"), FOREIGN.values(), ids=FOREIGN)
+def test_what_no_schedule_has_is_refused(op: Op, message: str) -> None:
+    compute = SCHEDULES["1f1b"].compute(3, 4, 1)
+    prove_passes(compute, (0, 1, 2), 4)
+    with pytest.raises(ScheduleError, match=message):
+        prove_passes([[op, *compute[0]], *compute[1:]], (0, 1, 2), 4)
+
+
+def test_a_rank_too_few_is_refused() -> None:
+    compute = SCHEDULES["1f1b"].compute(3, 4, 1)
+    with pytest.raises(ScheduleError, match="stages are on 3 ranks, passes on 2"):
+        prove_passes(compute[:2], (0, 1, 2), 4)
 
 
 # ---- numbers that make no pipeline
@@ -375,4 +346,4 @@ def test_what_is_no_pipeline_is_refused(
     name: str, numbers: tuple[int, int, int], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        programs(SCHEDULES[name], *numbers)
+        lists(SCHEDULES[name], *numbers)

@@ -12,8 +12,8 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
-from nnmpi.parallel.step_list import step
-from nnmpi.parallel.step_list.op import Kind, Op
+from nnmpi.schedules.lists import step_list
+from nnmpi.schedules.op import Kind, Op
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text(encoding="utf-8")
 CODE = re.findall(r"^```python\n(from fractions.*?)^```", PAGE, re.S | re.M)[0]
@@ -29,7 +29,7 @@ KIND = "pipeline"
 REFUSED = {
     "NUMBER": "must be a Schedule of nnmpi.schedules.pipeline, without update_each; it is of type",
     "UPDATES": "without update_each",
-    "BACKWARD_ONLY": "of 2 ranks, 2 micro-batches and 1 stages a rank: rank 0 cannot run B0 of",
+    "BACKWARD_ONLY": "2 ranks, 2 micro-batches and 1 stages a rank: pp 0, operation 3, B0.0: comes",
     "FAILS": "ZeroDivisionError: division by zero (",
     "ELSEWHERE": "rank 0 cannot run F0 of stage 0: it has no such stage",
     "MISSING": "has no 'MISSING'",
@@ -73,7 +73,7 @@ BACKWARDS = OLDEST_FIRST._replace(compute=backwards, place=lambda p, v: tuple(ra
 
 
 def test_its_lists_are_proved_before_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "with_note", lambda ops: [Op(Kind.NOTE), *ops])
+    monkeypatch.setattr(step_list, "with_note", lambda ops: [Op(Kind.NOTE), *ops])
     with pytest.raises(ValueError, match="pp 0, operation 0, NOTE: comes twice, or a forward"):
         trained("oldest:OLDEST_FIRST")
 

@@ -12,10 +12,11 @@ from xml.etree import ElementTree
 import pytest
 from helpers.commands import Completed
 
-from nnmpi.schedules.lowering import lower, programs
+from nnmpi.schedules.lists.chain import Chain
+from nnmpi.schedules.lists.of_schedule import lists
+from nnmpi.schedules.lists.step_list import ScheduleError, without_sums
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.pipeline import SCHEDULES
-from nnmpi.schedules.proof import ScheduleError
 from nnmpi.sim.pipeline import Costs, Simulation, simulate, stage_times
 
 KIND = "pipeline"
@@ -112,7 +113,7 @@ EQUAL = stage_times(1, 1, 1)  # F = I = W, in integers: exact
 
 
 def run(name: str, p: int, m: int, v: int = 1, costs: Costs | None = None) -> Simulation:
-    return simulate(programs(SCHEDULES[name], p, m, v), costs or Costs([EQUAL] * (p * v)))
+    return simulate(lists(SCHEDULES[name], p, m, v), costs or Costs([EQUAL] * (p * v)))
 
 
 def bubble(result: Simulation) -> Fraction:
@@ -177,7 +178,7 @@ def test_with_an_empty_first_input_gradient_zb_h1_takes_as_long(p: int) -> None:
 @pytest.mark.parametrize("m", [1, 2, 4, 16])
 def test_recompute_costs_what_except_last_checkpointing_costs(m: int) -> None:
     """3 / (3 + (m-1)/m) of the speed on one rank."""
-    again = simulate(programs(SCHEDULES["gpipe"], 1, m, recompute=True), Costs([EQUAL]))
+    again = simulate(lists(SCHEDULES["gpipe"], 1, m, recompute=True), Costs([EQUAL]))
     assert Fraction(3 * m, again.makespan) == 3 / (3 + Fraction(m - 1, m))
 
 
@@ -270,21 +271,20 @@ def test_memory_in_units_of_the_activations_of_a_rank(name: str, memory: list[fl
 
 
 def test_memory_of_stages_that_differ() -> None:
-    ops = programs(SCHEDULES["interleaved"], 1, 2, 2)
-    order = [op for op in ops[0] if op.kind in (Kind.F, Kind.B)]
-    assert [f"{op}/{op.stage}" for op in order[:4]] == ["F0/0", "F0/1", "B0/1", "F1/0"]
+    steps = lists(SCHEDULES["interleaved"], 1, 2, 2)
+    assert [*map(str, steps[0].passes[:4])] == ["F0.0", "F1.0", "B1.0", "F0.1"]
     for activation, most in (([100, 1], 200), ([1, 100], 101)):
-        result = simulate(ops, Costs([EQUAL] * 2), activation)
+        result = simulate(steps, Costs([EQUAL] * 2), activation)
         assert (result.memory, result.live) == ([most], [2])
 
 
 def test_recompute_keeps_one_micro_batch_in_full() -> None:
-    result = simulate(programs(SCHEDULES["gpipe"], 2, 8, recompute=True), Costs.uniform(2))
+    result = simulate(lists(SCHEDULES["gpipe"], 2, 8, recompute=True), Costs.uniform(2))
     assert (result.memory, result.live) == ([1, 1], [8, 8])
 
 
 def test_recompute_keeps_the_inputs_of_all_micro_batches() -> None:
-    ops = programs(SCHEDULES["gpipe"], 2, 8, recompute=True)
+    ops = lists(SCHEDULES["gpipe"], 2, 8, recompute=True)
     result = simulate(ops, Costs.uniform(2), [1, 2], inputs=[0.25, 0.5])
     assert result.memory == [1 + 7 * 0.25, 2 + 7 * 0.5]
 
@@ -294,7 +294,8 @@ def test_recompute_keeps_the_inputs_of_all_micro_batches() -> None:
 
 def test_a_deadlock_is_an_error() -> None:
     compute = SCHEDULES["1f1b"].compute(2, 2, 1)
-    compute[0] = [Op(Kind.F, 0), Op(Kind.B, 0), Op(Kind.F, 1), Op(Kind.B, 1)]
+    compute[0] = [Op(k, i, 0) for i in (0, 1) for k in (Kind.F, Kind.B)]
     compute[1] = [Op(k, i, 1) for k in (Kind.F, Kind.B) for i in (0, 1)]
-    with pytest.raises(ScheduleError, match="deadlock: rank 0 cannot run B0 of stage 0"):
-        simulate(lower(compute, (0, 1)), Costs.uniform(2))
+    steps = [without_sums(of, Chain.of_stages((0, 1), r), 2) for r, of in enumerate(compute)]
+    with pytest.raises(ScheduleError, match=r"deadlock: ranks wait at B0\.0"):
+        simulate(steps, Costs.uniform(2))

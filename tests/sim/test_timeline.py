@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from nnmpi.schedules.lowering import programs
+from nnmpi.schedules.lists.of_schedule import lists
 from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim.drawing.svg import svg
 from nnmpi.sim.drawing.timeline import Span, Timeline, draw
@@ -16,7 +16,7 @@ NAMESPACE = "{http://www.w3.org/2000/svg}"
 
 def of(name: str, p: int = 4, m: int = 8, v: int = 1, title: str = "") -> Timeline:
     v = SCHEDULES[name].stages_a_rank(v)
-    result = simulate(programs(SCHEDULES[name], p, m, v), Costs.uniform(p, v))
+    result = simulate(lists(SCHEDULES[name], p, m, v), Costs.uniform(p, v))
     return result.timeline._replace(title=title)
 
 

@@ -11,7 +11,7 @@ from nnmpi.parallel.arrangement.partition import SplitPoints, Unit
 from nnmpi.parallel.stage_cut import best_cut
 from nnmpi.parallel.unit_costs import UnitCost, stage_costs
 from nnmpi.planning.machine import TYPICAL
-from nnmpi.schedules.lowering import programs
+from nnmpi.schedules.lists.of_schedule import lists
 from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim.pipeline import Costs, Simulation, simulate, stage_times
 
@@ -55,9 +55,7 @@ class Profiled(NamedTuple):
         count = stages_of(schedule, ranks)
         stages = stage_costs(self.costs, self.cut(count))
         times = [stage_times(f, i, w) for f, i, w, *_ in stages]
-        plan = programs(
-            SCHEDULES[schedule], ranks, micro_batches, count // ranks, recompute=recompute
-        )
+        plan = lists(SCHEDULES[schedule], ranks, micro_batches, count // ranks, recompute=recompute)
         return simulate(plan, Costs(times), [cost.activation_bytes for cost in stages])
 
     def speedup(self, schedule: str, ranks: int, micro_batches: int) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 from nnmpi.comm import Comm, Work
 from nnmpi.comm.call_log import CallSignature
 from nnmpi.parallel.recorder import Do, Recorder, Timed
-from nnmpi.parallel.step_list.op import Kind, Op
+from nnmpi.schedules.op import Kind, Op
 
 CAPACITY = 400_000  # entries of a rank: 15 MB
 

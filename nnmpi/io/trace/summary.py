@@ -28,8 +28,8 @@ import numpy as np
 from nnmpi.io.trace.recording import COMPUTE, ENTRY, EVALUATION, EVENT_KINDS, PASSES, WAITS, which
 from nnmpi.options.config import Config
 from nnmpi.parallel.mesh import MODEL, REPLICAS, Mesh
-from nnmpi.schedules import proof
-from nnmpi.schedules.lowering import programs
+from nnmpi.schedules.find import find
+from nnmpi.schedules.lists.of_schedule import lists
 from nnmpi.schedules.op import Kind
 from nnmpi.sim.drawing.timeline import Span
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
@@ -219,7 +219,7 @@ def bubble(table: np.ndarray, mesh: Mesh, config: Config) -> tuple[Bubble, list[
     if p == 1:
         return {}, []
     measured, simulated, spans = np.zeros(2), np.zeros(2), list[Span]()  # idle and computing
-    schedule = proof.find(config.schedule)
+    schedule = find(config.schedule)
     overlap, by_formula = schedule.update_each, dict[str, float]()
     for ranks in mesh.groups("pp"):
         rows = table[np.isin(table["rank"], ranks)]
@@ -291,5 +291,5 @@ def _simulated(config: Config, p: int, m: int, rows: np.ndarray, send: float) ->
         | {Kind.W: mean("W", stage=s) or mean("B", stage=s)}
         for s in range(stages)
     ]
-    plan = programs(proof.find(config.schedule), p, m, stages // p, config.recompute == "stage")
+    plan = lists(find(config.schedule), p, m, stages // p, config.recompute == "stage")
     return simulate(plan, Costs(times, send, mean("AGREE") + mean("APPLY")))

@@ -31,6 +31,7 @@ from nnmpi.parallel.layout import summed_axes
 from nnmpi.parallel.mesh import CUT_BY_AXIS, Mesh
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 from nnmpi.parallel.tensor.ways import SAMPLE_CUT
+from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.op import Op
 
 MEASURED = "auto"
@@ -162,7 +163,7 @@ class StrategyKind(NamedTuple):
     steps_together: bool = True
     is_pipeline: bool = False
     passes: Callable[[int], list[Op]] | None = None
-    lists: "Callable[[Arrangement, int, int], Any] | None" = None
+    lists: "Callable[[Arrangement, int, int], StepList] | None" = None
     micro_batches: "Callable[[Arrangement, int, int], list[int]] | None" = None
     recomputes: bool = False
     of_stages: bool = False

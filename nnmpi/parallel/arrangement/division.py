@@ -9,7 +9,7 @@ from typing import NamedTuple
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.partition import Unit, bounds
-from nnmpi.schedules import proof
+from nnmpi.schedules.find import find
 from nnmpi.schedules.placement import Place
 
 
@@ -109,7 +109,7 @@ def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], place: Place
 def place_of(config: Config) -> tuple[int, ...]:
     """Returns the coordinate along pp of each stage's rank, as the schedule in the config places
     the stages."""
-    schedule = proof.find(config.schedule)
+    schedule = find(config.schedule)
     stages = schedule.stages_a_rank(config.virtual_stages)
     schedule.check(config.pp, config.micro_batches, stages)
     return schedule.place(config.pp, stages)

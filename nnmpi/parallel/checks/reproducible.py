@@ -40,9 +40,9 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.replicas.replicas import check_parts
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.step_list.op import Kind, Op
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec, fill_unused
 from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
+from nnmpi.schedules.op import Kind, Op
 
 
 def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:

@@ -14,11 +14,11 @@ from functools import partial
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.checks.reduction_tree import Action, moves, owners_of
-from nnmpi.parallel.step_list.chain import Chain, chain_of
-from nnmpi.parallel.step_list.op import ADDS, PASSES, Kind, Op
-from nnmpi.parallel.step_list.passes import units_of
-from nnmpi.parallel.step_list.step import StepList
-from nnmpi.schedules import op as schedules
+from nnmpi.parallel.step_list.chain import chain_of
+from nnmpi.schedules.lists.chain import Chain
+from nnmpi.schedules.lists.passes import units_of
+from nnmpi.schedules.lists.step_list import UPDATE, StepList
+from nnmpi.schedules.op import ADDS, PASSES, Kind, Op
 
 MOVES = {
     Action.LEAF: Kind.PUSH,
@@ -39,9 +39,9 @@ def slice_by_slice(a: Arrangement, rank: int, slices: int) -> StepList:
             of_slice = [*_passes(chain, move.micro)]
             passes += of_slice
             ops += [*of_slice, Op(Kind.NOTE)]
-    ops += [Op(Kind.SUM, 0), Op(Kind.FINISH, 0), Op(Kind.AGREE), Op(Kind.APPLY)]
+    ops += [Op(Kind.SUM, at=0), Op(Kind.FINISH, at=0), *UPDATE]
     walk = partial(SlicesInTree, in_tree)
-    return StepList(chain, tuple(passes), {}, (), False, 0, (), tuple(ops), notes=slices, walk=walk)
+    return StepList(chain, (*passes,), slices, (*ops,), notes=slices, walk=walk)
 
 
 def _moves(a: Arrangement, rank: int) -> Iterator[Op]:
@@ -49,7 +49,7 @@ def _moves(a: Arrangement, rank: int) -> Iterator[Op]:
     slices are numbered as its micro-batches are."""
     slices = 0
     for action, other in moves(owners_of(a.config.slices, a.mesh.size), rank):
-        op = Op(MOVES[action], 0)
+        op = Op(MOVES[action], at=0)
         if action is Action.LEAF:
             op, slices = op._replace(micro=slices), slices + 1
         elif action is not Action.ADD:
@@ -59,7 +59,7 @@ def _moves(a: Arrangement, rank: int) -> Iterator[Op]:
 
 def _passes(chain: Chain, micro: int) -> Iterator[Op]:
     stages = [(kind, stage) for kind in (Kind.F, Kind.B) for stage in chain.of_stage]
-    return units_of((schedules.Op(kind, micro, stage) for kind, stage in stages), chain)
+    return units_of((Op(kind, micro, stage) for kind, stage in stages), chain)
 
 
 class SlicesInTree:

@@ -19,8 +19,8 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.layout import mesh_of
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.step_list.op import Kind, Op
 from nnmpi.schedules.delay import Delay
+from nnmpi.schedules.op import Kind, Op
 
 
 class Clock(ContextDecorator):

@@ -28,10 +28,10 @@ from nnmpi.parallel.batch_stats import GATHER as GATHER_MOMENTS
 from nnmpi.parallel.facts.passes import STATISTICS, PassExchange
 from nnmpi.parallel.mesh import MODEL
 from nnmpi.parallel.step.update import DECIDED
-from nnmpi.parallel.step_list.chain import chain_of
-from nnmpi.parallel.step_list.op import NONE, PASSES, SENDS, Kind, Op
+from nnmpi.parallel.step_list.chain import buckets_of
 from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.tensor.ops import sum_algorithm
+from nnmpi.schedules.op import NONE, PASSES, SENDS, Kind, Op
 
 AxisExchange: TypeAlias = tuple[str, Exchange]
 """An axis of the mesh, and an exchange along it."""
@@ -115,7 +115,7 @@ def exchanges_of(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
 
 
 def _sum(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
-    bucket, algorithm = chain_of(a, rank).buckets[b], a.algorithm
+    bucket, algorithm = buckets_of(a, rank)[b], a.algorithm
     if bucket.tied == NOT_TIED or a.store.scatters:
         is_scattered = a.store.zero > 0 and (a.store.scatters or algorithm in REDUCE_SCATTERS)
     else:
@@ -128,7 +128,7 @@ def _sum(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
 
 
 def _gather(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
-    bucket = chain_of(a, rank).buckets[b]
+    bucket = buckets_of(a, rank)[b]
     group, n = a.summed_over(rank, bucket), bucket.stop - bucket.start
     about = Collective.ALL_GATHER, GATHER, group, n, a.dtype, Kind.GATHER
     yield "dp", _exchange(a, "parameters", *about)
@@ -137,7 +137,7 @@ def _gather(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
 def _ties(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
     dtype, copies = types_of(a.dtype).sums, a.replicas(rank)
     p, r = len(copies), copies.index(rank)
-    for bucket in chain_of(a, rank).buckets:
+    for bucket in buckets_of(a, rank):
         if bucket.tied != NOT_TIED:
             n, stages = bucket.stop - bucket.start, a.across_stages(rank, bucket, "pp")
             length = chunk_start(n, p, r + 1) - chunk_start(n, p, r)
@@ -206,7 +206,7 @@ def exchanges(
     the numbers of samples of the micro-batches."""
     made, first, facts = Counter[AxisExchange](), _first_units(ops), cache(passes)
     for (kind, at, peer, stage, micro), times in _alike(ops, sizes).items():
-        op, samples = Op(kind, at, peer=peer, stage=stage), micro
+        op, samples = Op(kind, stage=stage, at=at, peer=peer), micro
         if kind in PASSES and at == first[stage]:  # a recording is of all units of the stage
             for inside, each in _of_pass(facts(stage, samples), kind).items():
                 made[exchange_in_pass(a, rank, inside, kind, stage)] += times * each

@@ -11,7 +11,7 @@ The forward and the backward pass of a batch use the same version of a stage's w
 stashing), although other batches update the stage in between (`VersionStore`): p-1-s of them on
 stage s of p. With vertical sync all stages use the version that the first one used, p-1 updates
 behind. Harlap et al. 2018, Narayanan et al. 2019. The order of operations is that of `stream` in
-`schedules/lowering.py`.
+`schedules/lists/stream.py`.
 """
 
 import math
@@ -29,7 +29,7 @@ from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.arrangement.arrangement import StoreKind, StrategyKind
+from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.parts import Boundary
@@ -40,8 +40,6 @@ from nnmpi.parallel.step.channels import Channels
 from nnmpi.parallel.step.executor import NO_SYNC, StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.parallel.step_list.op import Kind, Op
-from nnmpi.parallel.step_list.runs import of_program
 from nnmpi.parallel.stores.local import StoreSpec, fill_unused
 from nnmpi.parallel.strategy import (
     Evaluation,
@@ -52,7 +50,21 @@ from nnmpi.parallel.strategy import (
     TrainSpec,
     executor_of,
 )
-from nnmpi.schedules.lowering import stream
+from nnmpi.schedules.lists.chain import Chain
+from nnmpi.schedules.lists.step_list import StepList
+from nnmpi.schedules.lists.stream import stream, window
+from nnmpi.schedules.op import Kind, Op
+
+
+def _list(a: Arrangement, rank: int, micro: int) -> StepList:
+    """Returns the window of a rank's stream with the steps on `micro` batches, each of which is a
+    micro-batch."""
+    return window(_chain(a, rank), micro)
+
+
+def _chain(a: Arrangement, rank: int) -> Chain:
+    return Chain.of_stages(a.division.place, a.mesh.coordinates(rank)["pp"])
+
 
 KIND = StrategyKind(
     "pipedream",
@@ -61,6 +73,7 @@ KIND = StrategyKind(
     store=StoreKind("versions", buckets=False, scalars=False),
     steps_together=False,
     is_pipeline=True,
+    lists=_list,
 )
 
 
@@ -249,7 +262,7 @@ class OverlappingSteps:
     ) -> None:
         pp = layout.axis["pp"]
         self._signals = SignalChannels(spec.part.boundaries, pp, spec.task.on)
-        self._arrangement, self._rank = spec.arrangement, layout.all.rank
+        self._chain = _chain(spec.arrangement, layout.all.rank)
         ends = {Kind.APPLY: self._next_version}
         op_hooks = (Kind.F, self._forward), (Kind.B, self._backward)
         self._executor = executor_of(
@@ -275,8 +288,7 @@ class OverlappingSteps:
         # batches that are in flight before the first update use the current version on all stages
         for micro in range(min(self._count, count) if self._vertical else 0):
             self._store.retain(micro, self._store.newest)
-        program = stream(self._count, self._number, lambda: self._last)
-        ops = of_program(self._arrangement, self._rank, program)
+        ops = stream(self._chain, lambda: self._last)
         state, micro = start, 0
         while micro <= self._last:
             outcome = self._executor.to_update(ops, start.step)

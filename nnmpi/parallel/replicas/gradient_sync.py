@@ -27,10 +27,10 @@ from nnmpi.comm import Comm
 from nnmpi.parallel.arrangement.flat_buffer import USED, FlatSlice
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder, waiting
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.step_list.op import Kind, Op
 from nnmpi.parallel.stores.local import LocalStore, fill_unused
 from nnmpi.parallel.tensor.ops import all_reduce
 from nnmpi.parallel.wire import Transfer, Wire
+from nnmpi.schedules.op import Kind, Op
 
 
 class BucketSums(GradientSync):

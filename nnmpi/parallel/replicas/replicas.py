@@ -20,7 +20,6 @@ from nnmpi.nn import Module
 from nnmpi.nn.layers.norm import row_norm_names
 from nnmpi.nn.passes import LOCAL
 from nnmpi.nn.single_store import SingleStore
-from nnmpi.options.user_code import is_named
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.layout import Layout, duplicate
@@ -31,11 +30,11 @@ from nnmpi.parallel.replicas.gradient_sync import (
     sum_terms,
 )
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.strategy import AgreedError, Evaluation, StrategyParts, TrainSpec
 from nnmpi.parallel.wire import wire_for, wire_of
+from nnmpi.schedules.op import Kind
 
 
 def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
@@ -76,10 +75,6 @@ def pipelined(layout: Layout, spec: TrainSpec) -> StrategyParts:
     """Returns the StrategyParts of a pipeline, with data parallelism in each stage. Every rank
     calls it."""
     config, parts = spec.arrangement.config, replicas(layout, spec)
-    if is_named(config.schedule):  # of the user
-        from nnmpi.parallel.step_list.proof import prove_lists
-
-        prove_lists(spec.arrangement)
     facts = {"schedule": config.schedule, "micro_batches": config.micro_batches, **spec.part.facts}
     return parts._replace(
         describe={**parts.describe, **facts}, evaluation=Evaluation.of_stages(config, layout)

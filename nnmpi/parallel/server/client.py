@@ -28,9 +28,9 @@ from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy, steps_
 from nnmpi.parallel.step.executor import GradientSync, StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.stores.local import LocalStore, fill_unused
 from nnmpi.parallel.strategy import TrainSpec, WorkerPosition, executor_of, slowed
+from nnmpi.schedules.op import Kind
 
 Batches: TypeAlias = Generator[tuple[StepState, StepBatch], None, None]
 
@@ -42,7 +42,10 @@ class LocalGradient(GradientSync):
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
-        self.ops = {Kind.FINISH: lambda op: fill_unused(store.parameters)}
+        self.ops = {
+            Kind.SUM: lambda op: fill_unused(store.parameters),
+            Kind.FINISH: lambda op: None,  # servers sum gradients, after the step
+        }
 
     def begin(self, step: int) -> None:
         self._store.begin()

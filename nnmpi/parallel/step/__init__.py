@@ -4,7 +4,7 @@ output of pipeline stages, the update, and the traffic of a step.
 Rules of `executor.py`:
 
 - No branch depends on the strategy. A new operation is a new row of the table `do`, which maps each
-  kind of operation to a function (and more: see `step_list/op.py`). The executor decides nothing
+  kind of operation to a function (and more: see `schedules/op.py`). The executor decides nothing
   about gradient buckets: the list says when they are gathered and summed.
 - No counter lives from step to step: StepState comes in and goes out, and a snapshot contains it.
 - The operation NOTE comes when all losses of the rank are known: `loss()` clears the sum, so the

@@ -40,10 +40,10 @@ from nnmpi.parallel.step.ports import (
     joined,
 )
 from nnmpi.parallel.step.scaling import ScaledLossSink
-from nnmpi.parallel.step_list.op import MESSAGES, Kind, Op
-from nnmpi.parallel.step_list.runs import StageUnits
+from nnmpi.parallel.step_list.chain import StageUnits
 from nnmpi.parallel.stores.unit_values import UnitValues
 from nnmpi.parallel.wire import Transfer, Wire, wire_of
+from nnmpi.schedules.op import MESSAGES, Kind, Op
 
 POLL_SECONDS = 5e-4
 """The least number of seconds between two polls. A poll takes some microseconds, and kernels call

@@ -18,7 +18,7 @@ folder):
     ports      stages of the model, with their sources and sinks       (channels.py)
     sync       operations on buckets                   (replicas/gradient_sync.py and others)
     ends       AGREE and APPLY: the update of the parameters           (update.py)
-    lists      the operations of a step and of an evaluation           (step_list/runs.py)
+    lists      the operations of a step and of an evaluation           (step_list/step.py)
 """
 
 from collections import Counter
@@ -51,8 +51,8 @@ from nnmpi.parallel.step.ports import (
     run_stage,
 )
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.parallel.step_list.op import ADDS, FORWARD, PASSES, Kind, Op
 from nnmpi.parallel.stores.unit_values import AskingUnit, Calls, UnitValues, asking_units
+from nnmpi.schedules.op import ADDS, FORWARD, PASSES, Kind, Op
 
 
 class GradientSync:

@@ -39,8 +39,8 @@ from nnmpi.optim import Optimizer
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, FlatSlice
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
-from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.schedules.op import Kind
 
 DECIDED = 4
 """The length of the fixed part of a decision: loss, request, number of ranks with a sum that is not

@@ -7,5 +7,6 @@ parameters, the update): computed by pure functions, and proved before it runs.
                                                                            │
                                                                  proof ◄─ list
 
-Nothing here runs a list or knows arrays. `op.py` has the kinds of operations.
+Passes, messages and the proof are in `schedules/lists/`, the kinds of operations in
+`schedules/op.py`. Nothing here runs a list or knows arrays.
 """

@@ -1,4 +1,4 @@
-"""Chain: the part of a model on one rank, cut into units, and the buckets of its parameters.
+"""Cuts the part of a model on one rank of an arrangement into units: makes its Chain.
 
     stage 0   [ embedding | block | block ]      stage 2   [ block | head ]       on rank 0 of 2
     buckets     0           1       2                        3       0
@@ -16,91 +16,23 @@ other buckets: then a unit is a segment of the graph, with all buckets that the 
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import NamedTuple
 
+from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.recompute import recomputed_with
 from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.division import StagePart
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, BucketSlice
-from nnmpi.parallel.step_list.op import FORWARD, NONE, Op
+from nnmpi.schedules.lists.chain import Chain, Unit
+from nnmpi.schedules.op import NONE
 
 
-class Unit(NamedTuple):
-    """A unit: a part of a pipeline stage, usually one layer or block, whose passes are single
-    operations in the list of a step.
-
-    variables        the numbers of its parameters and buffers
-    buckets          the buckets of its parameters, in the order of memory
-    repeated         further buckets that its backward pass reads, because it recomputes other units
-    takes_gradient   whether the backward pass of its stage computes the gradient of the input
-    """
-
-    stage: int
-    variables: frozenset[int]
-    buckets: tuple[int, ...]
-    repeated: tuple[int, ...]
-    takes_gradient: bool
-
-
-@dataclass(frozen=True)
-class Chain:
-    """The units (parts of the model, usually layers) of one rank, stage by stage, and its buckets
-    of parameters in the order of memory.
-
-    place   the rank along pp of each stage of the pipeline
-    tied    for each bucket of a parameter that stages of other ranks use too: the number of that
-            parameter
-    """
-
-    units: tuple[Unit, ...]
-    buckets: tuple[BucketSlice, ...]
-    place: tuple[int, ...]
-    tied: Mapping[int, int]
-
-    @cached_property
-    def of_stage(self) -> Mapping[int, range]:
-        """For each pipeline stage that this rank has, the range of the numbers of its units (parts
-        of the stage, usually layers)."""
-        ends = [u for u, (a, b) in enumerate(pairwise(self.units), 1) if a.stage != b.stage]
-        bounds = pairwise([0, *ends, len(self.units)])
-        return {self.units[a].stage: range(a, b) for a, b in bounds}
-
-    @cached_property
-    def users(self) -> Sequence[Sequence[int]]:
-        """For each bucket, the numbers of the units (parts of stages, usually layers) that use its
-        parameters."""
-        numbered = [*enumerate(self.units)]
-        return [[u for u, unit in numbered if b in unit.buckets] for b in range(len(self.buckets))]
-
-    def read_by(self, op: Op) -> Sequence[int]:
-        """Returns the buckets of parameters that must be in memory for `op`, a pass of one unit
-        (part of a stage, usually a layer)."""
-        unit = self.units[op.at]
-        return unit.buckets if op.kind in FORWARD else (*unit.repeated, *unit.buckets)
-
-    def neighbours(self, u: int, away: int) -> tuple[int, int]:
-        """Finds the unit (part of the model, usually a layer) before unit u (`away` = -1) or after
-        it (`away` = +1), and returns (unit, boundary).
-
-        If that unit is on this rank, boundary is NONE. If it is on another rank, unit is NONE, and
-        boundary is the number of the stage that begins between the two. At an end of the model both
-        are NONE.
-        """
-        stage = self.units[u].stage
-        inside = self.of_stage[stage]
-        if u + away in inside:
-            return u + away, NONE
-        other = stage + away
-        if not 0 <= other < len(self.place):
-            return NONE, NONE
-        if other in self.of_stage:
-            return self.of_stage[other][0 if away > 0 else -1], NONE
-        return NONE, max(stage, other)
+def buckets_of(a: Arrangement, rank: int) -> tuple[BucketSlice, ...]:
+    """Returns the buckets of a rank's parameters, in the order of their numbers."""
+    return (*a.model_on(rank).inside(),)
 
 
 @cached
@@ -125,7 +57,8 @@ def chain_of(a: Arrangement, rank: int) -> Chain:
         for b, bucket in enumerate(buckets)
         if bucket.tied != NOT_TIED
     }
-    return Chain(tuple(units), (*buckets,), a.division.place, tied)
+    lengths = (bucket.stop - bucket.start for bucket in buckets)
+    return Chain(tuple(units), (*lengths,), a.division.place, tied)
 
 
 def _parts(
@@ -194,3 +127,59 @@ def _with_repeated(
             repeated = tuple(sorted(buckets.difference(last.buckets)))
             with_repeated[inside[-1]] = last._replace(repeated=repeated)
     return with_repeated
+
+
+class StageUnits(NamedTuple):
+    """The units of a stage: its parts, usually layers, between which a forward or backward pass can
+    stop.
+
+    numbers     their numbers in the list of operations
+    parameters  for each unit, those that no earlier unit of the stage uses: it is the first to read
+                them, and the last to add to their gradients
+    absent      for each unit, if parameters are gathered before each use (ZeRO 3): those of the
+                stage that it does not use, which may not be in memory while it runs
+    unrepeated  for each unit, those in `absent` that may not be in memory in its backward pass
+                either: this pass may recompute other units, which needs their parameters
+    """
+
+    numbers: range
+    parameters: Sequence[frozenset[Parameter]]
+    absent: Sequence[frozenset[Parameter]] = ()
+    unrepeated: Sequence[frozenset[Parameter]] = ()
+
+
+def stage_units(
+    a: Arrangement, rank: int, parameters: Sequence[Parameter]
+) -> dict[int, StageUnits]:
+    """Returns a dict: stage of a rank -> its units (the parts, usually layers, between which a pass
+    can stop). `parameters` are the trained parameters of the rank."""
+    chain, held = chain_of(a, rank), a.model_on(rank)
+    of_variable = {v.variable: p for v, p in zip(held.trained, parameters, strict=True)}
+    members = [[of_variable[v.variable] for v in inside] for inside in held.inside().values()]
+    by_stage = dict[int, StageUnits]()
+    for stage, numbers in chain.of_stage.items():
+        first = [min((u for u in users if u in numbers), default=NONE) for users in chain.users]
+        of_unit = [
+            frozenset(p for b, inside in enumerate(members) if first[b] == u for p in inside)
+            for u in numbers
+        ]
+        others = _others(chain, numbers, members) if gathers_for_use(a) else ()
+        by_stage[stage] = StageUnits(numbers, of_unit, *others)
+    return by_stage
+
+
+def _others(
+    chain: Chain, numbers: range, members: Sequence[Sequence[Parameter]]
+) -> tuple[Sequence[frozenset[Parameter]], Sequence[frozenset[Parameter]]]:
+    """Returns the fields `absent` and `unrepeated` of the StageUnits of a stage: for each unit
+    (part, usually a layer), the parameters that may not be in memory while it runs, and those of
+    them that may not be there in its backward pass either. `numbers` are the numbers of the stage's
+    units, and members[b] the parameters in bucket b."""
+    of_stage = {b for u in numbers for b in chain.units[u].buckets}
+    absent, unrepeated = list[frozenset[Parameter]](), list[frozenset[Parameter]]()
+    for unit in (chain.units[u] for u in numbers):
+        buckets = of_stage.difference(unit.buckets)
+        absent.append(frozenset(p for b in buckets for p in members[b]))
+        buckets -= {*unit.repeated}
+        unrepeated.append(frozenset(p for b in buckets for p in members[b]))
+    return absent, unrepeated

@@ -15,8 +15,8 @@ these sums in different orders, and would wait for each other forever.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from nnmpi.parallel.step_list.chain import Chain
-from nnmpi.parallel.step_list.op import ADDS, NONE, SENDS, Kind, Op
+from nnmpi.schedules.lists.chain import Chain
+from nnmpi.schedules.op import ADDS, NONE, SENDS, Kind, Op
 
 
 def with_sums(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iterator[Op]:
@@ -26,21 +26,21 @@ def with_sums(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iterator
     passes = [*ops]
     last = {op.at: _behind(passes, k) for k, op in enumerate(passes) if op.kind in ADDS}
     sums, after = defaultdict[int, list[Op]](list), passes.index(Op(Kind.NOTE))
-    for b in reversed(range(len(chain.buckets))):
+    for b in reversed(range(len(chain.lengths))):
         after = max([after, *(last[u] for u in chain.users[b] if u in last)])
-        sums[after].append(Op(Kind.SUM, b))
+        sums[after].append(Op(Kind.SUM, at=b))
     for k, op in enumerate(passes):
         yield op
         if overlap:
             yield from sums[k]
     late = list[Op]()
-    for b in reversed(range(len(chain.buckets))):
+    for b in reversed(range(len(chain.lengths))):
         if not overlap:
-            yield Op(Kind.SUM, b)
+            yield Op(Kind.SUM, at=b)
         if overlap or b in chain.tied:
-            late.append(Op(Kind.FINISH, b))
+            late.append(Op(Kind.FINISH, at=b))
         else:
-            yield Op(Kind.FINISH, b)
+            yield Op(Kind.FINISH, at=b)
     yield from late
 
 
@@ -59,11 +59,11 @@ def with_scatters(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iter
         for b, micro in opened[k]:
             if slots[b] in flying:
                 yield flying.pop(slots[b])
-            yield Op(Kind.OPEN, b, micro, slots[b])
+            yield Op(Kind.OPEN, micro, at=b, slot=slots[b])
         yield op
         for b, micro in summed[k]:
-            yield Op(Kind.SUM, b, micro, slots[b])
-            flying[slots[b]] = Op(Kind.FINISH, b, micro, slots[b])
+            yield Op(Kind.SUM, micro, at=b, slot=slots[b])
+            flying[slots[b]] = Op(Kind.FINISH, micro, at=b, slot=slots[b])
             if not overlap:
                 yield flying.pop(slots[b])
     yield from flying.values()
@@ -74,7 +74,7 @@ def gradient_slots(chain: Chain) -> dict[int, int]:
     until they are scattered. A bucket always has the same slot, since recorded passes write to
     fixed addresses. Buckets that are open at the same time have different slots. There is one slot
     more than that needs, so that one sum can overlap with a pass."""
-    passes = [Op(Kind.B, u, 0, stage=s) for s, us in chain.of_stage.items() for u in reversed(us)]
+    passes = [Op(Kind.B, 0, s, u) for s, us in chain.of_stage.items() for u in reversed(us)]
     opened, summed = _spans(passes, chain)
     beside, open_buckets, most = defaultdict[int, set[int]](set), set[int](), 0
     for k in range(len(passes)):

@@ -11,8 +11,9 @@ gathers that the next step needs first.
 from collections.abc import Iterable, Iterator, Mapping
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.step_list.chain import Chain, gathers_for_use
-from nnmpi.parallel.step_list.op import NONE, PASSES, Kind, Op
+from nnmpi.parallel.step_list.chain import gathers_for_use
+from nnmpi.schedules.lists.chain import Chain
+from nnmpi.schedules.op import NONE, PASSES, Kind, Op
 
 SLOTS = 2
 """The least number of slots that several buckets share: one bucket is in use while the next one is
@@ -28,7 +29,7 @@ def value_slots(a: Arrangement, chain: Chain) -> dict[int, int]:
     """
     if not a.store.zero:
         return {}
-    return shared_slots(chain) if gathers_for_use(a) else {b: b for b in range(len(chain.buckets))}
+    return shared_slots(chain) if gathers_for_use(a) else {b: b for b in range(len(chain.lengths))}
 
 
 def shared_slots(chain: Chain) -> dict[int, int]:
@@ -38,7 +39,7 @@ def shared_slots(chain: Chain) -> dict[int, int]:
     slots. Buckets of neighbouring units have different slots too, if there are enough slots."""
     slots, lengths = dict[int, int](), dict.fromkeys(range(SLOTS), 0)
     read = [{*unit.buckets, *unit.repeated} for unit in chain.units]
-    for b in range(len(chain.buckets)):
+    for b in range(len(chain.lengths)):
         beside = {o for of_unit in read for o in of_unit if b in of_unit}
         near = {
             o
@@ -51,7 +52,7 @@ def shared_slots(chain: Chain) -> dict[int, int]:
         avoided = taken | {slots[o] for o in near if o in slots}
         wished = [(b + k) % len(lengths) for k in range(len(lengths))]
         free = [s for s in wished if s not in avoided] or [s for s in wished if s not in taken]
-        length = chain.buckets[b].stop - chain.buckets[b].start
+        length = chain.lengths[b]
         slots[b] = min(free or [len(lengths)], key=lambda s: max(length - lengths.get(s, 0), 0))
         lengths[slots[b]] = max(length, lengths.get(slots[b], 0))
     return slots
@@ -79,13 +80,13 @@ def with_gathers(ops: Iterable[Op], chain: Chain, slots: Mapping[int, int]) -> I
             if held.get(slots[b], NONE) != b and slots[b] not in taken:
                 moving.add(b)
                 held[slots[b]] = b
-                yield Op(Kind.GATHER, b, slot=slots[b])
+                yield Op(Kind.GATHER, at=b, slot=slots[b])
 
     def arriving(buckets: Iterable[int]) -> Iterator[Op]:
         for b in buckets:
             if b in moving:
                 moving.remove(b)
-                yield Op(Kind.WAIT, b, slot=slots[b])
+                yield Op(Kind.WAIT, at=b, slot=slots[b])
 
     k = 0
     for op in listed:
@@ -98,4 +99,4 @@ def with_gathers(ops: Iterable[Op], chain: Chain, slots: Mapping[int, int]) -> I
         yield op
         if op.kind is Kind.APPLY:
             held.clear()
-    yield from (Op(Kind.GATHER, b, slot=slots[b]) for b in first if held.get(slots[b]) != b)
+    yield from (Op(Kind.GATHER, at=b, slot=slots[b]) for b in first if held.get(slots[b]) != b)

@@ -21,10 +21,10 @@ from nnmpi.nn.store import Shard
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.gradients import gradient_slots
-from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import Transfer, wire_of
+from nnmpi.schedules.op import Kind
 
 
 class WholeGradients:

@@ -24,10 +24,10 @@ from nnmpi.optim import Optimizer
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, FlatSlice, scalar_count
-from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
 from nnmpi.parallel.stores.unit_values import UnitValues
 from nnmpi.parallel.wire import Transfer
+from nnmpi.schedules.op import Kind
 
 
 class StoreSpec(NamedTuple):

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
 from nnmpi.parallel.recorder import Do
-from nnmpi.parallel.step_list.op import ADDS, PASSES, VALUES, Op
+from nnmpi.schedules.op import ADDS, PASSES, VALUES, Op
 
 Calls: TypeAlias = Sequence[tuple[Do, Op]]
 """Operations of a list, each with the function that carries it out."""

@@ -29,12 +29,12 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, Shard, stores_of
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.layout import duplicate
-from nnmpi.parallel.step_list.op import Kind
 from nnmpi.parallel.stores.gathered_values import GatheredValues
 from nnmpi.parallel.stores.gradient_slots import GradientSlots, WholeGradients
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.stores.weight_slots import WeightSlots
 from nnmpi.parallel.wire import Transfer, wire_of
+from nnmpi.schedules.op import Kind
 
 Values: TypeAlias = GatheredValues | WeightSlots
 GradBuffers: TypeAlias = WholeGradients | GradientSlots

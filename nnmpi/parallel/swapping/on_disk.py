@@ -13,9 +13,9 @@ waits for memory that only later operations free.
 
 from collections.abc import Collection, Iterable, Iterator
 
-from nnmpi.parallel.step_list.chain import Chain
-from nnmpi.parallel.step_list.op import NONE, Kind, Op
-from nnmpi.parallel.step_list.step import StepList
+from nnmpi.schedules.lists.chain import Chain
+from nnmpi.schedules.lists.step_list import StepList
+from nnmpi.schedules.op import NONE, Kind, Op
 
 OPTIMIZER_STATE = NONE, NONE
 """The (unit, micro-batch) that stands for the optimizer state."""
@@ -37,7 +37,7 @@ def with_swaps(swapped: Collection[int], ops: Iterable[Op], chain: Chain) -> Ite
                 yield op._replace(kind=Kind.WRITE)
             if op.at == len(chain.units) - 1:
                 for u in sorted(swapped, reverse=True):
-                    yield Op(Kind.READ, u, op.micro, stage=chain.units[u].stage)
+                    yield Op(Kind.READ, op.micro, chain.units[u].stage, u)
         elif op.kind is Kind.NOTE:
             yield Op(Kind.READ)
         elif op.kind is Kind.APPLY:

@@ -22,8 +22,8 @@ from nnmpi.data import StepBatch
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.channels import Channels, Sends
 from nnmpi.parallel.step.ports import Sink, Source
-from nnmpi.parallel.step_list.op import Kind, Op
 from nnmpi.parallel.swapping.placement import Placement, Placements
+from nnmpi.schedules.op import Kind, Op
 
 
 def placeholder(array: Array) -> Array:

@@ -12,8 +12,7 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StrategyKind
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.replicas.replicas import replicas
-from nnmpi.parallel.step_list.op import Kind
-from nnmpi.parallel.step_list.step import StepList, with_buckets
+from nnmpi.parallel.step_list.step import with_buckets
 from nnmpi.parallel.strategy import (
     ExecutorStrategy,
     StepRunner,
@@ -27,7 +26,8 @@ from nnmpi.parallel.swapping.on_disk import OnDisk, with_swaps
 from nnmpi.parallel.swapping.placement import Placement, Placements, placements_of
 from nnmpi.parallel.swapping.stage_boundary import LocalChannels, stage_boundaries
 from nnmpi.parallel.swapping.swapper import Swapper
-from nnmpi.schedules import op as schedules
+from nnmpi.schedules.lists.step_list import StepList
+from nnmpi.schedules.op import Kind, Op
 
 
 def kind(plan: Placements) -> StrategyKind:
@@ -46,16 +46,16 @@ def kind(plan: Placements) -> StrategyKind:
     )
 
 
-def _passes(plan: Placements, micro: int) -> list[schedules.Op]:
+def _passes(plan: Placements, micro: int) -> list[Op]:
     """Returns the passes of one rank that has all stages, in a step of `micro` micro-batches. For 1
     micro-batch and 2 stages, the second recomputed: F0 F1 RECOMPUTE1 B1 B0, each with its stage."""
-    passes, n = list[schedules.Op](), len(plan.choice)
+    passes, n = list[Op](), len(plan.choice)
     for m in range(micro):
-        passes += [schedules.Op(Kind.F, m, s) for s in range(n)]
+        passes += [Op(Kind.F, m, s) for s in range(n)]
         for s in reversed(range(n)):
             if plan.choice[s] is Placement.RECOMPUTE:
-                passes.append(schedules.Op(Kind.RECOMPUTE, m, s))
-            passes.append(schedules.Op(Kind.B, m, s))
+                passes.append(Op(Kind.RECOMPUTE, m, s))
+            passes.append(Op(Kind.B, m, s))
     return passes
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 from nnmpi.parallel.step.executor import OpHooks
-from nnmpi.parallel.step_list.op import NONE, Kind, Op
 from nnmpi.parallel.swapping.arena import Arena
 from nnmpi.parallel.swapping.disk_thread import DiskThread
 from nnmpi.parallel.swapping.placement import (
@@ -24,6 +23,7 @@ from nnmpi.parallel.swapping.placement import (
     kept_bytes,
 )
 from nnmpi.parallel.swapping.stage_boundary import LocalChannels, stage_boundaries
+from nnmpi.schedules.op import NONE, Kind, Op
 
 ROOM = 2
 """The size of an arena, as a multiple of the activations: freed memory leaves gaps."""

@@ -11,13 +11,14 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.exchanges import received
 from nnmpi.parallel.arrangement.partition import Unit
-from nnmpi.parallel.arrangement.program import micro_batches, ops
+from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.facts.passes import PassBytes
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.gradients import gradient_slots
 from nnmpi.planning.paper.rank import exchanges, memory
 from nnmpi.planning.paper.recording import passes
-from nnmpi.schedules.op import COMPUTE, Kind, Op
+from nnmpi.planning.whole_stages import whole_stages
+from nnmpi.schedules.op import Kind, Op
 
 
 def activations(a: Arrangement, rank: int, batch: int) -> int:
@@ -47,10 +48,10 @@ def passes_in_order(
     """
     if not a.steps_together:  # PipeDream: as many batches are under way as there are stages
         sizes = [*sizes] * len(a.stages)
-    program = [op for op in ops(a, rank, len(sizes)) if op.kind in COMPUTE]
-    again = {(op.stage, op.micro) for op in program if op.kind is Kind.RECOMPUTE}
+    listed = whole_stages(a, len(sizes))[a.mesh.coordinates(rank)["pp"]].passes
+    again = {(op.stage, op.micro) for op in listed if op.kind is Kind.RECOMPUTE}
     held, nbytes_of = 0, cache(partial(pass_bytes, a, rank))
-    for op in program:
+    for op in listed:
         of_pass = nbytes_of(op.stage, sizes[op.micro])
         yield op, of_pass, held
         if op.kind is Kind.F:

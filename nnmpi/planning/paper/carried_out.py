@@ -21,8 +21,8 @@ from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, asked_kind
 from nnmpi.parallel.facts.exchanges import AxisExchange
 from nnmpi.parallel.step.executor import StepState
-from nnmpi.parallel.step_list.op import PASSES, SENDS, Kind
 from nnmpi.planning.paper.built import PaperRank, built
+from nnmpi.schedules.op import PASSES, SENDS, Kind
 
 WALKED = "replicas", "pipeline"
 """The strategies whose sums are walked, with the stores of core."""

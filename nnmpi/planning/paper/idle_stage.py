@@ -17,8 +17,8 @@ from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.passes import BatchStats, current_pass
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.facts.passes import STATISTICS, PassExchange
-from nnmpi.parallel.step_list.op import Kind
 from nnmpi.planning.paper.recording import passes
+from nnmpi.schedules.op import Kind
 
 OutputsOf: TypeAlias = Callable[[int], Sequence[Tensor]]
 ExchangesOf: TypeAlias = Callable[[int, Kind], Mapping[PassExchange, int]]

@@ -9,7 +9,7 @@ from nnmpi.arrays.meta.log import logged_calls
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.facts.exchanges import WORDS, AxisExchange
 from nnmpi.parallel.recorder import Do, Recorder
-from nnmpi.parallel.step_list.op import NONE, PASSES, SENDS, Kind, Op
+from nnmpi.schedules.op import NONE, PASSES, SENDS, Kind, Op
 
 OF_BUCKETS = {
     Kind.GATHER: "parameters",

@@ -16,13 +16,13 @@ from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.parallel.facts import exchanges as facts
 from nnmpi.parallel.facts.exchanges import AxisExchange
 from nnmpi.parallel.facts.passes import PassExchange
-from nnmpi.parallel.step_list.op import Kind
-from nnmpi.parallel.step_list.runs import step_ops
+from nnmpi.parallel.step_list.step import step_list
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.planning.paper.built import PaperRank, built
 from nnmpi.planning.paper.carried_out import carried_out, is_walked, is_walked_in
 from nnmpi.planning.paper.recording import passes
 from nnmpi.planning.paper.twins import moved, twin
+from nnmpi.schedules.op import Kind
 
 
 class PaperStep(NamedTuple):
@@ -102,7 +102,7 @@ def _step(
 def _made(a: Arrangement, rank: int, sizes: Sequence[int]) -> Counter[AxisExchange]:
     """Returns how often a rank makes each exchange in a step whose micro-batches have `sizes`
     samples."""
-    ops = step_ops(a, rank, len(sizes))
+    ops = step_list(a, rank, len(sizes)).ops
 
     def in_passes(stage: int, samples: int) -> Mapping[Kind, Mapping[PassExchange, int]]:
         return passes(a, rank, stage, samples).exchanges
@@ -112,7 +112,7 @@ def _made(a: Arrangement, rank: int, sizes: Sequence[int]) -> Counter[AxisExchan
 
 def _by_op(a: Arrangement, rank: int, micro: int) -> Mapping[tuple[Kind, int], Sequence[Exchange]]:
     """Returns the exchanges of operations on buckets, and at the end of a step."""
-    ops = {(op.kind, op.at): op for op in step_ops(a, rank, micro)}
+    ops = {(op.kind, op.at): op for op in step_list(a, rank, micro).ops}
     made = {at: [e for _, e in facts.exchanges_of(a, rank, op)] for at, op in ops.items()}
     return {at: exchanges for at, exchanges in made.items() if exchanges}
 

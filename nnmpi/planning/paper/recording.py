@@ -9,7 +9,6 @@ then (`on_numbers.py`).
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import repeat
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +22,6 @@ from nnmpi.nn.parameter import inverse
 from nnmpi.nn.record import Recording, StandIn, record
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
 from nnmpi.parallel.arrangement.cached import cached
-from nnmpi.parallel.arrangement.program import ops
 from nnmpi.parallel.facts.passes import PassBytes, PassExchange, bytes_of, exchanges_of
 from nnmpi.parallel.step.ports import JoinedOutputs, joined
 from nnmpi.parallel.step.scaling import widened
@@ -31,6 +29,7 @@ from nnmpi.planning.paper import repeated
 from nnmpi.planning.paper.on_numbers import TracedMemory, assumed_exchanges, integers, small
 from nnmpi.planning.paper.repeated import Section
 from nnmpi.planning.paper.sharded_model import ShardedModel, recorded_rank, shard_key, sharded_model
+from nnmpi.planning.whole_stages import whole_stages
 from nnmpi.schedules.op import Kind
 
 
@@ -100,8 +99,8 @@ def _has_halves(a: Arrangement) -> bool:
     """True if the schedule runs backward passes in two halves, I (inputs) and W (weights), as
     zero-bubble schedules do."""
     count, pp = min(a.config.micro_batches, a.config.batch_size), a.mesh.axes["pp"]
-    ranks = a.mesh.group(0, "pp") if pp > 1 else ()
-    return any(Kind.I in map(itemgetter(0), ops(a, rank, count)) for rank in ranks)
+    lists = whole_stages(a, count) if pp > 1 else ()
+    return any(op.kind is Kind.I for step in lists for op in step.passes)
 
 
 def _cached_passes(

@@ -11,10 +11,11 @@ from nnmpi.collectives.algorithms import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement, counting_flags
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.arrangement.program import micro_batches, ops
+from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.mesh import BATCH, MODEL, REPLICAS
 from nnmpi.planning.paper.repeated import all_sections
 from nnmpi.planning.paper.sharded_model import places_recorded
+from nnmpi.planning.whole_stages import whole_stages
 
 
 def twin(a: Arrangement, rank: int, batch: int) -> int:
@@ -66,8 +67,9 @@ def _facts(a: Arrangement, rank: int, batch: int) -> Iterator[Hashable]:
                 shapes = ((a.local_shape(e, n, at), x.dtype, x.requires_grad) for e, x in edges)
                 yield tuple(shapes)
     numbers = range(len(sizes)) if a.store.zero > 1 else sizes
-    program = [(k, numbers[m], stages.get(s)) for k, m, s, _ in ops(a, rank, len(sizes))]
-    yield tuple(program if a.store.zero > 1 else Counter(program).items())
+    ops = whole_stages(a, len(sizes))[at["pp"]].ops
+    listed = [(op.kind, numbers[op.micro], stages.get(op.stage)) for op in ops]
+    yield tuple(listed if a.store.zero > 1 else Counter(listed).items())
     for path, ranks in a.tied.items():
         owned = [places.get(v) for v, x in enumerate(a.graph.variables) if x.path == path]
         yield tuple(owned), at["pp"] if at["pp"] in ranks else None

@@ -17,7 +17,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.mesh import Mesh, sizes_text
 from nnmpi.planning import layout_svg
 from nnmpi.run.notebook.graph_svg import graph
-from nnmpi.schedules.lowering import programs
+from nnmpi.schedules.lists.of_schedule import lists
 from nnmpi.schedules.pipeline import Schedule
 from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.commands.trace import TraceFile
@@ -54,7 +54,7 @@ def schedule(s: Schedule, ranks: int = RANKS, micro_batches: int = MICRO_BATCHES
     """Returns a picture of one step with a pipeline schedule, as SVG: the passes of each rank, if
     backward passes take twice as long as forward passes and messages take no time."""
     stages = s.stages_a_rank(STAGES)
-    simulated = simulate(programs(s, ranks, micro_batches, stages), Costs.uniform(ranks, stages))
+    simulated = simulate(lists(s, ranks, micro_batches, stages), Costs.uniform(ranks, stages))
     return simulation(simulated, f"{s.about}; ")
 
 

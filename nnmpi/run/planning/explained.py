@@ -144,7 +144,7 @@ def _added_up(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[Ste
 def _unit_parts(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
     """Yields the parts of the term `compute`: the units (parts of the model, usually layers) of the
     rank that computes longest, where units of one kind are one part."""
-    counts = Counter((op.stage, op.kind) for op in step.busiest.program if op.micro >= 0)
+    counts = Counter((op.stage, op.kind) for op in step.busiest.stages.passes)
     of_units = costs.model.of(a.sharding, a.config, max(step.micro))
     rows = list[tuple[str, int, float]]()
     for unit, times in zip(costs.model.units, of_units, strict=True):
@@ -201,8 +201,8 @@ def spans_of_step(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator
     All waits together are one span."""
     rank, around = step.busiest, step.time.update - step.updated.optimizer(a, costs)
     yield _span("wait", step.time.tensor + step.time.bubble + step.time.sums + around)
-    for op in rank.program:
-        if op.micro >= 0 and op.kind.value in LABELS:
+    for op in rank.stages.passes:
+        if op.kind.value in LABELS:
             yield _span(op.kind.value, rank.compute[op.stage].get(op.kind, 0.0), op.stage, op.micro)
     yield _span("APPLY", step.time.update - around)
 

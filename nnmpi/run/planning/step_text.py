@@ -6,11 +6,14 @@ from textwrap import fill
 
 from nnmpi import addons
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.rank_names import ranks_text
-from nnmpi.parallel.step_list.chain import Chain
-from nnmpi.parallel.step_list.op import as_text
-from nnmpi.parallel.step_list.proof import prove_lists
-from nnmpi.parallel.step_list.step import StepList, list_of_batch
+from nnmpi.parallel.step_list.chain import chain_of
+from nnmpi.parallel.step_list.step import step_list
+from nnmpi.schedules.lists.chain import Chain
+from nnmpi.schedules.lists.proof import prove
+from nnmpi.schedules.lists.step_list import StepList
+from nnmpi.schedules.op import as_text
 
 WIDTH = 100
 
@@ -18,14 +21,17 @@ WIDTH = 100
 def lines(a: Arrangement) -> Iterator[str]:
     """Yields lines for `simulate layout --list`: for each group of ranks with equal lists, its
     units (parts of the model, usually layers) and its operations in a step. Raises ValueError for a
-    layout whose step is not run as a list."""
+    layout whose step is not one list."""
     for reason in _others(a):
-        raise ValueError(f"--list: a step with {reason} is no list yet: leave it out")
+        raise ValueError(f"--list: a step with {reason} is not one list: leave it out")
     prove_lists(a)
     for ranks, step in _alike(a):
         yield f"list of ranks {ranks_text(tuple(ranks))}, proved:"
-        yield from _units(a, step.chain)
+        yield from _units(a, chain_of(a, ranks[0]))
         yield fill(as_text(step.ops), WIDTH, initial_indent="  ", subsequent_indent="  ")
+    if a.servers:
+        servers = ranks_text((*range(a.mesh.size, a.ranks),))
+        yield f"no list of ranks {servers}: servers answer requests in the order of arrival"
 
 
 def _alike(a: Arrangement) -> Iterator[tuple[list[int], StepList]]:
@@ -39,11 +45,31 @@ def _alike(a: Arrangement) -> Iterator[tuple[list[int], StepList]]:
         yield ranks, list_of_batch(a, ranks[0])
 
 
+def list_of_batch(a: Arrangement, rank: int) -> StepList:
+    """Returns the operations that a rank carries out in a step over a whole batch or, if steps of a
+    pipeline overlap, in as many steps as there are stages."""
+    steps = 1 if a.steps_together else len(a.stages)
+    return step_list(a, rank, steps * len(micro_batches(a, rank, a.config.batch_size)))
+
+
+def prove_lists(a: Arrangement) -> None:
+    """Computes and checks the lists of operations of the ranks in an arrangement; of ranks along
+    dp, one is checked, unless the strategy makes its own lists. Raises ScheduleError for the first
+    operation that is wrong."""
+    places = defaultdict[tuple[int, int], list[int]](list)
+    for rank in range(a.mesh.size):
+        at = a.mesh.coordinates(rank)
+        places[at["tp"], at["pp"]].append(rank)
+    count = None if a.strategy.lists else 1
+    for tp in range(a.mesh.axes["tp"]):
+        rows = [places[tp, pp][:count] for pp in range(a.mesh.axes["pp"])]
+        prove([[list_of_batch(a, rank) for rank in row] for row in rows])
+
+
 def _others(a: Arrangement) -> Iterator[str]:
-    """Yields those options of a layout because of which its steps are not run as lists of
-    operations."""
-    if a.strategy.name not in ("replicas", "pipeline", "reproducible"):
-        yield f"the strategy {a.strategy.name}"
+    """Yields those options of a layout because of which its steps are not one list."""
+    if a.strategy.averages:
+        yield "averages of parameters, which are sent after some steps,"
     if addons.chosen("twins", a.config):
         yield "--verify, which makes it twice,"
 

@@ -48,7 +48,7 @@ from nnmpi.run import rank_agreement
 from nnmpi.run.setup import models, objectives
 from nnmpi.run.setup.datasets import check_language, dataset_of, guessed, standardiser_of
 from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of, schedule_of
-from nnmpi.schedules import proof
+from nnmpi.schedules.find import find
 
 NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
 """No metrics besides the loss; classification losses have the accuracy anyway."""
@@ -187,7 +187,7 @@ def _checked_device(config: Config, comm: Comm, ranks: int) -> Backend:
     if comm.rank == 0:  # only rank 0 writes files
         check_outputs(config)
     strategies.check(config, ranks)
-    proof.find(config.schedule)
+    find(config.schedule)
     on = backend.get(config.device)
     if prepare := addons.row("device_settings", on.name):
         prepare(config, on)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nnmpi.options.tables import table
-from nnmpi.schedules.lowering import programs
+from nnmpi.schedules.find import find
+from nnmpi.schedules.lists.of_schedule import lists
 from nnmpi.schedules.pipeline import SCHEDULES, Schedule
-from nnmpi.schedules.proof import find
 from nnmpi.sim.drawing.svg import svg
 from nnmpi.sim.drawing.timeline import draw
 from nnmpi.sim.network import add_number
@@ -110,7 +110,7 @@ def _simulated(name: str, o: argparse.Namespace) -> SimulatedSchedule:
     schedule.check(p, m, v)
     _check(o, v)
     result = simulate(
-        programs(schedule, p, m, v, o.recompute), Costs.uniform(p, v, o.forward, o.backward, o.send)
+        lists(schedule, p, m, v, o.recompute), Costs.uniform(p, v, o.forward, o.backward, o.send)
     )
     bubble = schedule.bubble(p, m, v)
     return SimulatedSchedule(name, schedule, v, result, None if bubble is None else float(bubble))

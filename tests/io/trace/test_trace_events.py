@@ -13,7 +13,7 @@ from nnmpi.io.trace.recording import RankEntries, Recording
 from nnmpi.io.trace.summary import Seconds, bubble, seconds, traced
 from nnmpi.io.trace.tracing import offsets
 from nnmpi.parallel.mesh import Mesh
-from nnmpi.parallel.step_list.op import Kind, Op
+from nnmpi.schedules.op import Kind, Op
 from nnmpi.sim.commands.trace import TraceFile
 
 ONE, TWO = Mesh({"dp": 1, "pp": 1, "tp": 1}), Mesh({"dp": 1, "pp": 2, "tp": 1})
@@ -90,11 +90,11 @@ def test_an_operation_within_a_pass_ends_the_event_of_the_pass() -> None:
 
     def forward(op: Op) -> None:
         takes(1)
-        gather(Op(Kind.GATHER, 1))
+        gather(Op(Kind.GATHER, at=1))
         takes(4)
 
     rank.recording.begin(0)
-    rank.recording.recorded("F", forward)(Op(Kind.F, 0, 0, stage=0))
+    rank.recording.recorded("F", forward)(Op(Kind.F, 0, 0, 0))
     rows = rank.recording.rows(1)
     assert [*zip(rows["began"], rows["ended"], strict=True)] == [(0, 1), (1, 3), (3, 7)]
 

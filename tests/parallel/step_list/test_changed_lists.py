@@ -2,7 +2,6 @@
 list."""
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +15,10 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
 from nnmpi.parallel import strategy
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.step_list.op import Op, as_text
-from nnmpi.parallel.step_list.proof import prove
-from nnmpi.parallel.step_list.runs import step_ops
-from nnmpi.schedules.proof import ScheduleError
+from nnmpi.parallel.step_list.step import step_list
+from nnmpi.schedules.lists.proof import prove
+from nnmpi.schedules.lists.step_list import ScheduleError, StepList
+from nnmpi.schedules.op import as_text
 
 MLP: dict[str, Any] = {"model": "mlp:64-20-18-16-14-10", "bucket_mb": 0.001}
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -65,14 +64,14 @@ def test_changes_that_are_let_through_change_no_number(
             prove(lists)
         except ScheduleError:
             continue
-        by_rank = {rank: lists[p][d].ops for rank, (p, d) in places(a).items()}
+        by_rank = {rank: lists[p][d] for rank, (p, d) in places(a).items()}
 
-        def ops_of(
-            a: Arrangement, rank: int, micro: int, by_rank: dict[int, Sequence[Op]] = by_rank
-        ) -> Sequence[Op]:
-            return by_rank[rank] if micro == options["micro_batches"] else step_ops(a, rank, micro)
+        def list_of(
+            a: Arrangement, rank: int, micro: int, by_rank: dict[int, StepList] = by_rank
+        ) -> StepList:
+            return by_rank[rank] if micro == options["micro_batches"] else step_list(a, rank, micro)
 
-        monkeypatch.setattr(strategy, "step_ops", ops_of)
+        monkeypatch.setattr(strategy, "step_list", list_of)
         for found in threads.run(ranks, trained, options):
             assert [*found[:2]] == wanted, (how, as_text(ops))
         carried_out += ops != right[place][0].ops

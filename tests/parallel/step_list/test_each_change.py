@@ -19,11 +19,10 @@ from helpers.training.pipelined import digits
 from nnmpi import nn
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.checks import slice_list
-from nnmpi.parallel.step_list import proof, race, walk
-from nnmpi.parallel.step_list.op import PASSES
-from nnmpi.parallel.step_list.proof import prove
-from nnmpi.parallel.step_list.step import StepList
-from nnmpi.schedules.proof import ScheduleError
+from nnmpi.schedules.lists import proof, race, walk
+from nnmpi.schedules.lists.proof import prove
+from nnmpi.schedules.lists.step_list import ScheduleError, StepList
+from nnmpi.schedules.op import PASSES
 
 
 def crossed() -> nn.Module:
@@ -47,6 +46,17 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "zb-h1, zero 1": (4, {**SMALL, "dp": 2, "pp": 2, "zero": 1, "schedule": "zb-h1"}),
     "stages run again": (4, {**SMALL, "dp": 2, "pp": 2, "recompute": "stage"}),
     "interleaved": (2, {**SMALL, "model": "mlp:64-8-8-8-10", "pp": 2, "schedule": "interleaved"}),
+    "pipedream": (
+        3,
+        {
+            **SMALL,
+            "model": "mlp:64-8-8-10",
+            "pp": 3,
+            "cut": "3,5",
+            "schedule": "pipedream",
+            "micro_batches": 1,
+        },
+    ),
     "slices": (3, {**SMALL, "micro_batches": 1, "reproducible": True, "slices": 5}),
 }
 Lists = list[list[StepList]]
@@ -55,7 +65,7 @@ Lists = list[list[StepList]]
 def lists_of(name: str) -> Lists:
     ranks, options = LAYOUTS[name]
     a = arranged(Cluster.on_paper(ranks), **{"given": digits, "allreduce": "ring", **options})
-    return groups(a)
+    return groups(a, 5 if name == "pipedream" else None)
 
 
 def changed_lists(right: Lists) -> Iterator[tuple[str, Lists, bool]]:
@@ -122,7 +132,7 @@ def texts() -> Iterator[str]:
 def test_each_rule_refuses_a_list() -> None:
     left = {text for text in texts() if text != ".*"}
     assert len(left) > 30
-    for name in ("stages run again", "zero 3", "tied weights, zero 2", "slices"):
+    for name in ("stages run again", "zero 3", "tied weights, zero 2", "slices", "pipedream"):
         for _, lists, _ in changed_lists(lists_of(name)):
             try:
                 prove(lists)

@@ -43,11 +43,41 @@ list of ranks 1, proved:
     assert out.endswith(expected)
 
 
-OTHERS = "--sync asp", "--schedule pipedream --pp 2", "--verify"
+def test_the_lists_of_pipedream(capsys: pytest.CaptureFixture[str]) -> None:
+    model = ("--model", "mlp:64-128-10", "--cut", "3")
+    status, out, err = printed(
+        capsys, "--ranks", "2", *model, "--pp", "2", "--schedule", "pipedream"
+    )
+    assert status == 0, err
+    expected = """\
+list of ranks 0, proved:
+  unit 0: 1.weight to 1.bias, buckets: 0
+  F0.0 SEND_F1.0 RECV_B1.0 F0.1 SEND_F1.1 RECV_B1.1 B0.0 APPLY0 B0.1 APPLY1
+list of ranks 1, proved:
+  unit 0: 3.weight to 3.bias, buckets: 0
+  RECV_F1.0 F0.0 RECV_F1.1 B0.0 SEND_B1.0 APPLY0 F0.1 B0.1 SEND_B1.1 APPLY1
+"""
+    assert out.endswith(expected)
+
+
+def test_workers_have_lists_and_servers_have_none(capsys: pytest.CaptureFixture[str]) -> None:
+    options = "--ranks", "3", "--model", "mlp:64-32-10", "--sync", "asp"
+    status, out, err = printed(capsys, *options)
+    assert status == 0, err
+    expected = """\
+list of ranks 0, 1, proved:
+  unit 0: 1.weight to 3.bias, buckets: 0
+  F0.0 NOTE B0.0 SUM0 FINISH0 AGREE APPLY
+no list of ranks 2: servers answer requests in the order of arrival
+"""
+    assert out.endswith(expected)
+
+
+OTHERS = "--sync gossip", "--verify"
 
 
 @pytest.mark.parametrize("options", OTHERS)
-def test_steps_that_are_no_lists_are_refused(
+def test_steps_that_are_not_one_list_are_refused(
     capsys: pytest.CaptureFixture[str], options: str
 ) -> None:
     status, _, err = printed(capsys, "--ranks", "2", "--model", "mlp:64-32-10", *options.split())

@@ -15,15 +15,14 @@ from helpers.training.on_paper import arranged
 from helpers.training.pipelined import digits
 from helpers.training.transformer_models import Decoder
 
-from nnmpi.parallel.arrangement import program
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.step_list.op import NONE, PASSES, RECEIVES, SENDS, Kind, Op, as_text
-from nnmpi.parallel.step_list.passes import units_of
-from nnmpi.parallel.step_list.proof import prove
-from nnmpi.parallel.step_list.step import StepList, step_list
-from nnmpi.schedules import op as schedules
-from nnmpi.schedules.proof import ScheduleError
+from nnmpi.parallel.step_list.step import evaluation, step_list
+from nnmpi.planning.whole_stages import whole_stages
+from nnmpi.schedules.lists.passes import units_of
+from nnmpi.schedules.lists.proof import prove
+from nnmpi.schedules.lists.step_list import ScheduleError, StepList
+from nnmpi.schedules.op import NONE, PASSES, RECEIVES, SENDS, Kind, Op, as_text
 
 BATCH, MICRO = 24, 3
 
@@ -81,24 +80,33 @@ def test_lists_are_proved(a: Arrangement) -> None:
         prove(groups(a, MICRO, tp))
 
 
-def test_passes_and_messages_have_the_order_of_the_program(a: Arrangement) -> None:
+def test_passes_and_messages_have_the_order_of_whole_stages(a: Arrangement) -> None:
     for rank, step in enumerate(lists(a)):
-        ops = program.ops(a, rank, len(program.micro_batches(a, rank, BATCH)))
-        wanted = [op for stage in ops for op in of_program(stage, step)]
+        of_stages = whole_stages(a, MICRO)[a.mesh.coordinates(rank)["pp"]]
+        prove([[each] for each in whole_stages(a, MICRO)])
+        wanted = [
+            op
+            for whole in of_stages.ops
+            for op in (units_of([whole], step.chain) if whole.kind in PASSES else [whole])
+        ]
         for kinds in (PASSES, *({kind} for kind in SENDS | RECEIVES)):
             assert [op for op in step.ops if op.kind in kinds] == [
                 op for op in wanted if op.kind in kinds
             ]
 
 
-def of_program(op: schedules.Op, step: StepList) -> Iterator[Op]:
-    """What a list has for an operation of a program, whose messages name their own stage."""
-    if op.kind in schedules.MESSAGES:
-        behind = op.kind in (schedules.Kind.SEND_F, schedules.Kind.RECV_B)
-        at = op.stage + behind
-        yield Op(op.kind, at, op.micro, peer=op.peer, stage=op.stage)
-    elif op.kind not in (schedules.Kind.NOTE, schedules.Kind.APPLY):
-        yield from units_of([op], step.chain)
+def test_lists_of_evaluations_are_proved(a: Arrangement) -> None:
+    steps = [[evaluation(a, rank, MICRO)] for rank in a.mesh.group(0, "pp")]
+    prove(steps)
+    assert {op.kind for (step,) in steps for op in step.ops} <= OF_EVALUATION
+    (last,) = steps[-1]
+    short = replace(last, ops=last.ops[:-1], passes=last.passes[:-1])
+    if last.ops[-1].kind is Kind.F:
+        with pytest.raises(ScheduleError, match=r"no pass needs it|the forward pass of"):
+            prove([*steps[:-1], [short]])
+
+
+OF_EVALUATION = {Kind.F, Kind.SEND_F, Kind.RECV_F, Kind.GATHER, Kind.WAIT}
 
 
 # ---- the proof

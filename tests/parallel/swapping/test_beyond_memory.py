@@ -91,7 +91,7 @@ def both(share: float, comm: Comm | None = None, build: Any = None, **how: Any) 
     less = Trainer(Config(**QUICK, **how, memory=f"{limit:.0f}B"), build, comm=comm)
     found = placements_of(less.arrangement)
     assert found is not None
-    assert prove_lists(less.arrangement)
+    prove_lists(less.arrangement)
     assert needed(less) <= limit * 1.001
     assert trained(less) == wanted
     return {*found.choice}

@@ -14,13 +14,13 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.step_list.op import Kind, Op, as_text
-from nnmpi.parallel.step_list.proof import prove
-from nnmpi.parallel.step_list.step import StepList, step_list
+from nnmpi.parallel.step_list.step import step_list
 from nnmpi.parallel.swapping.placement import Disk, Placement, Placements
 from nnmpi.parallel.swapping.strategy import kind
 from nnmpi.planning.paper.rank import traffic
-from nnmpi.schedules.proof import ScheduleError
+from nnmpi.schedules.lists.proof import prove
+from nnmpi.schedules.lists.step_list import ScheduleError, StepList
+from nnmpi.schedules.op import Kind, Op, as_text
 
 KEEP, SWAP, RECOMPUTE = Placement
 MOVES = (Kind.WRITE, Kind.READ)

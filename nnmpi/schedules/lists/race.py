@@ -3,10 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from nnmpi.parallel.step_list.op import NONE, PASSES, Kind, Op
-from nnmpi.parallel.step_list.passes import message_of
-from nnmpi.parallel.step_list.step import StepList
-from nnmpi.schedules.proof import ScheduleError
+from nnmpi.schedules.lists.passes import message_of
+from nnmpi.schedules.lists.step_list import ScheduleError, StepList
+from nnmpi.schedules.op import NONE, PASSES, Kind, Op
 
 STARTS = {Kind.WAIT: Kind.GATHER, Kind.FINISH: Kind.SUM}
 """The operation that starts the work for which another operation waits."""

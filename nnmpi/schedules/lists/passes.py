@@ -16,12 +16,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain as joined
 from itertools import groupby
 
-from nnmpi.parallel.step_list.chain import Chain
-from nnmpi.parallel.step_list.op import FORWARD, NONE, PASSES, Kind, Op
-from nnmpi.schedules import op as schedules
+from nnmpi.schedules.lists.chain import Chain
+from nnmpi.schedules.op import FORWARD, NONE, PASSES, Kind, Op
 
 
-def units_of(passes: Iterable[schedules.Op], chain: Chain) -> Iterator[Op]:
+def forward_passes(stages: Sequence[int], m: int, p: int) -> list[Op]:
+    """Returns the forward passes of m micro-batches in an evaluation, on one of p ranks, which has
+    the stages `stages`.
+
+    A group of p micro-batches runs through the first stage of the rank, then through its next one.
+    """
+    groups = [range(g, min(g + p, m)) for g in range(0, m, p)]
+    return [Op(Kind.F, i, s) for group in groups for s in stages for i in group]
+
+
+def units_of(passes: Iterable[Op], chain: Chain) -> Iterator[Op]:
     """Yields, for each pass of a whole stage, the passes of its units (parts of the stage, usually
     layers).
 
@@ -35,7 +44,7 @@ def units_of(passes: Iterable[schedules.Op], chain: Chain) -> Iterator[Op]:
                 continue
             kind = Kind.B if kind is Kind.W else kind
         for u in units if kind in FORWARD else reversed(units):
-            yield Op(kind, u, op.micro, stage=op.stage)
+            yield Op(kind, op.micro, op.stage, u)
 
 
 def with_recomputed(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
@@ -46,7 +55,7 @@ def with_recomputed(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
         units = chain.of_stage.get(op.stage, range(0))
         begins = op.kind in (Kind.B, Kind.I) and op.at == units[-1]
         if begins and last != op._replace(kind=Kind.F):
-            yield from (Op(Kind.RECOMPUTE, u, op.micro, stage=op.stage) for u in units)
+            yield from (Op(Kind.RECOMPUTE, op.micro, op.stage, u) for u in units)
         yield op
         last = op if op.kind in PASSES else last
 
@@ -55,7 +64,7 @@ def with_note(ops: Iterable[Op]) -> Iterator[Op]:
     """Yields a rank's operations, with NOTE added after the last forward pass: from there on all
     losses are known, and can be summed."""
     listed = [*ops]
-    last = max(k for k, op in enumerate(listed) if op.kind is Kind.F)
+    last = max((k for k, op in enumerate(listed) if op.kind is Kind.F), default=NONE)
     yield from listed[: last + 1]
     yield Op(Kind.NOTE)
     yield from listed[last + 1 :]
@@ -105,4 +114,4 @@ def message_of(op: Op, chain: Chain, sends: bool) -> Op | None:
     else:
         kind = Kind.SEND_B if sends else Kind.RECV_B
     peer = chain.place[boundary if away > 0 else boundary - 1]
-    return Op(kind, boundary, op.micro, peer=peer, stage=op.stage)
+    return Op(kind, op.micro, op.stage, boundary, peer=peer)

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 
-from nnmpi.parallel.step_list.op import ADDS, FORWARD, NONE, PASSES, RECEIVES, SENDS, Kind, Op
-from nnmpi.parallel.step_list.passes import message_of
-from nnmpi.parallel.step_list.step import StepList
-from nnmpi.schedules.proof import ScheduleError
+from nnmpi.schedules.lists.passes import message_of
+from nnmpi.schedules.lists.step_list import UPDATE, ScheduleError, StepList
+from nnmpi.schedules.op import ADDS, FORWARD, NONE, PASSES, RECEIVES, SENDS, Kind, Op
 
 
 class Walk:
@@ -35,12 +35,13 @@ class Walk:
         self._flying, self._due = set[tuple[int, int, int]](), _contributions(step)
         self._passes, self._state = {*step.passes}, dict[tuple[int, int], Kind]()
         self._outputs, self._gradients = set[tuple[int, int]](), set[tuple[int, int]]()
-        self._posted, self._sent, self._ended = set[Op](), set[Op](), list[Kind]()
+        self._posted, self._sent, self._ended = set[Op](), set[Op](), list[Op]()
+        self._computed = 0  # passes that have added to gradients
         self._noted, self._losses = 0, sum(op.kind is Kind.F for op in step.passes)
         self._messages = _messages_of(step)
         self._of_strategy = step.walk(step) if step.walk else None
         if not step.scatters:
-            self._opened = dict.fromkeys(((b, NONE) for b in range(len(self._chain.buckets))), NONE)
+            self._opened = dict.fromkeys(((b, NONE) for b in range(len(self._chain.lengths))), NONE)
         self._check: dict[Kind, Callable[[Op], str]] = {
             **dict.fromkeys(PASSES, self._pass),
             **dict.fromkeys(RECEIVES, self._receive),
@@ -54,7 +55,7 @@ class Walk:
             Kind.TIES: self._end,
             Kind.TERMS: self._end,
             Kind.AGREE: self._agree,
-            Kind.APPLY: self._apply,
+            Kind.APPLY: self._apply_each if step.overlaps else self._apply,
         }
 
     def run(self) -> None:
@@ -66,9 +67,17 @@ class Walk:
         passes = tuple(op for op in self._step.ops if op.kind in PASSES)
         if passes != self._step.passes:
             raise ScheduleError(f"{self._where}: the passes are not those of the schedule")
-        if self._ended != [*self._step.totals, Kind.AGREE, Kind.APPLY]:
+        for unit, micro in product(range(len(self._chain.units)), range(self._step.micro)):
+            if self._state.get((unit, micro)) not in (ADDS if self._step.ends else FORWARD):
+                way = "backward" if self._step.ends else "forward"
+                at = f"micro-batch {micro} through stage {self._chain.units[unit].stage}"
+                raise ScheduleError(f"{self._where}: the {way} pass of {at} is missing")
+        if tuple(self._ended) != self._step.ends:
             raise ScheduleError(f"{self._where}: the step does not end with an update")
-        if self._moving != {*self._step.begins} or self._arrived:
+        gathered = self._moving
+        if not self._step.ends:  # values stay where they are, since no update follows
+            gathered, self._arrived = {*self._step.begins} & (gathered | self._arrived), set()
+        if gathered != {*self._step.begins} or self._arrived:
             raise ScheduleError(f"{self._where}: the next step begins with other gathers")
         if due := self._messages - self._sent - self._posted:
             raise ScheduleError(f"{self._where}: {', '.join(map(str, due))} is missing")
@@ -84,14 +93,19 @@ class Walk:
     # ---- passes
 
     def _pass(self, op: Op) -> str:
-        if op not in self._passes:
-            units = len(self._chain.units)
-            return f"is no pass of the schedule: this rank has the units 0 to {units - 1}"
+        if op not in self._passes or op.micro >= self._step.micro:
+            units, micro = len(self._chain.units), self._step.micro
+            return (
+                f"is no pass of the schedule: this rank has the units 0 to {units - 1}, and "
+                f"micro-batches 0 to {micro - 1}"
+            )
         for b in self._chain.read_by(op) if self._step.slots else ():
             if self._held.get(self._step.slots[b]) != b or b not in self._arrived:
                 return f"the values of bucket {b} are not in slot {self._step.slots[b]}"
-        if self._ended:
+        if self._is_over:
             return "comes after the agreement"
+        if self._step.overlaps and self._computed // len(self._chain.units) > len(self._ended):
+            return f"micro-batch {len(self._ended)} has not updated the parameters"
         if op.kind is Kind.F:
             return self._forward(op)
         if op.kind is Kind.RECOMPUTE:
@@ -150,6 +164,7 @@ class Walk:
         return ""
 
     def _adds(self, op: Op) -> str:
+        self._computed += 1
         for b in self._chain.units[op.at].buckets:
             key = b, op.micro if self._step.scatters else NONE
             if key not in self._opened:
@@ -158,13 +173,13 @@ class Walk:
         return ""
 
     def _receive(self, op: Op) -> str:
-        if self._ended or op in self._posted or op not in self._messages:
+        if self._is_over or op in self._posted or op not in self._messages:
             return "no pass needs it, or it comes twice or after the agreement"
         self._posted.add(op)
         return ""
 
     def _send(self, op: Op) -> str:
-        if self._ended or op in self._sent or op not in self._messages:
+        if self._is_over or op in self._sent or op not in self._messages:
             return "no pass makes it, or it comes twice or after the agreement"
         units, is_forward = self._chain.of_stage, op.kind is Kind.SEND_F
         unit = units[op.at - 1][-1] if is_forward else units[op.at][0]
@@ -235,22 +250,34 @@ class Walk:
     def _end(self, op: Op) -> str:
         if self._flying or any(self._due.values()):
             return "sums are not complete"
-        self._ended.append(op.kind)
+        self._ended.append(op)
         return ""
 
+    @property
+    def _is_over(self) -> bool:
+        """True if ranks have begun to agree on the update, after which no pass may follow."""
+        return bool(self._ended) and not self._step.overlaps
+
     def _agree(self, op: Op) -> str:
-        if tuple(self._ended) != self._step.totals or self._noted < self._step.notes:
+        if (*self._ended, *UPDATE) != self._step.ends or self._noted < self._step.notes:
             return "the loss, or other sums, have to come before"
         return self._end(op)
 
     def _apply(self, op: Op) -> str:
-        if self._ended[-1:] != [Kind.AGREE]:
+        if self._ended[-1:] != [UPDATE[0]]:
             return "the ranks have not agreed"
         if self._moving:
             return f"buckets {sorted(self._moving)} are being gathered"
         self._arrived.clear()
         self._held.clear()
-        self._ended.append(op.kind)
+        self._ended.append(op)
+        return ""
+
+    def _apply_each(self, op: Op) -> str:
+        units = range(len(self._chain.units))
+        if any(self._state.get((u, op.micro)) not in ADDS for u in units):
+            return "the backward pass of its micro-batch has not run"
+        self._ended.append(op)
         return ""
 
 
@@ -267,7 +294,7 @@ def _contributions(step: StepList) -> dict[tuple[int, int], list[int]]:
     micro-batch and stage."""
     passes = Counter[tuple[int, int, int]]()
     if not step.scatters:  # a bucket that no pass uses is summed too: others may use it
-        passes.update({(b, NONE, NONE): 0 for b in range(len(step.chain.buckets))})
+        passes.update({(b, NONE, NONE): 0 for b in range(len(step.chain.lengths))})
     for op in step.passes:
         unit = step.chain.units[op.at]
         for b in unit.buckets if op.kind in ADDS else ():

@@ -1,8 +1,8 @@
 """Proves that the lists of operations of all ranks are correct, without running them; raises
 ScheduleError with the first operation that is wrong. It checks:
 
-passes       they are those of the schedule, in its order; before each one, the previous unit (part
-             of the model) has run, or its message has been received
+passes       they are those of the schedule, in its order, and complete; before each one, the
+             previous unit (part of the model) has run, or its message has been received
 values       when a pass runs, its buckets of parameters are in memory, gathered since the last
              update
 gradients    each pass adds to buckets that are open; a bucket is summed once, after the last pass
@@ -17,12 +17,10 @@ deadlock     if all ranks run their lists together, none waits forever
 from collections import defaultdict
 from collections.abc import Sequence
 
-from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.step_list.op import COLLECTIVES, RECEIVES, SENDS, Kind
-from nnmpi.parallel.step_list.race import Race
-from nnmpi.parallel.step_list.step import StepList, list_of_batch
-from nnmpi.parallel.step_list.walk import Walk
-from nnmpi.schedules.proof import ScheduleError
+from nnmpi.schedules.lists.race import Race
+from nnmpi.schedules.lists.step_list import ScheduleError, StepList
+from nnmpi.schedules.lists.walk import Walk
+from nnmpi.schedules.op import COLLECTIVES, RECEIVES, SENDS, Kind
 
 
 def prove(groups: Sequence[Sequence[StepList]]) -> None:
@@ -36,20 +34,6 @@ def prove(groups: Sequence[Sequence[StepList]]) -> None:
     for row in zip(*groups, strict=True):
         _same_messages(row)
     Race(groups).run()
-
-
-def prove_lists(a: Arrangement) -> None:
-    """Computes and checks the lists of operations of the ranks in an arrangement; of ranks along
-    dp, one is checked, unless the strategy makes its own lists. Raises ScheduleError for the first
-    operation that is wrong."""
-    places = defaultdict[tuple[int, int], list[int]](list)
-    for rank in range(a.mesh.size):
-        at = a.mesh.coordinates(rank)
-        places[at["tp"], at["pp"]].append(rank)
-    count = None if a.strategy.lists else 1
-    for tp in range(a.mesh.axes["tp"]):
-        rows = [places[tp, pp][:count] for pp in range(a.mesh.axes["pp"])]
-        prove([[list_of_batch(a, rank) for rank in row] for row in rows])
 
 
 def _same_order(replicas: Sequence[StepList], place: int) -> None:

@@ -1,0 +1,8 @@
+"""Lists of operations: what each rank carries out in a step, in order, and the proof that the lists
+of all ranks are complete and cannot deadlock.
+
+    schedule, Chain ─► units_of ─► with_messages ─► with_recomputed ─► with_note ─► list ─► proof
+
+The lists here have passes and messages. `parallel/step_list/` adds sums of gradients and gathers of
+parameters, for the ranks of an arrangement. Nothing here runs a list or knows arrays.
+"""

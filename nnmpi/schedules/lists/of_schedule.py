@@ -1,0 +1,55 @@
+"""Lists of the ranks of a pipeline that follows a schedule: each whole stage is one unit, and sums
+of gradients are left out. The simulator and predictions of time and memory use them."""
+
+from collections.abc import Sequence
+
+from nnmpi.schedules.lists.chain import Chain
+from nnmpi.schedules.lists.proof import prove
+from nnmpi.schedules.lists.step_list import ScheduleError, StepList, without_sums
+from nnmpi.schedules.lists.stream import window
+from nnmpi.schedules.op import Kind, Op
+from nnmpi.schedules.pipeline import Schedule
+from nnmpi.schedules.placement import Place, stages_of
+
+OF_SCHEDULES = Kind.F, Kind.B, Kind.I, Kind.W
+"""The kinds of passes that a schedule orders."""
+
+
+def lists(
+    schedule: Schedule, p: int, m: int, v: int = 1, recompute: bool = False
+) -> list[StepList]:
+    """Returns the list (passes, messages and updates in order) of each of p ranks, for m
+    micro-batches and v stages per rank.
+
+    Raises ValueError if the schedule does not allow these numbers.
+
+    recompute   a backward pass repeats its forward pass first, unless that came just before
+    """
+    schedule.check(p, m, v)
+    place = schedule.place(p, v)
+    chains = [Chain.of_stages(place, rank) for rank in range(p)]
+    if schedule.update_each:
+        return [window(chain, m) for chain in chains]
+    passes = schedule.compute(p, m, v)
+    return [
+        without_sums(of_rank, chain, m, recompute)
+        for of_rank, chain in zip(passes, chains, strict=True)
+    ]
+
+
+def prove_passes(compute: Sequence[Sequence[Op]], place: Place, m: int) -> None:
+    """Raises ScheduleError unless the ranks can carry out a step of m micro-batches with these
+    passes of whole stages, in which all of them are complete. `place` is the rank of each stage."""
+    if len(compute) != len({*place}):
+        raise ScheduleError(f"stages are on {len({*place})} ranks, passes on {len(compute)}")
+    for r, passes in enumerate(compute):
+        for op in passes:
+            if op.kind not in OF_SCHEDULES:
+                raise ScheduleError(f"rank {r} cannot run {op}: no schedule has such an operation")
+            if op.stage not in stages_of(place, r) or op.micro not in range(m):
+                raise ScheduleError(
+                    f"rank {r} cannot run {op} of stage {op.stage}: it has no such stage, or there "
+                    "is no such micro-batch"
+                )
+    chains = [Chain.of_stages(place, r) for r in range(len(compute))]
+    prove([[without_sums(of, chain, m)] for of, chain in zip(compute, chains, strict=True)])
