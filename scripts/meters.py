@@ -5,6 +5,7 @@ trainer    the modules that nnmpi.Trainer loads, those included
 plain      the code lines of the functions that two data-parallel ranks execute to train a CNN, and
            the number of their files; imports, and what modules call there, are not counted
 several    the same with ZeRO 2 and 3, a pipeline, tensor parallelism, a checkpoint and --verify too
+steps      the same of what the first rank executes in one step, the fourth (`step_path.py`)
 
 Docstrings, comments and blank lines are no code lines. Ranks are threads. As JSON with --json.
 """
@@ -32,6 +33,18 @@ SEVERAL: tuple[dict[str, Any], ...] = (
 )
 """The options of the runs, besides a CNN, digits and three steps."""
 
+GIVEN: dict[str, Any] = {"model": "digits-cnn", "data": "digits", "batch_size": 32, "quiet": True}
+
+STEPS: dict[str, tuple[int, dict[str, Any]]] = {
+    "replay": (2, {"allreduce": "ring"}),
+    "tape": (2, {"allreduce": "ring", "compile": False}),
+    "zero 3 in pipelines": (
+        4,
+        {"zero": 3, "dp": 2, "pp": 2, "micro_batches": 2, "model": "mlp:64-32-10"},
+    ),
+}
+"""The number of ranks and the options of the single steps, besides a CNN and digits."""
+
 
 class Calls:
     """The code of nnmpi's functions that were called, on any thread."""
@@ -48,10 +61,8 @@ class Calls:
         import nnmpi
         from nnmpi.comm import thread_ranks
 
-        given = {"model": "digits-cnn", "data": "digits", "steps": 3, "batch_size": 32}
-
         def train(comm: Any) -> None:
-            config = nnmpi.Config(**{"quiet": True, **given, **options})
+            config = nnmpi.Config(**{**GIVEN, "steps": 3, **options})
             with nnmpi.Trainer(config, comm=comm) as trainer:
                 trainer.fit()
 
@@ -60,6 +71,20 @@ class Calls:
             thread_ranks.run(2, train)
         finally:
             threading.setprofile(None)
+
+    def of_step(self, ranks: int, options: dict[str, Any]) -> None:
+        """Makes steps on so many ranks, and notes what the first one calls in the fourth."""
+        from step_path import profile_step
+
+        import nnmpi
+        from nnmpi.comm import thread_ranks
+
+        config = nnmpi.Config(**{**GIVEN, **options})
+
+        def run(comm: Any) -> None:
+            profile_step(comm, config, self if comm.rank == 0 else lambda *event: None)
+
+        thread_ranks.run(ranks, run)
 
     def measured(self) -> tuple[int, int]:
         """Returns the code lines of the functions, and the number of their files."""
@@ -133,12 +158,18 @@ def main() -> None:
                 {**options, **({"checkpoint_dir": folder} if "save_every" in options else {})}
             )
     found["several"] = calls.measured()
+    found["steps"] = {}
+    for name, step in STEPS.items():
+        calls = Calls()
+        calls.of_step(*step)
+        found["steps"][name] = calls.measured()
     if is_json:
         print(json.dumps(found))
         return
     print(f"import nnmpi loads {found['loaded']} modules of nnmpi, Trainer {found['trainer']}")
-    for name in ("plain", "several"):
-        lines, files = found[name]
+    runs = {name: found[name] for name in ("plain", "several")}
+    steps = {f"a step, {name}": found["steps"][name] for name in STEPS}
+    for name, (lines, files) in {**runs, **steps}.items():
         print(f"{name}: {lines:,} code lines of functions that run, in {files} files")
 
 

@@ -8,7 +8,7 @@ rank 0 in its fourth step, when everything that is measured once has been measur
 
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 from types import FrameType
@@ -27,15 +27,8 @@ Calls = dict[tuple[str, str], int]
 """How often each function was called, by (file, function), in the order of first calls."""
 
 
-def calls_of_a_step(comm: Comm, config: Config) -> Calls:
-    """The calls of nnmpi's functions in the fourth step of this rank."""
-    calls: Calls = defaultdict(int)
-
-    def note(frame: FrameType, event: str, argument: Any) -> None:
-        path = frame.f_code.co_filename
-        if event == "call" and path.startswith(PACKAGE):
-            calls[path.removeprefix(PACKAGE), frame.f_code.co_name] += 1
-
+def profile_step(comm: Comm, config: Config, note: Callable[[FrameType, str, Any], None]) -> None:
+    """Makes four steps on this rank; `note` is its profile function in the fourth one."""
     trainer = Trainer(config, comm=comm)
     strategy, loader = trainer.strategy, trainer.train
     epochs = (StepState(epoch * len(loader), epoch) for epoch in range(4))  # of a step or more
@@ -46,6 +39,18 @@ def calls_of_a_step(comm: Comm, config: Config) -> Calls:
     next(steps)
     sys.setprofile(None)
     comm.barrier()  # a rank that has left would be missed
+
+
+def calls_of_a_step(comm: Comm, config: Config) -> Calls:
+    """The calls of nnmpi's functions in the fourth step of this rank."""
+    calls: Calls = defaultdict(int)
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(PACKAGE):
+            calls[path.removeprefix(PACKAGE), frame.f_code.co_name] += 1
+
+    profile_step(comm, config, note)
     return calls
 
 
