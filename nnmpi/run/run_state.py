@@ -81,6 +81,9 @@ class RunState:
     reported    the events that this rank has reported
     read_every  intervals, in steps, at which the model or the result of a step is read
     reads_logged  True if the results of the steps that the log reports are read at once
+    runs_users_code  True if callbacks, or functions that the user has given for options, may change
+                the model between two steps of an epoch
+    version     a number that grows whenever the model may have changed since the last step
     log_every   the interval of step events, in steps; 0: there are none
     report      the destination of the run's events
     opened      the same object on ranks that write to the log or the terminal; None on others
@@ -108,7 +111,7 @@ class RunState:
         self.reported, self.phase = ReportedEvents(), StepPhase.BETWEEN_STEPS
         self.set_step_range(None)
         self.read_every: tuple[int, ...] = (1,)
-        self.reads_logged = False
+        self.reads_logged, self.runs_users_code, self.version = False, True, 0
         self.loaded: Loaded | None = None
         self.resumed: ResumePoint | None = None
         self.plan: RunPlan | None = None
@@ -148,6 +151,7 @@ class RunState:
         if result.request >= STOPS:
             self.stop_here()
         self.skipped += not result.updated
+        self.version += self.runs_users_code
         self.sums = self.sums.plus(result.loss, result.divisor, result.samples)
         self.pace.lap(result, self.log_every)
         self.measured = {}
@@ -284,6 +288,7 @@ class RunState:
             lambda: self.total_steps,
             lambda event: self.report.event(event),  # noqa: PLW0108 - `report` changes later
             self._is_read,
+            lambda: self.version,
             self._end_update,
         )
 

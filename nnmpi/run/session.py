@@ -214,6 +214,7 @@ class Session:
     def steps(self) -> Generator[StepResult, None, None]:
         """Returns a generator of training steps: each `next` makes one and returns its StepResult,
         from the run's current step to the end of the epoch. `end` closes the generator."""
+        self.run.version += 1
         steps = self.strategy.steps(self.setup.train, self.run.state)
         self._steps = _following(self.part, steps) if len(self.part.boundaries) else steps
         return self._steps

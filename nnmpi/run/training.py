@@ -333,6 +333,7 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
     trainer.requested = replace(trainer.requested, model=config.model)
     trainer.run.read_every = (*_read_every(config, "on_step" in trainer.hears),)
     trainer.run.reads_logged = "on_log" in trainer.hears
+    trainer.run.runs_users_code = bool(trainer.hears or trainer.setup.user_functions)
     written = addons.chosen("checkpoints", config)
     trainer.checkpoints = written(trainer) if written else NoCheckpoints()
     close_dropped(comm)

@@ -14,6 +14,8 @@ class StepControl(NamedTuple):
     event       (event): writes an event, a dict of JSON values, to the log
     reads       (step): True if something reads the model or the result after so many steps, so that
                 the host must wait for the device
+    version     returns another number after code of the user has run between two steps, so that
+                the model may have changed
     launched    is called when the update of a step was launched on a device; whether it is skipped
                 is not known yet
     """
@@ -23,4 +25,5 @@ class StepControl(NamedTuple):
     steps: Callable[[], int]  # the number of steps of the whole run
     event: Callable[[dict[str, Any]], None]  # reports an event
     reads: Callable[[int], bool]  # True if something reads the model after this number of steps
+    version: Callable[[], int]  # another number after code of the user has run
     launched: Callable[[], None]  # an update was launched; its outcome is not known yet

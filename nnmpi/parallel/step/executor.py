@@ -43,10 +43,11 @@ from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import (
     ENDED,
     BackwardKind,
+    ForwardPass,
     PassState,
     Stage,
     StagePasses,
-    TapePasses,
+    by_tape,
     forward,
     run_stage,
 )
@@ -228,7 +229,7 @@ class Executor:
     lists     the lists of operations of a step and of an evaluation
     recorder  is told of each operation when it ends, for a trace
     op_hooks  (kind, hook) pairs: hook(do, op) is called in place of do(op), and calls it
-    passes    runs the forward passes of stages; None: by autograd
+    passes    runs the passes of stages in another way than autograd; None: autograd runs them
     """
 
     def __init__(
@@ -242,9 +243,11 @@ class Executor:
         op_hooks: OpHooks = (),
         passes: StagePasses | None = None,
     ) -> None:
-        self._passes = passes or TapePasses()
         self._checked_steps, self._checked_until = lists.checked_steps, 0.0
         self._stages, self._channels, self.loss, self._batch_stats = ports
+        self._passes, self._forward_of = passes, dict[int, ForwardPass]()
+        for s, stage in self._stages.items():
+            self._forward_of[s] = passes.forward_of(s) if passes else partial(by_tape, stage)
         self._ports = [p for stage in self._stages.values() for p in (stage.source, stage.sink)]
         self._sync, self._request, self._recorder = sync, request, recorder
         self._plan, self._states = StepPlan.of([], [], {}), dict[tuple[int, int], PassState]()
@@ -332,7 +335,8 @@ class Executor:
         accumulates the outputs of the last stage, and `step` is the number of training steps so
         far."""
         self._step, self.loss.outputs, self._running, self._states = step, outputs, {}, {}
-        self._passes.free()  # they need none now, and what is computed here does
+        if self._passes is not None:  # they need no memory now, and what is computed here does
+            self._passes.free()
         with closing(loads):
             for load in loads:
                 self.begin(load)
@@ -392,7 +396,7 @@ class Executor:
         state = self._states[op.stage, op.micro] = PassState(x, stats, self._plan.kind_of(op))
         current = self._current(op, state)
         if not recomputed:
-            state.run = yield from self._passes(stage, state, op.micro, current)
+            state.run = yield from self._forward_of[op.stage](state, op.micro, current)
             stage.sink.put(op.micro, state.run.root)
             state.release()
             return
@@ -403,10 +407,11 @@ class Executor:
         stage.sink.put(op.micro, root)
 
     def _recompute(self, op: Op) -> Generator[None, None, None]:
-        stage, state = self._stages[op.stage], self._states[op.stage, op.micro]
+        state = self._states[op.stage, op.micro]
         assert isinstance(state.stats, ReplayStats)
         state.stats.replay()
-        state.run = yield from self._passes(stage, state, op.micro, self._current(op, state))
+        current = self._current(op, state)
+        state.run = yield from self._forward_of[op.stage](state, op.micro, current)
         state.compare(state.run.root, op.stage)
         state.release()
 

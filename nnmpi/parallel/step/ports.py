@@ -313,16 +313,19 @@ class StagePass(Protocol):
         layers)."""
 
 
-class StagePasses(Protocol):
-    """The interface of an object that runs the forward passes of pipeline stages, by autograd or as
-    replays of recorded kernels; each gives a StagePass, which runs the backward pass."""
+ForwardPass: TypeAlias = Callable[["PassState", int, Pass], Generator[None, None, StagePass]]
+"""(state, number of the micro-batch, current): runs the forward pass of a micro-batch in a stage; a
+generator that stops between units (usually layers), and returns a StagePass for the backward pass.
+The input is `state.input`; `current` is the Pass, whose step and samples determine the random
+numbers."""
 
-    def __call__(
-        self, stage: Stage, state: "PassState", micro: int, current: Pass
-    ) -> Generator[None, None, StagePass]:
-        """Runs the forward pass of a micro-batch in a stage; a generator that stops between units
-        (usually layers), and returns a StagePass for the backward pass. The input is `state.input`;
-        `current` is the Pass, whose step and samples determine the random numbers."""
+
+class StagePasses(Protocol):
+    """The interface of an object that runs the passes of pipeline stages in another way than
+    autograd."""
+
+    def forward_of(self, s: int) -> ForwardPass:
+        """Returns the function that runs the forward passes of stage s."""
 
     def free(self) -> None:
         """Frees memory that is kept from step to step, such as that of recorded passes."""
@@ -398,18 +401,6 @@ def pauses(units: Sequence[int]) -> Generator[None, None, None]:
     else. It stands for a pass that has nothing left to do."""
     for _ in units[1:]:
         yield
-
-
-class TapePasses:
-    """Runs all forward passes of stages by autograd; it implements the interface StagePasses."""
-
-    def __call__(
-        self, stage: Stage, state: "PassState", micro: int, current: Pass
-    ) -> Generator[None, None, StagePass]:
-        return by_tape(stage, state, micro, current)
-
-    def free(self) -> None:
-        return
 
 
 class BackwardKind(NamedTuple):

@@ -2,13 +2,12 @@
 modules and autograd. The log says for each stage which of these it is."""
 
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
 
 from nnmpi.arrays.backend import Backend
-from nnmpi.nn import Module
-from nnmpi.nn.passes import Pass
-from nnmpi.parallel.step.ports import PassState, Stage, StagePass
+from nnmpi.parallel.step.control import StepControl
+from nnmpi.parallel.step.ports import ForwardPass, Stage
 from nnmpi.parallel.step.stage_lists import StageLists
 
 LITTLE = 1 << 24
@@ -26,36 +25,26 @@ class ReplayedStages:
 
     def __init__(
         self,
-        stages: Mapping[int, Module],
+        stages: Mapping[int, Stage],
         on: Backend,
         is_compared: bool,
         of_users: bool,
         on_node: int,
         reason: str | None,
-        event: Callable[[dict[str, Any]], None],
+        control: StepControl,
     ) -> None:
-        self._how = on, is_compared, of_users, on_node
-        self._reason, self._event = reason, event
-        self._numbers = {id(module): s for s, module in stages.items()}
-        self.lists, self._told = dict[int, StageLists](), dict[int, str | None]()
-        of_stages = Counter(p for module in stages.values() for p in {*module.parameters()})
-        self._shared = {p for p, count in of_stages.items() if count > 1}
+        self._event, self._told = control.event, dict[int, str | None]()
+        how = on, is_compared, of_users, on_node, control.version
+        of_stages = Counter(p for stage in stages.values() for p in stage.parameters)
+        self.lists = dict[int, StageLists]()
+        for s, stage in stages.items():
+            is_shared = any(of_stages[p] > 1 for p in stage.parameters)
+            shared = "two stages of a rank share a parameter" if is_shared else None
+            self.lists[s] = StageLists(stage, *how, partial(self._tell, s), reason or shared)
 
-    def __call__(
-        self, stage: Stage, state: PassState, micro: int, current: Pass
-    ) -> Generator[None, None, StagePass]:
-        """Runs the forward pass of micro-batch `micro` through a stage, and returns a StagePass to
-        run its backward pass. Yields between units (usually layers). The input is `state.input`;
-        `current` is the Pass, whose step and samples determine the random numbers."""
-        lists = self.lists.get(id(stage.module))
-        if lists is None:
-            lists = self.lists[id(stage.module)] = self._lists_of(stage)
-        run = yield from lists.run(state, micro, current)
-        if lists.reason != self._told.get(id(stage.module), "") and (
-            lists.reason or lists.compared
-        ):
-            self._tell(stage, lists)
-        return run
+    def forward_of(self, s: int) -> ForwardPass:
+        """Returns the function that runs the forward passes of stage s."""
+        return self.lists[s].run
 
     def free(self) -> None:
         """Frees the memory of replays (recorded passes) that no micro-batch uses now, for each
@@ -64,13 +53,12 @@ class ReplayedStages:
             if lists.memory.size > LITTLE:
                 lists.memory.clear()
 
-    def _lists_of(self, stage: Stage) -> StageLists:
-        is_shared = not self._shared.isdisjoint(stage.module.parameters())
-        reason = "two stages of a rank share a parameter" if is_shared else None
-        return StageLists(stage, *self._how, self._reason or reason)
-
-    def _tell(self, stage: Stage, lists: StageLists) -> None:
-        self._told[id(stage.module)] = lists.reason
-        about = {"stage": self._numbers[id(stage.module)], "replayed": lists.reason is None}
+    def _tell(self, s: int, lists: StageLists) -> None:
+        """Adds an entry to the run's log if the passes of stage s have begun to be replayed, or to
+        run by modules and autograd."""
+        if lists.reason == self._told.get(s, "") or not (lists.reason or lists.compared):
+            return
+        self._told[s] = lists.reason
         rest = {"calls": lists.calls} if lists.reason is None else {"reason": lists.reason}
+        about = {"stage": s, "replayed": lists.reason is None}
         self._event({"event": "passes", **about, **rest})

@@ -9,7 +9,7 @@ compared   the second pass runs by the tape and as a replay: both must have the 
 Replay     runs a list for one micro-batch; each micro-batch in flight has one, used again and again
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, cast
 
@@ -132,6 +132,9 @@ class StageLists:
     compared          the keys of recorded passes that gave the same bits as the tape
     replays           the number of passes that ran as a replay only
     reason            why all passes run by the tape; None if they are replayed
+    version           returns another number after code of the user has run between two steps: then
+                      the stage is looked at again, since it may have changed
+    tell              (these lists): reports to the log whether passes are replayed
     """
 
     def __init__(
@@ -141,8 +144,12 @@ class StageLists:
         always_compared: bool,
         of_users: bool,
         on_node: int,
+        version: Callable[[], int],
+        tell: Callable[["StageLists"], None],
         reason: str | None,
     ) -> None:
+        self._version, self._tell = version, tell
+        self._looked_at: int | None = None  # the version
         self._stage, self._always_compared, self._of_users = stage, always_compared, of_users
         self._on, self._on_node, self._seen = on, on_node, set[Any]()
         self._modules, self._parameters = list[Module](), list[Parameter]()
@@ -150,8 +157,8 @@ class StageLists:
         self._values, self._criteria = ReadValues(), list[Module]()
         self._trained = dict[Any, frozenset[Parameter]]()  # by which parameters need gradients
         self._lists = dict[Any, NotedPass | None]()
-        self._last: Any = None  # the key of the last replay
-        self._planned: NotedPass | None = None
+        self._of_stage: Any = None  # what decides which calls a pass makes, besides its micro-batch
+        self._ready = dict[Any, NotedPass]()  # by the key of the micro-batch
         self.compared, self.memory = set[Any](), Memory()
         self.reason, self.replays = reason, 0
         if not isinstance(stage.source, Samples | Inlet) or not isinstance(
@@ -196,43 +203,83 @@ class StageLists:
         """Runs the forward pass of micro-batch `number`, and returns a StagePass, which runs its
         backward pass. Yields between units (usually layers).
 
-        A recorded pass is replayed if it has the key of this micro-batch (all that decides which
-        calls a pass makes) and has once been compared with modules and autograd, with the same
-        bits. Otherwise modules and autograd run.
+        A recorded pass is replayed if it has the key of this micro-batch and the stage (all that
+        decides which calls a pass makes) and has once been compared with modules and autograd, with
+        the same bits. Otherwise modules and autograd run.
         """
-        stats = _of_first_run(state.stats)
-        if self.reason is None and not (stats is LOCAL or isinstance(stats, Synced)):
-            self.reason = "passes that run slice by slice are not replayed yet"
-        if self.reason is None and state.kind is None:
-            self.reason = "steps overlap"
-        if self.reason is None and self._has_changed():
-            self._look_again()
-        if self.reason and self._lists:  # they are not needed any more
-            self.memory.clear()
-            self._lists, self.memory = {}, Memory()
-            self._last = self._planned = None
-        if self.reason:
-            return (yield from by_tape(self._stage, state, number, current))
-        sink, inputs = self._stage.sink, [t.array for _, t in parts(state.input)]
-        labels = [sink.labels(number)] if isinstance(sink, LossSink) else []
-        micro = MicroBatch(state, number, current, [*inputs, *labels, current.samples])
-        key = self._key(micro)
-        if key != self._last or self._always_compared:  # to compare is faster than to hash
-            if not self._on.is_host and key not in self._seen:  # kernels are compiled first
-                self._seen.add(key)
-                return (yield from by_tape(self._stage, state, number, current))
-            if key not in self.compared or self._always_compared:
-                return self._beside_tape(key, micro)
-            self._last, self._planned = key, self._lists[key]
-        assert self._planned is not None
-        replay = self._planned.replay(self.memory)
+        if self._looked_at != self._version():
+            self._look()
+        if self.reason is not None:
+            return (yield from self._refused(state, number, current))
+        sink, stats = self._stage.sink, state.stats
+        arrays = [t.array for _, t in parts(state.input)]
+        arrays += [sink.labels(number)] if isinstance(sink, LossSink) else []
+        arrays.append(current.samples)
+        # how many samples of a micro-batch other ranks have depends on its number
+        at = None if _of_first_run(stats) is LOCAL else number
+        key = current.batch, at, type(stats), state.kind, *((a.shape, a.dtype) for a in arrays)
+        if (planned := self._ready.get(key)) is None:
+            return (yield from self._unready(key, MicroBatch(state, number, current, arrays)))
+        replay = planned.replay(self.memory)
         try:  # what raises comes before the first stop
-            yield from replay.forward(micro.arrays, current.step, state.stats)
+            yield from replay.forward(arrays, current.step, stats)
         except UnlikeError:
             replay.free()
             return (yield from by_tape(self._stage, state, number, current))
         self.replays += 1
         return ReplayedPass(self._root_of(replay.outputs), replay, received(state))
+
+    def _look(self) -> None:
+        """Looks whether the stage has changed since its passes were recorded, and which recorded
+        passes can be replayed now."""
+        self._looked_at = self._version()
+        if self.reason is None and self._has_changed():
+            self._look_again()
+        if self.reason is not None:
+            return
+        of_stage = (
+            *key_of_context(self._on),
+            *map(KEY_OF_PARAMETER, self._parameters),
+            *self._of_modules,
+            *self._values.state,
+            *map(id, self._buffers()),
+        )
+        if of_stage != self._of_stage:
+            self._of_stage, self._ready = of_stage, {}
+
+    def _refused(
+        self, state: PassState, number: int, current: Pass
+    ) -> Generator[None, None, StagePass]:
+        """Runs the forward pass of a micro-batch by modules and autograd, because of `reason`."""
+        if self._lists:  # they are not needed any more
+            self.memory.clear()
+            self._lists, self._ready, self.memory = {}, {}, Memory()
+        self._tell(self)
+        return (yield from by_tape(self._stage, state, number, current))
+
+    def _unready(self, key: Any, micro: MicroBatch) -> Generator[None, None, StagePass]:
+        """Runs the forward pass of a micro-batch whose `key` no pass has that can be replayed now:
+        as the first replay of a pass that has been compared, or else by modules and autograd."""
+        state, number, current, _ = micro
+        first_run, whole = _of_first_run(state.stats), (self._of_stage, key)
+        if not (first_run is LOCAL or isinstance(first_run, Synced)):
+            self.reason = "passes that run slice by slice are not replayed yet"
+        elif state.kind is None:
+            self.reason = "steps overlap"
+        if self.reason is not None:
+            run: StagePass = yield from self._refused(state, number, current)
+        elif whole in self.compared and not self._always_compared:
+            planned = self._lists[whole]
+            assert planned is not None
+            self._ready[key] = planned
+            run = yield from self.run(state, number, current)
+        elif self._on.is_host or whole in self._seen:
+            run = self._beside_tape(whole, micro)
+        else:  # kernels are compiled first
+            self._seen.add(whole)
+            run = yield from by_tape(self._stage, state, number, current)
+        self._tell(self)
+        return run
 
     def _root_of(self, outputs: Sequence[Array]) -> Tensor:
         """Returns the outputs of a replayed forward pass as the tensor that modules would have
@@ -240,24 +287,6 @@ class StageLists:
         if isinstance(self._stage.sink, LossSink):
             return Tensor(outputs[0].copy())  # its memory serves other micro-batches
         return JoinedOutputs([*map(Tensor, outputs)])
-
-    def _key(self, micro: MicroBatch) -> Any:
-        """Returns a key of this micro-batch: all that decides which function calls its pass makes.
-        Passes with equal keys can be replayed from one recording."""
-        # how many samples of a micro-batch other ranks have depends on its number
-        is_alone = _of_first_run(micro.state.stats) is LOCAL
-        return (
-            *key_of_context(self._on),
-            micro.current.batch,
-            None if is_alone else micro.number,
-            isinstance(micro.state.stats, ReplayStats),
-            micro.state.kind,
-            *((a.shape, a.dtype) for a in micro.arrays),
-            *map(KEY_OF_PARAMETER, self._parameters),
-            *self._of_modules,
-            *self._values.state,
-            *map(id, self._buffers()),
-        )
 
     def _buffers(self) -> list[Array]:
         return [t.operand for _, _, t in buffers_of(self._modules)]

@@ -32,6 +32,7 @@ CONTROL = StepControl(
     steps=lambda: 1 << 30,
     event=lambda event: None,
     reads=lambda step: False,
+    version=lambda: 0,
     launched=lambda: None,
 )
 

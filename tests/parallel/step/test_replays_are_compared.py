@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.training.pipelined import contents, digits
+from helpers.training.pipelined import Heard, contents, digits
 
 import nnmpi
 from nnmpi import Config, Trainer, nn, ones, optim, seeded
@@ -108,6 +108,49 @@ def test_how_many_samples_others_have_is_in_the_key(made: list[ReplayedStages]) 
     """Of 9 and of 10 samples on three ranks the first has three; statistics are of all."""
     options = {"batch_size": 28, "micro_batches": 3, "allreduce": "ring", "dp": 3}
     assert trained(layers, True, 3, **options) == trained(layers, False, 3, **options)
+    assert reasons(made) == {None}
+
+
+class Scaled(nn.Module):
+    """Reads an attribute of its class, and changes it in an evaluation."""
+
+    scale = 1.0
+
+    def __init__(self) -> None:
+        self.layers = layers()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            Scaled.scale = 2.0
+        return self.layers(x) * Scaled.scale
+
+
+def test_what_an_evaluation_changes_is_noticed(
+    made: list[ReplayedStages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Scaled, "scale", 1.0)
+    found = list[list[float]]()
+    for on in (False, True):
+        options: dict[str, Any] = {"evaluate_every": 6, "epochs": 1, "batch_size": 8}
+        with Trainer(Config(**options, quiet=True, compile=on), Scaled, digits()) as trainer:
+            Scaled.scale, report = 1.0, Heard()  # the recording of the graph has changed it
+            trainer.fit(report)
+        found.append(report.losses)
+    assert found[1] == found[0]
+    assert sum(lists.replays for stage in made for lists in stage.lists.values()) > 4
+
+
+def test_what_changes_between_two_runs_is_noticed(made: list[ReplayedStages]) -> None:
+    found = list[list[float]]()
+    for on in (False, True):
+        report = Heard()
+        config = Config(compile=on, batch_size=400, epochs=4, quiet=True)
+        with Trainer(config, layers, digits()) as trainer:
+            for p in (0.2, 0.8):
+                vars(trainer.model[4])["p"] = p
+                trainer.fit(report, epochs=4)
+        found.append(report.losses)
+    assert found[1] == found[0]
     assert reasons(made) == {None}
 
 
