@@ -14,13 +14,11 @@ import numpy as np
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta.log import UnlikeError
 from nnmpi.autograd.ops.norm import Moments
-from nnmpi.data.inputs import parts
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
-from nnmpi.parallel.step.buffers import Received
 from nnmpi.parallel.step.exchanges import Notes, plain_exchanges, same_bits
 from nnmpi.parallel.step.ports import ENDED, PassState, Stage, TapePass
-from nnmpi.parallel.step.replay import RunnablePass, seeds_of
+from nnmpi.parallel.step.replay import RunnablePass, received, seeds_of
 
 
 class ForwardBeside:
@@ -191,11 +189,6 @@ class _Gradient(NamedTuple):
 def _put_back(gradients: Iterable[_Gradient]) -> None:
     for gradient in gradients:
         gradient.put_back()
-
-
-def received(state: PassState) -> list[Received]:
-    """Returns the inputs of a stage's pass that come from another stage and need a gradient."""
-    return [t for _, t in parts(state.input) if isinstance(t, Received)]
 
 
 class NotedStats:

@@ -16,7 +16,7 @@ gives its activations to the Inlet, and the Inlet its gradients to the Outlet.
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from nnmpi.arrays.backend import CPU, Array, Backend
 from nnmpi.autograd import Tensor
@@ -41,9 +41,11 @@ from nnmpi.parallel.step.ports import (
 )
 from nnmpi.parallel.step.scaling import ScaledLossSink
 from nnmpi.parallel.step_list.chain import StageUnits
-from nnmpi.parallel.stores.unit_values import UnitValues
 from nnmpi.parallel.wire import Transfer, Wire, wire_of
 from nnmpi.schedules.op import MESSAGES, Kind, Op
+
+if TYPE_CHECKING:
+    from nnmpi.parallel.stores.unit_values import UnitValues
 
 POLL_SECONDS = 5e-4
 """The least number of seconds between two polls. A poll takes some microseconds, and kernels call
@@ -309,7 +311,7 @@ class Ports(NamedTuple):
         channels: Channels,
         stats: BatchStats,
         units: Mapping[int, StageUnits],
-        values: UnitValues | None,
+        values: "UnitValues | None",
     ) -> Self:
         samples, scaler, objective = Samples(task.on), task.scaler, task.objective
         loss = ScaledLossSink(objective, scaler) if scaler else LossSink(objective)

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cache, partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -52,8 +52,10 @@ from nnmpi.parallel.step.ports import (
     run_stage,
 )
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.parallel.stores.unit_values import AskingUnit, Calls, UnitValues, asking_units
 from nnmpi.schedules.op import ADDS, FORWARD, PASSES, Kind, Op
+
+if TYPE_CHECKING:
+    from nnmpi.parallel.stores.unit_values import AskingUnit, Calls, UnitValues
 
 
 class GradientSync:
@@ -65,7 +67,7 @@ class GradientSync:
     """
 
     ops: Mapping[Kind, Do] = {}
-    units: UnitValues | None = None
+    units: "UnitValues | None" = None
 
     def begin(self, step: int) -> None:
         """Prepares for the operations of step number `step`, at whose start no parameter has a
@@ -152,58 +154,40 @@ class StepPlan(NamedTuple):
     calls           (function, operation) for each operation, in order
     units           with ZeRO 3: the passes of units, with the operations on values that they ask
                     for, which `calls` leaves out
-    first_backward  a dict: stage -> the micro-batch whose backward pass comes first
-    apart           True if the gradients of each backward pass have memory of their own: they are
-                    scattered among ranks (ZeRO 2 and 3), or summed slice by slice
+    kinds           facts about backward passes, by (stage, micro-batch); empty if steps overlap, as
+                    then they are not known before
     recomputed      (stage, micro-batch) of each forward pass that is repeated
-    halved          (stage, micro-batch) of each backward pass that runs in two halves
-    in_flight       a dict: stage -> the most micro-batches whose forward pass is done and whose
-                    backward pass is not, at any time
     """
 
-    calls: Calls  # each operation, and the function that carries it out
-    units: Sequence[AskingUnit]
-    first_backward: dict[int, int]  # by stage: the micro-batch of its first backward pass
-    apart: bool  # each backward pass of a stage has gradients of its own
-    recomputed: set[tuple[int, int]]  # (stage, micro-batch)
-    halved: set[tuple[int, int]]  # ... whose backward pass has two halves
-    in_flight: dict[int, int]  # by stage: micro-batches that are kept for a backward pass at once
+    calls: "Calls"
+    units: "Sequence[AskingUnit]"
+    kinds: dict[tuple[int, int], BackwardKind]
+    recomputed: set[tuple[int, int]]
 
     @classmethod
     def of(
-        cls, calls: Calls, units: Sequence[AskingUnit], stages: Mapping[int, Stage]
+        cls, calls: "Calls", units: "Sequence[AskingUnit]", stages: Mapping[int, Stage]
     ) -> "StepPlan":
         ops = [op for _, op in calls]
         # one operation stands for each pass of a stage: that of its first unit
         passes = [op for op in ops if op.stage in stages and op.at == stages[op.stage].units[0]]
         backward = [op for op in passes if op.kind in (Kind.B, Kind.W)]
+        first = {op.stage: op.micro for op in reversed(backward)}
+        # the gradients of each pass have memory of their own: they are scattered among ranks, or
+        # summed slice by slice
+        apart = any(op.kind in (Kind.OPEN, Kind.PUSH) for op in ops)
+        halved = {(op.stage, op.micro) for op in passes if op.kind is Kind.I}
         recomputed = {(op.stage, op.micro) for op in passes if op.kind is Kind.RECOMPUTE}
         flying, most = Counter[int](), Counter[int]()
         for op in passes:
             begins = Kind.RECOMPUTE if (op.stage, op.micro) in recomputed else Kind.F
             flying[op.stage] += (op.kind is begins) - (op.kind in (Kind.B, Kind.W))
             most[op.stage] = max(most[op.stage], flying[op.stage])
-        return cls(
-            calls,
-            units,
-            {op.stage: op.micro for op in reversed(backward)},
-            any(op.kind in (Kind.OPEN, Kind.PUSH) for op in ops),
-            recomputed,
-            {(op.stage, op.micro) for op in passes if op.kind is Kind.I},
-            most,
-        )
-
-    def kind_of(self, op: Op) -> BackwardKind | None:
-        """Returns facts about the backward pass whose first operation is `op`, as a BackwardKind:
-        whether it adds to existing gradients, whether it runs in two halves, and how many
-        micro-batches of its stage are in flight. Returns None if steps overlap, as then these facts
-        are not known before."""
-        first = self.first_backward.get(op.stage)
-        if first is None:
-            return None
-        halves = (op.stage, op.micro) in self.halved
-        adds = first != op.micro and not self.apart
-        return BackwardKind(adds, halves, self.in_flight[op.stage])
+        kinds = {
+            (s, m): BackwardKind(first[s] != m and not apart, (s, m) in halved, most[s])
+            for s, m in ((op.stage, op.micro) for op in backward)
+        }
+        return cls(calls, units, kinds, recomputed)
 
 
 BeginPass: TypeAlias = Callable[[Op], Generator[None, None, None]]
@@ -345,16 +329,18 @@ class Executor:
 
     def _calls_of(
         self, ops: Sequence[Op], do: Mapping[Kind, Do]
-    ) -> tuple[Calls, Sequence[AskingUnit]]:
+    ) -> "tuple[Calls, Sequence[AskingUnit]]":
         """Returns the operations of a list, each with the function in `do` that carries it out;
         and, with ZeRO 3, the units that ask for values, whose operations are then left out."""
         units = self._sync.units
         if units is None:
             return [(do[op.kind], op) for op in ops], ()
         asking = {kind: partial(units.carry_out, do[kind]) for kind in PASSES}
-        return asking_units([(asking.get(op.kind) or do[op.kind], op) for op in ops])
+        return units.of([(asking.get(op.kind) or do[op.kind], op) for op in ops])
 
-    def _carry_out(self, calls: Iterable[tuple[Do, Op]], units: Sequence[AskingUnit] = ()) -> None:
+    def _carry_out(
+        self, calls: Iterable[tuple[Do, Op]], units: "Sequence[AskingUnit]" = ()
+    ) -> None:
         if self._sync.units is not None:
             self._sync.units.begin(units)
         tokens = progress_hook.set(self._progress), current_recorder.set(self._recorder)
@@ -388,12 +374,10 @@ class Executor:
 
     def _forward(self, op: Op) -> Generator[None, None, None]:
         stage, stats = self._stages[op.stage], self._batch_stats
-        x, recomputed = (
-            stage.source.next_input(op.micro),
-            (op.stage, op.micro) in self._plan.recomputed,
-        )
+        x, where = stage.source.next_input(op.micro), (op.stage, op.micro)
+        recomputed = where in self._plan.recomputed
         stats = ReplayStats(stats) if recomputed else stats
-        state = self._states[op.stage, op.micro] = PassState(x, stats, self._plan.kind_of(op))
+        state = self._states[where] = PassState(x, stats, self._plan.kinds.get(where))
         current = self._current(op, state)
         if not recomputed:
             state.run = yield from self._forward_of[op.stage](state, op.micro, current)

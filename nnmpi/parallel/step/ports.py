@@ -19,7 +19,7 @@ Rules:
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -38,7 +38,9 @@ from nnmpi.nn.recompute import DIFFERS, digest
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.outputs import Outputs
-from nnmpi.parallel.stores.unit_values import UnitValues
+
+if TYPE_CHECKING:
+    from nnmpi.parallel.stores.unit_values import UnitValues
 
 Tensors: TypeAlias = Structure[Tensor]
 """The input of a stage: a tensor, or a tuple or dict of tensors (see `nnmpi.data.inputs`)."""
@@ -269,7 +271,7 @@ class Stage(NamedTuple):
     of_units: Sequence[frozenset[Parameter]] = (frozenset(),)
     absent: Sequence[frozenset[Parameter]] = ()
     unrepeated: Sequence[frozenset[Parameter]] = ()
-    values: UnitValues | None = None
+    values: "UnitValues | None" = None
 
     def beside(self, follow: Callable[[], object]) -> AbstractContextManager[None]:
         """Returns a context for a pass that cannot stop between units: before a further unit asks

@@ -10,7 +10,8 @@ import numpy as np
 
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.meta.log import Call
+from nnmpi.arrays.kernels import progress_hook
+from nnmpi.arrays.meta.log import Call, assign
 from nnmpi.arrays.meta.memory_plan import (
     Binding,
     arena_of,
@@ -21,11 +22,12 @@ from nnmpi.arrays.meta.memory_plan import (
 )
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
+from nnmpi.data.inputs import parts
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import BatchStats
-from nnmpi.nn.record import PassList, join_moments, ready, sum_over_ranks, uses
+from nnmpi.nn.record import PassList, join_moments, progress, ready, sum_over_ranks, uses
 from nnmpi.parallel.step.buffers import Received
-from nnmpi.parallel.step.ports import JoinedOutputs
+from nnmpi.parallel.step.ports import JoinedOutputs, PassState
 
 
 class NotedPass(Protocol):
@@ -208,6 +210,8 @@ class Replay:
             ready: self._ready,
             join_moments: self._join,
             sum_over_ranks: self._sum,
+            assign: partial(np.copyto, casting="unsafe"),
+            progress: progress_hook.get(),  # of the executor, whose passes these are
         }
         calls = [*map(binding.call, passes.calls)]
         calls = [Call(own.get(call.function, call.function), *call[1:]) for call in calls]
@@ -388,6 +392,11 @@ class ReplayedPass:
     def _pass_on(self) -> None:
         for x, gradient in zip(self._received, self._replay.gradients, strict=True):
             x.set_gradient(gradient)
+
+
+def received(state: PassState) -> list[Received]:
+    """Returns the inputs of a stage's pass that come from another stage and need a gradient."""
+    return [t for _, t in parts(state.input) if isinstance(t, Received)]
 
 
 def seeds_of(root: Tensor, seed: Array) -> Sequence[Any]:

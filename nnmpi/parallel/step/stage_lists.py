@@ -43,7 +43,6 @@ from nnmpi.parallel.step.beside_tape import (
     ForwardBeside,
     NotedStats,
     RecalledStats,
-    received,
 )
 from nnmpi.parallel.step.buffers import Buffer, Received
 from nnmpi.parallel.step.channels import Inlet, Outlet
@@ -63,7 +62,7 @@ from nnmpi.parallel.step.ports import (
     joined,
     run_stage,
 )
-from nnmpi.parallel.step.replay import Memory, NotedPass, PlannedPass, ReplayedPass
+from nnmpi.parallel.step.replay import Memory, NotedPass, PlannedPass, ReplayedPass, received
 
 MOST_LISTS = 16
 """The largest number of recorded passes of a stage. If more are needed, each pass seems to be

@@ -8,7 +8,7 @@ separately.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,9 +25,11 @@ from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, FlatSlice, scalar_count
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
-from nnmpi.parallel.stores.unit_values import UnitValues
 from nnmpi.parallel.wire import Transfer
 from nnmpi.schedules.op import Kind
+
+if TYPE_CHECKING:
+    from nnmpi.parallel.stores.unit_values import UnitValues
 
 
 class StoreSpec(NamedTuple):
@@ -78,7 +80,7 @@ class LocalStore(FlatStore):
     masters: Array | None = None
     factor: float | Array = 1.0
     on_bucket: Mapping[Kind, Callable[[int], object]] = {}
-    units: UnitValues | None = None
+    units: "UnitValues | None" = None
 
     def __init__(self, spec: StoreSpec) -> None:
         self.arrangement, self.rank = spec.arrangement, spec.rank

@@ -30,19 +30,6 @@ class AskingUnit(NamedTuple):
     op: Op
 
 
-def asking_units(calls: Calls) -> tuple[Calls, Sequence[AskingUnit]]:
-    """Divides a list into (operations that the executor carries out one after the other, units).
-    Operations on values belong to the unit whose pass is next; those at the end
-    of the list are left there."""
-    others, units, values = list[tuple[Do, Op]](), list[AskingUnit](), list[tuple[Do, Op]]()
-    for do, op in calls:
-        if op.kind in PASSES:
-            units.append(AskingUnit(values, op))
-            values = []
-        (values if op.kind in VALUES else others).append((do, op))
-    return [*others, *values], units
-
-
 class UnitValues:
     """Carries out the operations on parameter values that the units of a rank ask for, each once,
     in the order of the rank's list."""
@@ -51,6 +38,19 @@ class UnitValues:
         self._left = deque[AskingUnit]()
         self._under_way: Op | None = None  # the pass
         self._at_next_unit: Callable[[], object] | None = None
+
+    @staticmethod
+    def of(calls: Calls) -> tuple[Calls, Sequence[AskingUnit]]:
+        """Divides a list into (operations that the executor carries out one after the other,
+        units). Operations on values belong to the unit whose pass is next; those at the end of the
+        list are left there."""
+        others, units, values = list[tuple[Do, Op]](), list[AskingUnit](), list[tuple[Do, Op]]()
+        for do, op in calls:
+            if op.kind in PASSES:
+                units.append(AskingUnit(values, op))
+                values = []
+            (values if op.kind in VALUES else others).append((do, op))
+        return [*others, *values], units
 
     def begin(self, units: Sequence[AskingUnit]) -> None:
         """Begins a step or an evaluation, in which `units` ask in this order."""
