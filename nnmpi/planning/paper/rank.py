@@ -77,7 +77,7 @@ def walked(a: Arrangement, rank: int, batch: int) -> PaperStep:
         more, periods = _made(a, rank, sizes[: few + period]), (len(sizes) - few) // period
         made = Counter({e: n + periods * (more[e] - n) for e, n in made.items()})
     if is_walked(a):
-        return _step(a, built(a, rank), made, _by_op(a, rank, len(sizes)))
+        return _step(a, built(a, rank), made, _by_op(a, rank, few))
     beside = carried_out(a, rank, batch)
     made = Counter({(axis, e): n for (axis, e), n in made.items() if is_walked_in(a, axis, e)})
     made.update(beside.entries)
