@@ -9,9 +9,8 @@ runs, and nothing is sent.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -199,23 +198,49 @@ a pass makes each."""
 # ---- the walk
 
 
+class SameOps(NamedTuple):
+    """Operations of a step that exchange the same: all that agree in these facts.
+
+    op        one of them, without a micro-batch and a slot; of a pass of a stage the first unit
+    samples   the number of samples of the micro-batch; 0: it belongs to none
+    """
+
+    op: Op
+    samples: int
+
+
+def counted(ops: Iterable[Op], sizes: Sequence[int]) -> Counter[SameOps]:
+    """Returns how often the operations of a step occur that exchange the same. `sizes` are the
+    numbers of samples of the micro-batches."""
+    of = [*sizes, 0]  # micro-batch -1 is none
+    alike = Counter((op.kind, op.at, op.peer, op.stage, of[op.micro]) for op in ops)
+    first = dict[int, int]()  # unit of each stage: a recording is of all of them together
+    for kind, at, _, stage, _ in alike:
+        if kind in PASSES:
+            first[stage] = min(at, first.get(stage, at))
+    return Counter(
+        {
+            SameOps(Op(kind, stage=stage, at=at, peer=peer), n): times
+            for (kind, at, peer, stage, n), times in alike.items()
+            if kind not in PASSES or at == first[stage]
+        }
+    )
+
+
 def exchanges(
-    a: Arrangement, rank: int, ops: Sequence[Op], sizes: Sequence[int], passes: PassExchanges
+    a: Arrangement, rank: int, ops: Mapping[SameOps, int], passes: PassExchanges
 ) -> Counter[AxisExchange]:
-    """Returns how often a rank makes each exchange in the operations `ops` of its step. `sizes` are
-    the numbers of samples of the micro-batches."""
-    made, first, facts = Counter[AxisExchange](), _first_units(ops), cache(passes)
-    for (kind, at, peer, stage, micro), times in _alike(ops, sizes).items():
-        op, samples = Op(kind, stage=stage, at=at, peer=peer), micro
-        if kind in PASSES and at == first[stage]:  # a recording is of all units of the stage
-            for inside, each in _of_pass(facts(stage, samples), kind).items():
-                made[exchange_in_pass(a, rank, inside, kind, stage)] += times * each
-        elif kind in SENDS:
-            for message in messages(a, rank, op, samples):
-                made[message] += times
-        elif kind not in PASSES:
-            for exchange in exchanges_of(a, rank, op):
-                made[exchange] += times
+    """Returns how often a rank makes each exchange in the operations `ops` of its step, which
+    `counted` has counted."""
+    made = Counter[AxisExchange]()
+    for (op, samples), times in ops.items():
+        if op.kind in PASSES:
+            for inside, each in _of_pass(passes(op.stage, samples), op.kind).items():
+                made[exchange_in_pass(a, rank, inside, op.kind, op.stage)] += times * each
+            continue
+        sends = op.kind in SENDS
+        for exchange in messages(a, rank, op, samples) if sends else exchanges_of(a, rank, op):
+            made[exchange] += times
     return Counter({(axis, e): n for (axis, e), n in made.items() if len(e.group) > 1})
 
 
@@ -227,19 +252,3 @@ def _of_pass(
     if kind is not Kind.RECOMPUTE:
         return facts.get(kind, {})
     return {made: n for made, n in facts[Kind.F].items() if made.axis != STATISTICS}
-
-
-def _first_units(ops: Iterable[Op]) -> dict[int, int]:
-    """Returns the first unit (part, usually a layer) of each stage that has passes in `ops`."""
-    first = dict[int, int]()
-    for op in ops:
-        if op.kind in PASSES:
-            first[op.stage] = min(op.at, first.get(op.stage, op.at))
-    return first
-
-
-def _alike(ops: Iterable[Op], sizes: Sequence[int]) -> Counter[tuple[Kind, int, int, int, int]]:
-    """Returns how often operations occur that exchange the same, by kind, unit or bucket, peer,
-    stage, and samples of the micro-batch."""
-    of = [*sizes, 0]  # micro-batch -1 is none
-    return Counter((op.kind, op.at, op.peer, op.stage, of[op.micro]) for op in ops)

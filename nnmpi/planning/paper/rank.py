@@ -19,7 +19,7 @@ from nnmpi.parallel.facts.passes import PassExchange
 from nnmpi.parallel.step_list.step import step_list
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.planning.paper.built import PaperRank, built
-from nnmpi.planning.paper.carried_out import carried_out, is_walked, is_walked_in
+from nnmpi.planning.paper.carried_out import WALKED, carried_out, is_walked, is_walked_in
 from nnmpi.planning.paper.recording import passes
 from nnmpi.planning.paper.twins import moved, twin
 from nnmpi.schedules.op import Kind
@@ -72,12 +72,14 @@ def walked(a: Arrangement, rank: int, batch: int) -> PaperStep:
         return PaperStep({}, _held(a, built(a, rank), ()))
     sizes = micro_batches(a, rank, batch)
     few, period = few_micro_batches(a, sizes)
-    made = _made(a, rank, sizes[:few])
+    ops = _ops(a, rank, sizes[:few])
+    made = _made(a, rank, ops)
     if few < len(sizes):
-        more, periods = _made(a, rank, sizes[: few + period]), (len(sizes) - few) // period
+        more = _made(a, rank, _ops(a, rank, sizes[: few + period]))
+        periods = (len(sizes) - few) // period
         made = Counter({e: n + periods * (more[e] - n) for e, n in made.items()})
     if is_walked(a):
-        return _step(a, built(a, rank), made, _by_op(a, rank, few))
+        return _step(a, built(a, rank), made, _by_op(a, rank, ops))
     beside = carried_out(a, rank, batch)
     made = Counter({(axis, e): n for (axis, e), n in made.items() if is_walked_in(a, axis, e)})
     made.update(beside.entries)
@@ -99,21 +101,36 @@ def _step(
     return PaperStep(by_axis, held, copied, by_op)
 
 
-def _made(a: Arrangement, rank: int, sizes: Sequence[int]) -> Counter[AxisExchange]:
-    """Returns how often a rank makes each exchange in a step whose micro-batches have `sizes`
-    samples."""
-    ops = step_list(a, rank, len(sizes)).ops
+def _ops(a: Arrangement, rank: int, sizes: Sequence[int]) -> Mapping[facts.SameOps, int]:
+    """Returns how often the operations of a rank's step occur that exchange the same, if its
+    micro-batches have `sizes` samples. The replicas of a stage have equal lists."""
+    if a.strategy.name in WALKED:
+        rank = a.replicas(rank)[0]
+    return _counted(a, rank, tuple(sizes))
+
+
+@cached
+def _counted(a: Arrangement, rank: int, sizes: tuple[int, ...]) -> Mapping[facts.SameOps, int]:
+    return facts.counted(step_list(a, rank, len(sizes)).ops, sizes)
+
+
+def _made(a: Arrangement, rank: int, ops: Mapping[facts.SameOps, int]) -> Counter[AxisExchange]:
+    """Returns how often a rank makes each exchange in the operations of a step."""
 
     def in_passes(stage: int, samples: int) -> Mapping[Kind, Mapping[PassExchange, int]]:
         return passes(a, rank, stage, samples).exchanges
 
-    return facts.exchanges(a, rank, ops, sizes, in_passes)
+    return facts.exchanges(a, rank, ops, in_passes)
 
 
-def _by_op(a: Arrangement, rank: int, micro: int) -> Mapping[tuple[Kind, int], Sequence[Exchange]]:
+def _by_op(
+    a: Arrangement, rank: int, ops: Mapping[facts.SameOps, int]
+) -> Mapping[tuple[Kind, int], Sequence[Exchange]]:
     """Returns the exchanges of operations on buckets, and at the end of a step."""
-    ops = {(op.kind, op.at): op for op in step_list(a, rank, micro).ops}
-    made = {at: [e for _, e in facts.exchanges_of(a, rank, op)] for at, op in ops.items()}
+    made = {
+        (op.kind, op.at): [exchange for _, exchange in facts.exchanges_of(a, rank, op)]
+        for op, _ in ops
+    }
     return {at: exchanges for at, exchanges in made.items() if exchanges}
 
 
