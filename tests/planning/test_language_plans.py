@@ -1,4 +1,4 @@
-"""Plans of a GPT on windows of text: the search, parts of a step, and ranks that are alike."""
+"""Plans of a GPT on windows of text: the search, and the parts of a step."""
 
 import pytest
 from helpers.planning import SLOW_LINKS, planning
@@ -6,7 +6,6 @@ from helpers.planning import SLOW_LINKS, planning
 from nnmpi import Config
 from nnmpi.planning.bound import LowerBounds
 from nnmpi.planning.candidate import Candidate
-from nnmpi.planning.paper.rank import step, walked
 from nnmpi.planning.search import SearchResult
 from nnmpi.run.planning.explained import parts_of_step
 
@@ -33,11 +32,9 @@ def layouts_of(found: SearchResult) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_parts_of_a_step_add_up_and_ranks_do_what_their_twins_say(layout: Candidate) -> None:
+def test_parts_of_a_step_add_up(layout: Candidate) -> None:
     there = planning(GPT, 4, 2, SLOW_LINKS)
     a = there.arranger.arranged(layout)
     model, parts = parts_of_step(a, there.costs)
     for term, seconds in model.time._asdict().items():
         assert sum(p.seconds for p in parts if p.term == term) == pytest.approx(seconds, abs=1e-11)
-    for rank in range(4):
-        assert step(a, rank, 8) == walked(a, rank, 8)

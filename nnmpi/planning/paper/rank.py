@@ -21,12 +21,11 @@ from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.planning.paper.built import PaperRank, built
 from nnmpi.planning.paper.carried_out import WALKED, carried_out, is_walked, is_walked_in
 from nnmpi.planning.paper.recording import passes
-from nnmpi.planning.paper.twins import moved, twin
 from nnmpi.schedules.op import Kind
 
 
 class PaperStep(NamedTuple):
-    """The result of a simulated step of one rank.
+    """The exchanges of one rank in a step, and its memory between steps.
 
     exchanges     a dict: axis of the mesh -> the rank's collectives and messages along it
     held          the memory of its trained parameters, gradients and optimizer state
@@ -50,24 +49,8 @@ def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchan
 
 @cached
 def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
-    """Returns the result of a simulated step of a rank over `batch` samples. If another rank with
-    an equal step (a twin) was simulated before, its result is converted instead."""
-    if (source := twin(a, rank, batch)) != rank:
-        of_twin = step(a, source, batch)
-        by_axis = {
-            axis: [moved(a, exchange, source, rank) for exchange in exchanges_of_twin]
-            for axis, exchanges_of_twin in of_twin.exchanges.items()
-        }
-        by_op = {
-            at: [moved(a, exchange, source, rank) for exchange in of_op]
-            for at, of_op in of_twin.by_op.items()
-        }
-        return of_twin._replace(exchanges=by_axis, by_op=by_op)
-    return walked(a, rank, batch)
-
-
-def walked(a: Arrangement, rank: int, batch: int) -> PaperStep:
-    """Computes the step of a rank over `batch` samples: walks its list of operations."""
+    """Returns what a rank exchanges in a step over `batch` samples, and what it holds between
+    steps, by walking its list of operations."""
     if rank >= a.mesh.size:  # servers compute no stage
         return PaperStep({}, _held(a, built(a, rank), ()))
     sizes = micro_batches(a, rank, batch)
@@ -136,7 +119,7 @@ def _by_op(
 
 def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
     """Returns two numbers of micro-batches, (few, period), by which a long step need not be
-    simulated whole: if a step has at least `few`, then `period` more always add the same exchanges.
+    walked whole: if a step has at least `few`, then `period` more always add the same exchanges.
     Both are `len(sizes)` if this is not known to hold. `sizes` are the samples of each micro-batch.
 
     Once its pipeline is full, 1F1B repeats its order of passes with each micro-batch or, with
