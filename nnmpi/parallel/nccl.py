@@ -10,7 +10,7 @@ after each addition (`Layout.narrow_sums`):
     kernels' stream   row ──┐                                               ┌── kernels that read it
     NCCL's stream           └── float32 copy ── all-reduce ── round to row ─┘
 
-Ranks along an axis make the same calls in the same order, that of their program, so calls on one
+Ranks along an axis make the same calls in the same order, that of their lists, so calls on one
 stream cannot wait for each other in a circle. Messages, and gathers that a rank starts whenever it
 has time, go through host memory as they do without NCCL.
 """

@@ -6,7 +6,7 @@ from itertools import accumulate, groupby, pairwise
 
 from nnmpi.options.amounts import amount
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.step import step_list
 from nnmpi.planning.list_times import LINK, Arrivals, Messages, shares_of, whole_list

@@ -42,7 +42,7 @@ import numpy as np
 from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.step_list.chain import gathers_for_use
 from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.list_times import ListTimes, PassTimes, hides

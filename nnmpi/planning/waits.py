@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
-from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.step_list.chain import gathers_for_use
 from nnmpi.parallel.step_list.step import step_list
 from nnmpi.planning.list_times import Arrivals, ListTimes, whole_list

@@ -20,8 +20,8 @@ from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import divide
+from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.arrangement.partition import Unit, joined
-from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.placement import (
     Disk,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.step_list.step import step_list
 from nnmpi.run.planning.step_text import list_of_batch
 from nnmpi.schedules.lists.proof import prove

@@ -14,7 +14,7 @@ from nnmpi import Config, Tensor, Trainer, nn, plan, train
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.planning.paper.recording import _has_halves, passes, recorded
 from nnmpi.schedules.op import Kind
 

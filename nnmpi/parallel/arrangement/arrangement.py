@@ -4,7 +4,7 @@ does.
     options ─┐
     cluster ─┼─► arrange ─► Arrangement ─┬─► simulated step     bytes, messages, memory
     graph ───┘                           ├─► drawing            who holds what
-                                         └─► build              stores, Comms, programs
+                                         └─► build              stores, Comms, lists
 
 Ranks that differ along axes of replicas only, such as dp, have the same part of the model.
 """
@@ -136,7 +136,7 @@ class StrategyKind(NamedTuple):
     store           the kind of store, if the strategy has a kind of its own
     steps_together  whether all ranks are between the same two steps at any time; else steps of
                     several batches, or of several ranks, overlap
-    is_pipeline     whether each rank runs its program of --schedule
+    is_pipeline     whether ranks follow --schedule
     passes          (micro-batches): the forward and backward passes of a rank in order, if no
                     --schedule decides it
     lists           (arrangement, rank, micro-batches): the StepList of a rank (its operations in a

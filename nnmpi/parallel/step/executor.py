@@ -173,9 +173,8 @@ class StepPlan(NamedTuple):
         passes = [op for op in ops if op.stage in stages and op.at == stages[op.stage].units[0]]
         backward = [op for op in passes if op.kind in (Kind.B, Kind.W)]
         first = {op.stage: op.micro for op in reversed(backward)}
-        # the gradients of each pass have memory of their own: they are scattered among ranks, or
-        # summed slice by slice
-        apart = any(op.kind in (Kind.OPEN, Kind.PUSH) for op in ops)
+        # the gradients of each pass have memory of their own: they are scattered among ranks
+        scatters = any(op.kind is Kind.OPEN for op in ops)
         halved = {(op.stage, op.micro) for op in passes if op.kind is Kind.I}
         recomputed = {(op.stage, op.micro) for op in passes if op.kind is Kind.RECOMPUTE}
         flying, most = Counter[int](), Counter[int]()
@@ -184,7 +183,7 @@ class StepPlan(NamedTuple):
             flying[op.stage] += (op.kind is begins) - (op.kind in (Kind.B, Kind.W))
             most[op.stage] = max(most[op.stage], flying[op.stage])
         kinds = {
-            (s, m): BackwardKind(first[s] != m and not apart, (s, m) in halved, most[s])
+            (s, m): BackwardKind(first[s] != m and not scatters, (s, m) in halved, most[s])
             for s, m in ((op.stage, op.micro) for op in backward)
         }
         return cls(calls, units, kinds, recomputed)

@@ -10,8 +10,8 @@ from itertools import chain
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.exchanges import received
+from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.arrangement.partition import Unit
-from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.facts.passes import PassBytes
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.gradients import gradient_slots

@@ -6,7 +6,7 @@ from textwrap import fill
 
 from nnmpi import addons
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.arrangement.rank_names import ranks_text
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.step import step_list

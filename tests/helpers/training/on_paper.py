@@ -10,7 +10,7 @@ from nnmpi import Config
 from nnmpi.data.loader import Batch, StepBatch
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.planning.paper.built import PaperRank, built
 from nnmpi.run.planning.on_paper import on_paper

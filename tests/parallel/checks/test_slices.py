@@ -17,6 +17,10 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
 from nnmpi.parallel.checks.reduction_tree import Action, TreeMove, moves
+from nnmpi.schedules.lists.chain import Chain
+from nnmpi.schedules.lists.race import Race
+from nnmpi.schedules.lists.step_list import ScheduleError, StepList
+from nnmpi.schedules.op import Kind, Op
 
 # ---- the tree, on paper
 
@@ -72,6 +76,19 @@ def test_one_tree_wherever_slices_live(slices: int) -> None:
 
 def test_the_tree_of_five_slices() -> None:
     assert carried_out(5, 2) == ([["((0+1)+(2+(3+4)))"], []], [2, 3])
+
+
+def test_ranks_that_both_send_first_are_a_deadlock() -> None:
+    """MPI may let a send wait for its receive."""
+
+    def first(kinds: tuple[Kind, Kind], peer: int) -> StepList:
+        ops = tuple(Op(kind, at=0, peer=peer) for kind in kinds)
+        return StepList(Chain.of_stages((0,), 0), (), 0, ops, ends=())
+
+    send, receive = Kind.SEND_SUM, Kind.RECV_SUM
+    Race([[first((send, receive), 1), first((receive, send), 0)]]).run()
+    with pytest.raises(ScheduleError, match=r"deadlock: ranks wait at SEND_SUM0 \(pp 0, dp 0\)"):
+        Race([[first((send, receive), 1), first((send, receive), 0)]]).run()
 
 
 # ---- the same bits
