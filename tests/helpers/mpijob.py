@@ -51,12 +51,14 @@ def run(
     python: str = sys.executable,
     fault_tolerant: bool = False,
     chaos: int | None = None,
+    patient: bool = False,
 ) -> Ended:
     """Runs `python *arguments` on so many ranks, with `env` added to the environment.
 
     If it is to be fault tolerant, the test is skipped where the launcher cannot do that.
 
-    With a seed `chaos` operations of MPI begin and complete late: see helpers/chaos.py.
+    With a seed `chaos` operations of MPI begin and complete late: see helpers/chaos.py. With
+    `patient` NNMPI_TIMEOUT is not for the start of ranks: see helpers/patient.py.
 
     After `timeout` seconds everything that was started is killed, and `status` is None.
 
@@ -65,8 +67,8 @@ def run(
     own = ulfm(python) if fault_tolerant else []
     through: tuple[str, ...] = ()
     env = dict(env or {})
-    if chaos is not None:
-        through = "-m", "helpers.chaos"
+    if chaos is not None or patient:
+        through = "-m", "helpers.patient" if patient else "helpers.chaos"
         path = (ROOT, ROOT / "tests", os.environ.get("PYTHONPATH", ""))
         env |= {"NNMPI_CHAOS": str(chaos), "PYTHONPATH": os.pathsep.join(map(str, path))}
     ranked = [*launcher(python), *own, "-n", str(ranks), python, *through]

@@ -36,7 +36,7 @@ def output_of(command: str) -> str:
     if "mpirun" not in words:
         return python(*words[at:]).out
     env = dict(word.split("=", 1) for word in words[:at] if word.startswith("NNMPI_"))
-    done = run(2, *words[at:], timeout=200, env=env)
+    done = run(2, *words[at:], timeout=200, env=env, patient="NNMPI_TIMEOUT" in env)
     assert done.status == 1
     return done.out + done.err
 
