@@ -8,11 +8,11 @@ from nnmpi.options.amounts import amount
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.step_list.chain import chain_of
-from nnmpi.parallel.step_list.step import step_list
 from nnmpi.planning.list_times import LINK, Arrivals, Messages, shares_of, whole_list
 from nnmpi.planning.paper.activations import alive
 from nnmpi.planning.paper.rank import memory
 from nnmpi.planning.paper.recording import section_bytes
+from nnmpi.planning.rank_lists import list_of_batch
 from nnmpi.planning.step_time import CostModel, step_model
 from nnmpi.schedules.op import NONE, PASSES, SENDS, Kind, Op
 from nnmpi.sim.clock import timed
@@ -37,7 +37,7 @@ def timelines(a: Arrangement, costs: CostModel) -> list[Timeline]:
     """Returns the predicted timeline of a step, in milliseconds, for each rank of one pipeline:
     that of the last replica. Raises ValueError for more than MOST_OPERATIONS operations."""
     model, ranks = step_model(a, costs), a.mesh.group(a.mesh.size - 1, "pp")
-    lists = [whole_list(step_list(a, rank, len(model.micro))) for rank in ranks]
+    lists = [whole_list(list_of_batch(a, rank)) for rank in ranks]
     if (count := sum(map(len, lists))) > MOST_OPERATIONS:
         raise ValueError(
             f"--list --svg draws at most {MOST_OPERATIONS:,} operations, and this step has "
@@ -47,7 +47,6 @@ def timelines(a: Arrangement, costs: CostModel) -> list[Timeline]:
     timings = [
         times.timing(Arrivals(dict), Messages(messages, model.messages), item.optimizer(a, costs))
         for times, item in zip(model.lists, model.ranks, strict=True)
-        if times is not None
     ]
     spans: list[list[tuple[Op, Span]]] = [[] for _ in ranks]
     for r, op, start, end in timed(lists, lambda r, op: timings[r](op)):

@@ -48,9 +48,9 @@ from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.list_times import ListTimes, PassTimes, hides
 from nnmpi.planning.machine import Machine, codec_of
 from nnmpi.planning.paper.rank import step
+from nnmpi.planning.rank_lists import whole_stages
 from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.planning.waits import Waits, waits
-from nnmpi.planning.whole_stages import whole_stages
 from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.op import COMPUTE, Kind
 from nnmpi.sim.pipeline import Costs, run, stage_times
@@ -163,8 +163,7 @@ class StepModel(NamedTuple):
     last      of these ranks, the one whose gradients are summed last
     updated   of these ranks, the one whose update takes longest
     averaged  of these ranks, the one that takes longest to average its parameters with replicas
-    lists     for each rank, an object that gives the seconds of the operations in its step; None
-              for a strategy in which ranks do not make each step together
+    lists     for each rank, an object that gives the seconds of the operations in its step
     messages  the seconds of a message of a micro-batch, by its kind and the stage that sends it
     """
 
@@ -175,7 +174,7 @@ class StepModel(NamedTuple):
     last: RankCosts
     updated: RankCosts
     averaged: RankCosts
-    lists: Sequence[ListTimes | None]
+    lists: Sequence[ListTimes]
     messages: Mapping[tuple[Kind, int], float]
 
 
@@ -209,10 +208,7 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
         _list_times(a, rank, item, passes_of, of_units, costs)
         for rank, item in zip(on_paper, ranks, strict=True)
     ]
-    ranks = [
-        item._replace(waits=waits(own) if own else Waits(times.total(item.exchanges["sums"])))
-        for item, own in zip(ranks, lists, strict=True)
-    ]
+    ranks = [item._replace(waits=waits(own)) for item, own in zip(ranks, lists, strict=True)]
     sums = [item.waits.sums for item in ranks]
     done = [end + after for end, after in zip(ends, sums, strict=True)]
     last, busiest = (max(range(len(ranks)), key=of.__getitem__) for of in (done, all_busy))
@@ -314,12 +310,10 @@ def _list_times(
     passes: Mapping[tuple[int, Kind], float],
     of_units: np.ndarray,
     costs: CostModel,
-) -> ListTimes | None:
-    """Returns an object that computes the seconds of the operations in a rank's step; None for a
-    strategy whose steps overlap or differ. `item` has the rank's exchanges, `passes` the
-    seconds of its passes, and `of_units` those of the model's units (parts, usually layers)."""
-    if not a.steps_together:
-        return None
+) -> ListTimes:
+    """Returns an object that computes the seconds of the operations in a rank's step. `item` has
+    the rank's exchanges, `passes` the seconds of its passes, and `of_units` those of the model's
+    units (parts, usually layers)."""
     by_op = step(a, rank, a.config.batch_size).by_op
     on_link = item.within_passes(costs.exchanges.between_nodes)
     times = PassTimes(passes, on_link, of_units, costs.model.units)

@@ -17,7 +17,7 @@ from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.gradients import gradient_slots
 from nnmpi.planning.paper.rank import exchanges, memory
 from nnmpi.planning.paper.recording import passes
-from nnmpi.planning.whole_stages import whole_stages
+from nnmpi.planning.rank_lists import whole_stages
 from nnmpi.schedules.op import Kind, Op
 
 

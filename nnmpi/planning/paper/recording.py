@@ -29,7 +29,7 @@ from nnmpi.planning.paper import repeated
 from nnmpi.planning.paper.on_numbers import TracedMemory, assumed_exchanges, integers, small
 from nnmpi.planning.paper.repeated import Section
 from nnmpi.planning.paper.sharded_model import ShardedModel, recorded_rank, shard_key, sharded_model
-from nnmpi.planning.whole_stages import whole_stages
+from nnmpi.planning.rank_lists import whole_stages
 from nnmpi.schedules.op import Kind
 
 

@@ -6,10 +6,9 @@ from textwrap import fill
 
 from nnmpi import addons
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.arrangement.rank_names import ranks_text
 from nnmpi.parallel.step_list.chain import chain_of
-from nnmpi.parallel.step_list.step import step_list
+from nnmpi.planning.rank_lists import list_of_batch
 from nnmpi.schedules.lists.chain import Chain
 from nnmpi.schedules.lists.proof import prove
 from nnmpi.schedules.lists.step_list import StepList
@@ -43,13 +42,6 @@ def _alike(a: Arrangement) -> Iterator[tuple[list[int], StepList]]:
         alike[at["tp"], at["pp"], *([at["dp"]] if lists else [])].append(rank)
     for _, ranks in sorted(alike.items()):
         yield ranks, list_of_batch(a, ranks[0])
-
-
-def list_of_batch(a: Arrangement, rank: int) -> StepList:
-    """Returns the operations that a rank carries out in a step over a whole batch or, if steps of a
-    pipeline overlap, in as many steps as there are stages."""
-    steps = 1 if a.steps_together else len(a.stages)
-    return step_list(a, rank, steps * len(micro_batches(a, rank, a.config.batch_size)))
 
 
 def prove_lists(a: Arrangement) -> None:

@@ -1,5 +1,6 @@
 """`simulate layout --list` prints the list of each kind of rank, or says why there is none."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +72,19 @@ list of ranks 0, 1, proved:
 no list of ranks 2: servers answer requests in the order of arrival
 """
     assert out.endswith(expected)
+
+
+STRATEGIES = "--schedule pipedream --pp 2 --cut 3", "--sync asp", "--reproducible"
+
+
+@pytest.mark.parametrize("options", STRATEGIES)
+def test_the_lists_of_all_strategies_are_drawn(
+    options: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "--ranks", "2", "--model", "mlp:64-32-10", *options.split()
+    status, _, err = printed(capsys, *words, "--svg", str(tmp_path / "step.svg"))
+    assert status == 0, err
+    assert "computes" in (tmp_path / "step.svg").read_text()
 
 
 OTHERS = "--sync gossip", "--verify"

@@ -1,11 +1,11 @@
-"""The lists of the ranks of a pipeline with whole stages as units, by which time and memory are
-predicted."""
+"""The lists of ranks by which time and memory are predicted: of whole stages, and of a batch."""
 
 from collections.abc import Sequence
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
-from nnmpi.parallel.step_list.step import passes_of
+from nnmpi.parallel.arrangement.micro_batches import micro_batches
+from nnmpi.parallel.step_list.step import passes_of, step_list
 from nnmpi.schedules.lists.chain import Chain
 from nnmpi.schedules.lists.step_list import StepList, without_sums
 
@@ -17,3 +17,10 @@ def whole_stages(a: Arrangement, micro: int) -> Sequence[StepList]:
     chains = [Chain.of_stages(a.division.place, place) for place in range(a.mesh.axes["pp"])]
     again, passes = a.config.recompute == "stage", passes_of(a, micro)
     return [without_sums(*each, micro, again) for each in zip(passes, chains, strict=True)]
+
+
+def list_of_batch(a: Arrangement, rank: int) -> StepList:
+    """Returns the operations that a rank carries out in a step over a whole batch or, if steps of a
+    pipeline overlap, in as many steps as there are stages."""
+    steps = 1 if a.steps_together else len(a.stages)
+    return step_list(a, rank, steps * len(micro_batches(a, rank, a.config.batch_size)))
