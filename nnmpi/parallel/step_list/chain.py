@@ -30,9 +30,10 @@ from nnmpi.schedules.lists.chain import Chain, Unit
 from nnmpi.schedules.op import NONE
 
 
+@cached
 def buckets_of(a: Arrangement, rank: int) -> tuple[BucketSlice, ...]:
     """Returns the buckets of a rank's parameters, in the order of their numbers."""
-    return (*a.model_on(rank).inside(),)
+    return tuple(sorted(a.model_on(rank).buckets))
 
 
 @cached
