@@ -175,7 +175,8 @@ class CallRunner:
         data = row if adds else as_integers(row)
         blocks = not starts and not self.progress.works
         plan = plan if root < 0 else rooted(plan, root)
-        steps = interpreter.steps(plan, data, self.tag(call), blocks, bounds=bounds)
+        moves = interpreter.plan(plan, bounds or data.size, data.dtype)
+        steps = interpreter.carry_out(moves, data, self.tag(call), blocks)
         return steps if row is array else put_back(steps, row, array), call
 
     def agree(self, error: BaseException | None, interpreter: Interpreter) -> None:

@@ -175,16 +175,18 @@ class FlatStore(Store):
         return self.shard_values(shard), self.shard_gradient(shard), PLAIN
 
     def updates(
-        self, start: int, end: int, state: Mapping[str, Array], at: int, t: int
+        self, shards: Iterable[Shard], state: Mapping[str, Array], at: int, t: int
     ) -> Iterator[Operands]:
-        """Yields the arrays for update number t of an optimizer: one Operands for each shard (slice
-        that this rank updates) within elements start..end-1 of the flat buffer.
+        """Yields the arrays for update number t of an optimizer: one Operands for each of `shards`,
+        slices of the flat buffer that this rank updates (see `own_shards`).
 
         `state` has the optimizer's state arrays by name, which have the elements of these shards
         one after the other, from index `at` on. The caller updates the arrays of each Operands
         before it requests the next.
         """
-        for shard in self.own_shards(start, end):
+        if self._is_between_runs:
+            self._refuse_update()
+        for shard in shards:
             values, grads, mixed = self.owned(shard)
             state_part, stop = dict[str, Array](), at + len(values)
             for name, array in state.items():
@@ -196,11 +198,14 @@ class FlatStore(Store):
         """Returns the shards within elements start..end-1 of the flat buffer: the slices that this
         rank updates."""
         if self._is_between_runs:
-            raise ValueError(
-                "each rank updates a part of the parameters of this Trainer: call trainer.close() "
-                "before another optimizer updates them, or trainer.fit(epochs=N)"
-            )
+            self._refuse_update()
         return within(self.shards, start, end)
+
+    def _refuse_update(self) -> NoReturn:
+        raise ValueError(
+            "each rank updates a part of the parameters of this Trainer: call trainer.close() "
+            "before another optimizer updates them, or trainer.fit(epochs=N)"
+        )
 
     def shard_values(self, shard: Shard) -> Array:
         """Returns the parameter values in a shard, a slice of the flat buffer."""
@@ -240,7 +245,7 @@ class FlatStore(Store):
     @contextmanager
     def between_runs(self) -> Iterator[None]:
         """A context between two training runs, in which each rank has all values, as in `gathered`.
-        If this rank updates only a part of them, `own_shards` raises ValueError in it, so that no
+        If this rank updates only a part of them, `updates` raises ValueError in it, so that no
         other optimizer can update them."""
         with self.gathered():
             self._is_between_runs = self.shards != shards_of([(0, self.length)])

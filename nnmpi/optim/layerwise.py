@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import CPU, Array, xp_of
-from nnmpi.nn.store import FlatStore, Operands
+from nnmpi.nn.store import FlatStore, Operands, Shard
 from nnmpi.optim.groups import Group, Option, Parameters
 from nnmpi.optim.optimizer import Optimizer, check_betas, check_eps, non_negative
 
@@ -33,8 +33,8 @@ class Layerwise(Optimizer):
         sums and pass them to `step`, which needs the two norms of the whole parameter."""
         self._prepare()
         terms = list[tuple[int, Array]]()
-        for i, _, store, start, end, number in self._ranges:
-            for x in self._pieces(i, store, start, end):
+        for i, _, store, _, _, number, shards in self._ranges:
+            for x in self._pieces(i, store, shards):
                 direction = self._direction(x, self.param_groups[number])
                 terms += [(2 * i, _sum_of_squares(x.values))]
                 terms += [(2 * i + 1, _sum_of_squares(direction))]
@@ -56,9 +56,9 @@ class Layerwise(Optimizer):
             group["lr"] *= self._ratio(values, direction, group)
         return group
 
-    def _pieces(self, i: int, store: FlatStore, start: int, end: int) -> Iterator[Operands]:
+    def _pieces(self, i: int, store: FlatStore, shards: Sequence[Shard]) -> Iterator[Operands]:
         state = self._flat_state
-        for x in store.updates(start, end, state.arrays, state.starts[i], self.steps[i] + 1):
+        for x in store.updates(shards, state.arrays, state.starts[i], self.steps[i] + 1):
             yield from x.blocks()
 
     def _direction(self, x: Operands, group: Group) -> Array:

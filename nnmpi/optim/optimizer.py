@@ -28,7 +28,7 @@ from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import tick
 from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape
 from nnmpi.nn.place import Place, StateArray
-from nnmpi.nn.store import FlatStore, Operands, flatten
+from nnmpi.nn.store import FlatStore, Operands, Shard, flatten
 from nnmpi.optim import state as states
 from nnmpi.optim.flat_state import FlatState
 from nnmpi.optim.groups import Common, Group, Option, Parameters, check_common, grouped
@@ -52,6 +52,7 @@ class FlatRange(NamedTuple):
     start: int
     end: int
     group: int  # its number
+    shards: Sequence[Shard] = ()  # those of its elements that this rank updates
 
     def follows(self, earlier: "FlatRange") -> bool:
         """True if this range begins where `earlier` ends, in the same store and group."""
@@ -220,11 +221,7 @@ class Optimizer:
                     `squares` returns on each rank, summed over the ranks. Empty: this rank has
                     whole parameters. Other optimizers ignore it
         """
-        loss = None
-        if closure is not None:
-            from nnmpi.optim.closure import called  # rarely
-
-            loss = called(closure)
+        loss = None if closure is None else _loss_of(closure)
         if (instead := instead_of_step.get()) is not None:
             instead(self, lr_factor)
             return loss
@@ -233,9 +230,9 @@ class Optimizer:
         self._prepare()
         self._begin(squares)
         written, flat_state = tick(), self._flat_state
-        for i, j, store, start, end, number in self._ranges:
+        for i, j, store, _, _, number, shards in self._ranges:
             group, t = self._group_of(number, i, lr_factor), self.steps[i] + 1
-            for x in store.updates(start, end, flat_state.arrays, flat_state.starts[i], t):
+            for x in store.updates(shards, flat_state.arrays, flat_state.starts[i], t):
                 x = x.negative() if group.get("maximize") else x
                 for piece in (x,) if self.takes_mixed else x.blocks(self.whole):
                     self._update(piece, group)
@@ -275,7 +272,7 @@ class Optimizer:
                 continue
             assert isinstance(p.store, FlatStore)
             start, end = p.store.spans[p.index]
-            for x in p.store.updates(start, end, {}, at, 0):
+            for x in p.store.updates(p.store.own_shards(start, end), {}, at, 0):
                 yield slice(at, at + len(x.values)), x
                 at += len(x.values)
 
@@ -400,13 +397,16 @@ class Optimizer:
         if the parameters that have gradients or their memory have changed since the last step; and
         converts the state arrays as the current options ask."""
         if self._ranges_of != self._dependencies():
-            flatten(self.parameters)  # a copied model has parameters of their own
-            self._check_slices()
-            self._ranges, self._ranges_of = self._find_ranges(), self._dependencies()
-            self._flat_state.convert()
-            for p in self.parameters:
-                p.seed = None if p.has_grad else p.seed  # its values no longer follow from the seed
+            self._look_again()
         self._convert_state()
+
+    def _look_again(self) -> None:
+        flatten(self.parameters)  # a copied model has parameters of their own
+        self._check_slices()
+        self._ranges, self._ranges_of = self._find_ranges(), self._dependencies()
+        self._flat_state.convert()
+        for p in self.parameters:
+            p.seed = None if p.has_grad else p.seed  # its values no longer follow from the seed
 
     def _begin(self, squares: Sequence[float]) -> None:
         """Prepares a step; `step` calls it before anything is changed. `squares` is the argument of
@@ -476,7 +476,13 @@ class Optimizer:
                 ranges[-1] = ranges[-1]._replace(j=new.j, end=new.end)
             else:
                 ranges.append(new)
-        return ranges
+        return [r._replace(shards=[*r.store.own_shards(r.start, r.end)]) for r in ranges]
+
+
+def _loss_of(closure: Callable[[], Any]) -> Any:
+    from nnmpi.optim.closure import called  # rarely
+
+    return called(closure)
 
 
 def non_negative(name: str, value: float) -> float:

@@ -104,6 +104,10 @@ class Adam(Optimizer):
         return ("gradient_sum", "squared_gradient_sum", *amsgrad_state)
 
     def _convert_state(self) -> None:
+        if [tuple(group["betas"]) for group in self.param_groups] != self._betas:
+            self._rescale_state()
+
+    def _rescale_state(self) -> None:
         """Rescales state arrays, which have a factor of 1 / (1 - beta), after a change of the
         betas."""
         end, starts = 0, self._flat_state.starts

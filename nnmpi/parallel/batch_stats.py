@@ -48,10 +48,11 @@ class Synced:
         return of_batch
 
     def _gathered(self, local: Moments) -> Moments:
-        rows = np.empty((self._comm.size, 1 + 2 * local.mean.size))
-        rows[self._comm.rank] = packed(local)
+        row, first = packed(local), self._comm.rank * (1 + 2 * local.mean.size)
+        rows = np.empty(self._comm.size * row.size)
+        rows[first : first + row.size] = row
         self._wire_for(self._comm, rows).all_gather(rows, GATHER)
-        return joined([unpacked(row) for row in rows])
+        return joined([*map(unpacked, rows.reshape(-1, row.size))])
 
     def _summed(self, local: Moments) -> Moments:
         """Returns the moments (number of values, mean, sum of squared deviations M2) of the whole

@@ -344,7 +344,7 @@ class OverlappingSteps:
         """
         store, micro = self._store, step - self._first_step
         fill_unused(store.parameters)
-        squares = to_float(store.squares(store.shards, [(0, len(store.flat_grad))]))
+        squares = to_float(store.squares(store.shards))
         self._check_finite("squared norm of the gradient", squares, step)
         with store.next_version():
             self._optimizer.step(lr_factor=self._control.lr_factor(step))

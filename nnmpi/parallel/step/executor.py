@@ -231,7 +231,9 @@ class Executor:
         self._passes, self._forward_of = passes, dict[int, ForwardPass]()
         for s, stage in self._stages.items():
             self._forward_of[s] = passes.forward_of(s) if passes else partial(by_tape, stage)
-        self._ports = [p for stage in self._stages.values() for p in (stage.source, stage.sink)]
+        ports_of = {s: (stage.source, stage.sink) for s, stage in self._stages.items()}
+        self._ports = [port for both in ports_of.values() for port in both]
+        self._releases = {s: [p.done for p in ps if p.has_memory] for s, ps in ports_of.items()}
         self._sync, self._request, self._recorder = sync, request, recorder
         self._plan, self._states = StepPlan.of([], [], {}), dict[tuple[int, int], PassState]()
         self._running = dict[tuple[int, int], Iterator[None]]()
@@ -408,7 +410,8 @@ class Executor:
         yield from state.run.backward(seed)
         if stage.source.has_memory:
             stage.source.give_back(op.micro, state.input)
-        self._done(op)
+        for release in self._releases[op.stage]:
+            release(op.micro)
 
     def _input_gradient(self, op: Op) -> Generator[None, None, None]:
         stage, state = self._stages[op.stage], self._states[op.stage, op.micro]
@@ -419,13 +422,8 @@ class Executor:
     def _weight_gradients(self, op: Op) -> Generator[None, None, None]:
         state = self._states.pop((op.stage, op.micro))
         yield from state.run.second_half()
-        self._done(op)
-
-    def _done(self, op: Op) -> None:
-        stage = self._stages[op.stage]
-        for port in (stage.source, stage.sink):
-            if port.has_memory:
-                port.done(op.micro)
+        for release in self._releases[op.stage]:
+            release(op.micro)
 
     def _evaluate(self, op: Op) -> Generator[None, None, None]:
         stage, samples = self._stages[op.stage], self._load.micro[op.micro].samples

@@ -116,7 +116,8 @@ class Update:
     ) -> None:
         self._store, self._optimizer = store, optimizer
         self._clip_norm, self._lr_factor = clip_norm, lr_factor
-        self._counted = list(_counted(store, counts))
+        slices = _counted(store, counts)
+        self._counted = [shard for bounds in slices for shard in store.counted(*bounds)]
         self._model, self._counts_loss = layout.model, layout.counts_loss
         self._norms = norms
         self._tied, self._own = tied, {*store.parameters}

@@ -6,7 +6,7 @@ such as the loss (`arrangement/flat_buffer.py`); or there are none, and scalars 
 separately.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +23,7 @@ from nnmpi.nn.store import FlatStore, Shard, shards_of, within
 from nnmpi.optim import Optimizer
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, FlatSlice, scalar_count
+from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, scalar_count
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
 from nnmpi.parallel.wire import Transfer
 from nnmpi.schedules.op import Kind
@@ -173,11 +173,16 @@ class LocalStore(FlatStore):
         row = np.array([self.request, *map(_HAS_GRAD, self.parameters)], scalars.dtype)
         scalars[REQUEST : REQUEST + len(row)] = self.on.asarray(row) if self._in_front else row
 
-    def totals(self, counted: Sequence[FlatSlice]) -> Array:
+    def counted(self, start: int, end: int) -> Iterator[Shard]:
+        """Yields the slices within elements start..end-1 of the flat buffer whose gradients this
+        rank counts in the gradient norm."""
+        return within(self.shards, start, end)
+
+    def totals(self, counted: Sequence[Shard]) -> Array:
         """Returns the step's scalars (loss, request to stop or save, numbers of ranks with a
-        gradient), summed over dp, followed by the sum of squares of the summed gradients in the
-        slices `counted` of the flat buffer."""
-        sum_of_squares = self.squares(self.shards, counted)
+        gradient), summed over dp, followed by the sum of squares of the summed gradients in
+        `counted`, slices of the flat buffer."""
+        sum_of_squares = self.squares(counted)
         if self._in_front:
             sum_of_squares = self.on.xp.asarray(sum_of_squares).reshape(1)
             return self.on.xp.concatenate((self.scalars, sum_of_squares))
@@ -192,14 +197,11 @@ class LocalStore(FlatStore):
         self.scalars[LOSS], *sums = backend.to_floats(self.on, (self.loss, *squares))
         return [*self.scalars.tolist(), sum(sums)]
 
-    def squares(self, shards: Sequence[Shard], counted: Sequence[FlatSlice]) -> Array:
-        """Returns the sum of squares of the summed gradients, each multiplied by `factor` (loss
-        scale and clipping). Only elements count that are both in `shards` and in `counted`, slices
-        of the flat buffer. All ranks get the same bits."""
-        terms = list[Array]()
-        for start, end in counted:
-            for shard in within(shards, start, end):
-                terms.append(squares(self.shard_gradient(shard), self.factor))
+    def squares(self, shards: Sequence[Shard]) -> Array:
+        """Returns the sum of squares of the summed gradients in `shards`, slices of the flat
+        buffer, each multiplied by `factor` (loss scale and clipping). All ranks get the same
+        bits."""
+        terms = [squares(self.shard_gradient(shard), self.factor) for shard in shards]
         return sum(terms[1:], start=terms[0]) if terms else np.zeros(())
 
     # ---- a step

@@ -13,7 +13,6 @@ import numpy as np
 from nnmpi.arrays.backend import CPU, Array
 from nnmpi.comm import NoRoomError
 from nnmpi.nn.store import FlatStore, Shard, shards_of
-from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.wire import Transfer
@@ -89,11 +88,11 @@ class NodeStore(LocalStore):
         if not b:  # the last one
             self.flat_grad, self.grad_memories = self._total
 
-    def squares(self, shards: Sequence[Shard], counted: Sequence[FlatSlice]) -> Array:
+    def squares(self, shards: Sequence[Shard]) -> Array:
         """Returns the sum over all ranks of the squares of the summed gradients, multiplied by
-        `factor`, in the slices `counted`. Each rank of the first node adds up its `shards`. Ranks
-        of other nodes, which have the same summed gradients, contribute 0."""
-        squares_here = super().squares(shards, counted) if self._first_node else 0
+        `factor`. Each rank of the first node adds up its `shards`. Ranks of other nodes, which have
+        the same summed gradients, contribute 0."""
+        squares_here = super().squares(shards) if self._first_node else 0
         total = np.array([squares_here], "float64")
         self.dp.all_reduce(total, "doubling")
         return total[0]

@@ -26,8 +26,7 @@ import numpy as np
 
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.store import FlatStore, Shard, stores_of
-from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
+from nnmpi.nn.store import FlatStore, Shard, stores_of, within
 from nnmpi.parallel.layout import duplicate
 from nnmpi.parallel.stores.gathered_values import GatheredValues
 from nnmpi.parallel.stores.gradient_slots import GradientSlots, WholeGradients
@@ -162,9 +161,12 @@ class ZeroStore(LocalStore):
     def whole_gradient(self, i: int) -> Array:
         return self.unscaled(self._gradients.whole(i))
 
-    def totals(self, counted: Sequence[FlatSlice]) -> Array:
+    def counted(self, start: int, end: int) -> Iterator[Shard]:
+        return within(self._counted, start, end)
+
+    def totals(self, counted: Sequence[Shard]) -> Array:
         self._has_sums = True
-        row = np.array(self.on_host([self.squares(self._counted, counted)]))
+        row = np.array(self.on_host([self.squares(counted)]))
         self.dp.all_reduce(row, "doubling")
         return row
 
