@@ -57,7 +57,7 @@ class BucketSums(GradientSync):
         self.ops = {
             Kind.SUM: self._sum,
             Kind.FINISH: self._finish,
-            **{kind: partial(_on_bucket, act) for kind, act in store.on_bucket.items()},
+            **store.ops,
             **{kind: partial(_without_op, act) for kind, act in at_end.items()},
         }
 
@@ -91,10 +91,6 @@ class BucketSums(GradientSync):
             with self._waiting:
                 work.wait()
         self._store.finish(op.at)
-
-
-def _on_bucket(act: Callable[[int], object], op: Op) -> None:
-    act(op.at)
 
 
 def _without_op(act: Callable[[], None], op: Op) -> None:

@@ -12,13 +12,14 @@ list. A bucket always has the same slot, so that recorded passes can write to fi
 the order of additions is that of the list, the same layout always gives the same bits.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.nn.store import Shard
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
+from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.gradients import gradient_slots
 from nnmpi.parallel.stores.buckets import GATHER
@@ -35,7 +36,7 @@ class WholeGradients:
 
     def __init__(self, store: LocalStore) -> None:
         self._buckets, self._wire = store.buckets, wire_of(store.dp, store.on)
-        self.on_bucket = dict[Kind, Callable[[int], None]]()
+        self.ops: Mapping[Kind, Do] = {}
         self.flat = store.on.xp.zeros(store.length, store.dtype)
         self._memories = store.views(self.flat)
 
@@ -92,7 +93,7 @@ class GradientSlots:
     def __init__(self, store: LocalStore) -> None:
         self._parameters, self._buckets = store.parameters, store.buckets
         self._wire, self._on = wire_of(store.dp, store.on), store.on
-        self.on_bucket = {Kind.OPEN: self.open}
+        self.ops: Mapping[Kind, Do] = {Kind.OPEN: lambda op: self.open(op.at)}
         self.flat = store.on.xp.zeros(store.shards[-1].packed.stop, types_of(store.dtype).sums)
         self._shards = [self.flat[shard.packed] for shard in store.shards]
         lengths = [stop - start for start, stop, _ in self._buckets.all]

@@ -6,7 +6,7 @@ such as the loss (`arrangement/flat_buffer.py`); or there are none, and scalars 
 separately.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +24,7 @@ from nnmpi.optim import Optimizer
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, scalar_count
+from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
 from nnmpi.parallel.wire import Transfer
 from nnmpi.schedules.op import Kind
@@ -72,14 +73,14 @@ class LocalStore(FlatStore):
                 which the optimizer updates; None if it updates the parameters themselves
     factor      the number that gradients are multiplied by when the update reads them: 1 / loss
                 scale, times clipping; 1 without masters; an array if the device computes it
-    on_bucket   the operations of a step that only this kind of store has, such as gathers of values
-                (ZeRO), as a dict: kind of operation -> function of the bucket
+    ops         a dict: kind of operation -> the function that carries it out, for operations that
+                only this kind of store has, such as gathers of values (ZeRO)
     units       answers units that ask for their values, if these take turns in memory (ZeRO 3)
     """
 
     masters: Array | None = None
     factor: float | Array = 1.0
-    on_bucket: Mapping[Kind, Callable[[int], object]] = {}
+    ops: Mapping[Kind, Do] = {}
     units: "UnitValues | None" = None
 
     def __init__(self, spec: StoreSpec) -> None:

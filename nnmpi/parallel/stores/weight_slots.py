@@ -11,15 +11,18 @@ gathered when it is read: within the contexts `reading` and `gathered` of the st
 enter, and when the store is closed. There all ranks have to read the same values in the same order.
 """
 
+from collections.abc import Mapping
+
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.store import Shard
-from nnmpi.parallel.recorder import waiting
+from nnmpi.parallel.recorder import Do, waiting
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.values import value_slots
 from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.unit_values import UnitValues
 from nnmpi.parallel.wire import Transfer, Wire
+from nnmpi.schedules.op import Kind
 
 
 class WeightSlots:
@@ -50,6 +53,10 @@ class WeightSlots:
         self._arriving = dict[int, Transfer]()  # by bucket, the newest last
         self._there = dict[int, int]()  # by slot: the bucket in it
         self.units = UnitValues()
+        self.ops: Mapping[Kind, Do] = {
+            Kind.GATHER: lambda op: self.gather(op.at),
+            Kind.WAIT: lambda op: self.wait_for(op.at),
+        }
 
     def shard_view(self, shard: Shard) -> Array:
         """Returns a view of the parameter values in `shard`, one of the slices that this rank
