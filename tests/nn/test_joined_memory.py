@@ -111,14 +111,6 @@ def a_module_is_moved(n: Any) -> list[Any]:
     return [*found, z, m.weight]
 
 
-def a_buffer_is_assigned(n: Any) -> list[Any]:
-    m, z = n.nn.Module(), n.ones(3)
-    m.register_buffer("b", n.zeros(3))
-    m.b = z
-    z += n.ones(3, requires_grad=True)
-    return [n.as_tensor(m.b), z]
-
-
 def a_buffer(n: Any) -> list[Any]:
     m, z = n.nn.Module(), n.ones(3)
     m.register_buffer("b", z)
@@ -196,18 +188,6 @@ def arrays_of_gradients_that_are_kept(n: Any) -> list[Any]:
     return [*kept, p, q]
 
 
-def tensors_of_gradients_that_are_kept(n: Any) -> list[Any]:
-    p = n.nn.Parameter(n.ones(2, 2))
-    opt = n.optim.SGD([p], lr=0.5)
-    kept = []
-    for _ in range(3):
-        opt.zero_grad()
-        (p * p).sum().backward()
-        kept += [p.grad.detach(), p.grad.data, p.grad.view(-1)[1:].detach()]
-        opt.step()
-    return [*kept, p]
-
-
 def gradients_that_add_up(n: Any) -> list[Any]:
     p, x = n.nn.Parameter(n.ones(2)), n.ones(2, requires_grad=True)
     n.optim.SGD([p], lr=0.5)
@@ -249,23 +229,6 @@ def averages_in_place_of_values(n: Any) -> list[Any]:
             for q in (p, image):
                 q.add_(2)
     return found
-
-
-def an_array_of_the_values_before(n: Any) -> list[Any]:
-    weight = n.nn.Conv2d(2, 1, 2).weight
-    n.nn.init.ones_(weight)
-    array = weight.detach().numpy()
-    weight.data = weight.data * 2
-    return [array[0, 0], weight[0, 0]]
-
-
-def data_in_place(n: Any) -> list[Any]:
-    p = n.nn.Parameter(n.ones(2))
-    kept = p.data
-    p.data *= 2
-    p.data = p.data
-    step(n, p)
-    return [p, kept]
 
 
 def a_gradient_is_assigned(n: Any) -> list[Any]:
@@ -330,7 +293,6 @@ CASES: dict[Callable[[Any], list[Any]], Any] = {
     ],
     a_view_and_what_it_views: [[-1, -3, -3], [-1, -3, -3], [18, 18]],
     a_module_is_moved: [[[4, 4, 4]], [[4, 4, 4]], [[4, 4, 4]], [[5, 5, 5]]],
-    a_buffer_is_assigned: [[2, 2, 2]] * 2,
     a_buffer: [[3, 3, 3]] * 2,
     copies: [[2, 2, 2], [2, 2, 2], [1, 1, 1]],
     copies_of_what_shares_memory: [
@@ -347,16 +309,10 @@ CASES: dict[Callable[[Any], list[Any]], Any] = {
         [[2, 2], [2, 2]], [2, 2], [2, 2], [1], [[0, 0], [0, 0]], [0, 0], [0, 0], [1],
         [[0, 0], [0, 0]], [0, 0], [0, 0], [1], [[0, 0], [0, 0]], [-0.5, -0.5, -0.5],
     ],
-    tensors_of_gradients_that_are_kept: [
-        *[[[2, 2], [2, 2]]] * 2, [2] * 3, *[[[0, 0], [0, 0]], [[0, 0], [0, 0]], [0] * 3] * 2,
-        [[0, 0], [0, 0]],
-    ],
     gradients_that_add_up: [[7, 2]] * 6,
     averages_in_place_of_values: [
         *[6, 2, 2, 2, 6, 2], *[24, 8, 8, 8, 24, 8], *[12, 4, 4, 4, 12, 4], *[48, 16, 16, 16, 48, 16]
     ],
-    an_array_of_the_values_before: [[[1, 1], [1, 1]], [[2, 2], [2, 2]]],
-    data_in_place: [[-2, -2], [-2, -2]],
     a_gradient_is_assigned: [[2, 2], [2, 2], [2, 2], [8, 8], [8, 8]],
     reshaped_gradients: [[0] * 8, [1] * 8, [2] * 8],
     data_of_a_gradient: [[3, 1], [3, 1], [-2, 0]],
