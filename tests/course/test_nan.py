@@ -1,5 +1,6 @@
 """NaN in place of a number gets no points: each comparison with it has to fail."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -35,44 +36,11 @@ def giving_nan(function):
 
 NAME = giving_nan(NAME)
 """
-NUMBERS = {
-    "all-reduce": (
-        *(("server_all_reduce", "server sums"), ("ring_all_reduce", "ring sums")),
-        *(("tree_all_reduce", "tree sums"), ("tree_all_reduce", "same bits")),
-        *(("cost", "cost by formula"), ("cost", "measured"), ("ring_all_reduce", "measured")),
-        *(("crossover", "crossover"), ("seconds_of", "stopwatch")),
-    ),
-    "autograd": (
-        *(("matmul", "matmul"), ("log", "log"), ("relu", "relu"), ("take", "take")),
-        *(("cross_entropy", "cross_entropy"), ("cross_entropy", "training")),
-        *(("summed_to", "broadcasting"), ("summed_to", "used twice"), ("summed_to", "deep chain")),
-        *(("summed_to", "order of visits"), ("summed_to", "two passes")),
-    ),
-    "data-parallelism": (
-        ("GradientSync.finish", "gradients"),
-        ("GradientSync.finish", "training"),
-        ("ShardedAdam.step", "sharded Adam"),
-    ),
-    "pipelines": (("bubble", "formulas"), ("held", "formulas")),
-    "tensor-parallelism": (
-        *(("copy", "copy"), ("reduce", "reduce"), ("column_linear", "column linear")),
-        *(("row_linear", "row linear"), ("mlp", "mlp"), ("attention", "attention")),
-        *(("cross_entropy", "cross-entropy"), ("cross_entropy", "bytes of cross-entropy")),
-        ("cross_entropy", "training"),
-    ),
-    "layouts": (
-        *(("dp_bytes", "dp bytes"), ("fsdp_bytes", "fsdp bytes"), ("tp_bytes", "tp bytes")),
-        *(("mixed_bytes", "mixed bytes"), ("compute_seconds", "seconds"), ("memory", "memory")),
-        *(("dp_tokens", "tokens a rank"), ("fsdp_tokens", "tokens a rank")),
-        *(("dp_or_tp_tokens", "dp or tp"), ("best_mesh", "best mesh")),
-    ),
-}
-"""Functions that are made to give NaN, and a check that looks at their numbers."""
+NUMBERS = tomllib.loads(Path(__file__).with_name("nan.toml").read_text(encoding="utf-8"))
+ROWS = [(a, f, check) for a, of in NUMBERS.items() for check, fs in of.items() for f in fs]
 
 
-@pytest.mark.parametrize(
-    ("assignment", "name", "check"), [(a, *row) for a, rows in NUMBERS.items() for row in rows]
-)
+@pytest.mark.parametrize(("assignment", "name", "check"), ROWS)
 def test_nan_gets_no_points(
     assignment: str, name: str, check: str, process: StudentProcess, tmp_path: Path
 ) -> None:

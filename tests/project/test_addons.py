@@ -1,6 +1,7 @@
 """The wall between core and add-ons: core imports none, and each imports what its entry says."""
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -15,47 +16,9 @@ from nnmpi.commands import COMMANDS
 
 ROOT = Path(nnmpi.__file__).parents[1]
 
-OF_OPTIONS = {
-    "checks",
-    "job_checks",
-    "batch_checks",
-    "graph_checks",
-    "layout_fields",
-    "data_options",
-    "serving_ranks",
-    "fewer_ranks",
-    "strategy_kinds",
-    "store_kinds",
-    "codecs",
-    "codec_traffic",
-    "twins",
-    "compared",
-    "fitted",
-    "fitted_notes",
-    "read_every",
-    "outputs",
-    "model_checks",
-    "loss_checks",
-    "language_checks",
-    "start_fields",
-    "slowed",
-    "instead",
-    "plans",
-    "arrangements",
-    "memory_limits",
-    "callbacks",
-    "samplers",
-    "tracers",
-    "reports",
-    "supervisors",
-    "checkpoints",
-    "resumes",
-    "restarts",
-    "layouts",
-    "axis_set_ups",
-    "backups",
-}
-"""The tables whose keys are options, or features of these."""
+SAID = {*re.findall(r"^    (\w+) +(?:an option|a feature) ", str(addons.__doc__), re.M)}
+OF_OPTIONS = SAID - {"sim_options"} | {"axis_set_ups"}
+"""The tables whose keys are options, or features of these: not options of `simulate`, but axes."""
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self, threads
 from nnmpi.io.loggers import LOGGER_TYPES, Logger
 from nnmpi.io.output import LostOutputError
-from nnmpi.train import main
 
 IRIS = {"model": "iris-mlp", "data": "iris", "epochs": 2}
 STEPS = 4  # of two epochs
@@ -148,12 +147,6 @@ def test_what_a_library_says_is_not_in_the_json(tmp_path: Path) -> None:
     run = python(*command, TRACKIO_DIR=str(tmp_path))
     assert run.status == 0, run.err
     assert [json.loads(line)["event"] for line in run.out.splitlines()][-1] == "done"
-
-
-@pytest.mark.parametrize("spec", ["tensorboard", "tensorboard:", "paper:x", ""])
-def test_a_logger_that_there_is_not(spec: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--logger", spec]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
