@@ -4,7 +4,6 @@ import numpy as np
 from helpers.comm.brought import Array, by_hand, gathered, lengths, part, rough, total
 from helpers.sample import one_in
 
-from nnmpi.collectives import algorithms
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.step import chunk_start, in_rounds
 from nnmpi.comm import Comm
@@ -73,33 +72,6 @@ def partial_sums_of_half_precision_do_not_overflow(comm: Comm) -> None:
         x = np.full(40, 60000 if comm.rank % 2 == 0 else -60000, "float16")
         comm.all_reduce(x, name)
         np.testing.assert_array_equal(x, 60000 * (comm.size % 2), name)
-
-
-def other_collectives(comm: Comm) -> None:
-    p = comm.size
-    for dtype in ("float32", "float16", "int64", "complex128"):
-        for n in lengths(p):
-            want, own = total(p, n, dtype), comm.chunk(n)
-            for name in algorithms.REDUCE_SCATTERS:
-                x = part(comm.rank, n, dtype)
-                y = comm.reduce_scatter(x, name)
-                np.testing.assert_array_equal(y, want[own], name)
-                assert n == 0 or y.size == 0 or np.shares_memory(x, y)
-            for name in algorithms.ALL_GATHERS:
-                x = np.full(n, 99, dtype)
-                x[own] = want[own]
-                comm.all_gather(x, name)
-                np.testing.assert_array_equal(x, want, name)
-            for root in range(p):
-                for name in algorithms.REDUCES:
-                    x = part(comm.rank, n, dtype)
-                    comm.reduce(x, root, name)
-                    kept = want if comm.rank == root else part(comm.rank, n, dtype)
-                    np.testing.assert_array_equal(x, kept, name)
-                for name in algorithms.BROADCASTS:
-                    x = part(comm.rank, n, dtype)
-                    comm.broadcast(x, root, name)
-                    np.testing.assert_array_equal(x, part(root, n, dtype), name)
 
 
 def moving_changes_no_bits(comm: Comm) -> None:
