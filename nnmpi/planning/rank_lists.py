@@ -14,7 +14,7 @@ from nnmpi.schedules.lists.step_list import StepList, without_sums
 def whole_stages(a: Arrangement, micro: int) -> Sequence[StepList]:
     """Returns, for each rank along pp, its list without sums of gradients, in which each whole
     stage is a unit."""
-    chains = [Chain.of_stages(a.division.place, place) for place in range(a.mesh.axes["pp"])]
+    chains = [Chain.of_whole_stages(a.division.place, place) for place in range(a.mesh.axes["pp"])]
     again, passes = a.config.recompute == "stage", passes_of(a, micro)
     return [without_sums(*each, micro, again) for each in zip(passes, chains, strict=True)]
 

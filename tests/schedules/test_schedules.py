@@ -60,7 +60,7 @@ def test_lists_that_recompute_are_proved(name: str, v: int, m: int) -> None:
 @pytest.mark.parametrize(("placement", "v"), [(round_robin, 1), (round_robin, 3), (in_v, 2)])
 def test_evaluation_is_proved(placement: Placement, v: int) -> None:
     for p in RANKS:
-        chains = [Chain.of_stages(placement(p, v), r) for r in range(p)]
+        chains = [Chain.of_whole_stages(placement(p, v), r) for r in range(p)]
         for m in (1, 2, 5, 8, 13, 32):
             steps = [evaluation_list(chain, m, p) for chain in chains]
             proved(steps)
@@ -178,7 +178,7 @@ def test_a_stream_has_the_passes_of_pipedream_and_the_messages_of_1f1b(p: int) -
     for m in MICRO_BATCHES:
         passes, flushed = SCHEDULES["pipedream"].compute(p, m, 1), lists(SCHEDULES["1f1b"], p, m)
         for r in range(p):
-            ops = list(stream(Chain.of_stages(range(p), r), lambda m=m: m - 1))
+            ops = list(stream(Chain.of_whole_stages(range(p), r), lambda m=m: m - 1))
             updates = (Kind.NOTE, Kind.AGREE, Kind.APPLY)
             computed = [op for op in computation(ops) if op.kind not in updates]
             assert [op[:3] for op in computed] == [op[:3] for op in passes[r]]

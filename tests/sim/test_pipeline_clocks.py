@@ -296,6 +296,6 @@ def test_a_deadlock_is_an_error() -> None:
     compute = SCHEDULES["1f1b"].compute(2, 2, 1)
     compute[0] = [Op(k, i, 0) for i in (0, 1) for k in (Kind.F, Kind.B)]
     compute[1] = [Op(k, i, 1) for k in (Kind.F, Kind.B) for i in (0, 1)]
-    steps = [without_sums(of, Chain.of_stages((0, 1), r), 2) for r, of in enumerate(compute)]
+    steps = [without_sums(of, Chain.of_whole_stages((0, 1), r), 2) for r, of in enumerate(compute)]
     with pytest.raises(ScheduleError, match=r"deadlock: ranks wait at B0\.0"):
         simulate(steps, Costs.uniform(2))

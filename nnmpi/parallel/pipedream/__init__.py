@@ -63,7 +63,7 @@ def _list(a: Arrangement, rank: int, micro: int) -> StepList:
 
 
 def _chain(a: Arrangement, rank: int) -> Chain:
-    return Chain.of_stages(a.division.place, a.mesh.coordinates(rank)["pp"])
+    return Chain.of_whole_stages(a.division.place, a.mesh.coordinates(rank)["pp"])
 
 
 KIND = StrategyKind(

@@ -44,7 +44,7 @@ class Chain:
     tied: Mapping[int, int]
 
     @classmethod
-    def of_stages(cls, place: Place, rank: int) -> "Chain":
+    def of_whole_stages(cls, place: Place, rank: int) -> "Chain":
         """Returns the Chain of a rank, given the rank of each stage, in which each whole stage is a
         unit, and has no buckets."""
         units = (Unit(s, frozenset(), (), (), True) for s in stages_of(place, rank))

@@ -27,7 +27,7 @@ def lists(
     """
     schedule.check(p, m, v)
     place = schedule.place(p, v)
-    chains = [Chain.of_stages(place, rank) for rank in range(p)]
+    chains = [Chain.of_whole_stages(place, rank) for rank in range(p)]
     if schedule.update_each:
         return [window(chain, m) for chain in chains]
     passes = schedule.compute(p, m, v)
@@ -51,5 +51,5 @@ def prove_passes(compute: Sequence[Sequence[Op]], place: Place, m: int) -> None:
                     f"rank {r} cannot run {op} of stage {op.stage}: it has no such stage, or there "
                     "is no such micro-batch"
                 )
-    chains = [Chain.of_stages(place, r) for r in range(len(compute))]
+    chains = [Chain.of_whole_stages(place, r) for r in range(len(compute))]
     prove([[without_sums(of, chain, m)] for of, chain in zip(compute, chains, strict=True)])

@@ -83,7 +83,7 @@ def test_ranks_that_both_send_first_are_a_deadlock() -> None:
 
     def first(kinds: tuple[Kind, Kind], peer: int) -> StepList:
         ops = tuple(Op(kind, at=0, peer=peer) for kind in kinds)
-        return StepList(Chain.of_stages((0,), 0), (), 0, ops, ends=())
+        return StepList(Chain.of_whole_stages((0,), 0), (), 0, ops, ends=())
 
     send, receive = Kind.SEND_SUM, Kind.RECV_SUM
     Race([[first((send, receive), 1), first((receive, send), 0)]]).run()
