@@ -63,6 +63,7 @@ CASES: dict[str, tuple[dict[str, Any], Any, Callable[[], Any]]] = {
     "float16": ({"model": "mlp:64-32-10", "dtype": "float16"}, None, digits),
     "float64": ({"model": "mlp:64-32-10", "dtype": "float64"}, None, digits),
     "micro-batches": ({"model": "mlp:64-32-10", "micro_batches": 2}, None, digits),
+    "blocks run again": ({"recompute": "block"}, gpt, partial(windows, 56, 8)),
     "clipping": ({"model": "mlp:64-32-10", "clip_norm": 0.1}, None, digits),
 }
 
