@@ -46,7 +46,6 @@ from nnmpi.parallel.step.ports import (
     ForwardPass,
     PassState,
     Stage,
-    StagePasses,
     by_tape,
     forward,
     run_stage,
@@ -55,6 +54,7 @@ from nnmpi.parallel.step.update import Outcome
 from nnmpi.schedules.op import ADDS, FORWARD, PASSES, Kind, Op
 
 if TYPE_CHECKING:
+    from nnmpi.parallel.step.replayed_stages import ReplayedStages
     from nnmpi.parallel.stores.unit_values import AskingUnit, Calls, UnitValues
 
 
@@ -212,7 +212,7 @@ class Executor:
     lists     the lists of operations of a step and of an evaluation
     recorder  is told of each operation when it ends, for a trace
     op_hooks  (kind, hook) pairs: hook(do, op) is called in place of do(op), and calls it
-    passes    runs the passes of stages in another way than autograd; None: autograd runs them
+    passes    replays the passes of stages; None: autograd runs all of them
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class Executor:
         lists: Lists,
         recorder: Recorder = NO_RECORDER,
         op_hooks: OpHooks = (),
-        passes: StagePasses | None = None,
+        passes: "ReplayedStages | None" = None,
     ) -> None:
         self._checked_steps, self._checked_until = lists.checked_steps, 0.0
         self._stages, self._channels, self.loss, self._batch_stats = ports

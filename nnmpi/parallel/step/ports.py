@@ -322,17 +322,6 @@ The input is `state.input`; `current` is the Pass, whose step and samples determ
 numbers."""
 
 
-class StagePasses(Protocol):
-    """The interface of an object that runs the passes of pipeline stages in another way than
-    autograd."""
-
-    def forward_of(self, s: int) -> ForwardPass:
-        """Returns the function that runs the forward passes of stage s."""
-
-    def free(self) -> None:
-        """Frees memory that is kept from step to step, such as that of recorded passes."""
-
-
 class TapePass:
     """The backward pass of a micro-batch in a stage by autograd, as a StagePass: the forward pass
     has recorded its operations, and the backward pass runs them in reverse."""
