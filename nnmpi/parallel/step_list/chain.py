@@ -33,7 +33,7 @@ from nnmpi.schedules.op import NONE
 @cached
 def buckets_of(a: Arrangement, rank: int) -> tuple[BucketSlice, ...]:
     """Returns the buckets of a rank's parameters, in the order of their numbers."""
-    return tuple(sorted(a.model_on(rank).buckets))
+    return (*a.model_on(rank).inside(),)
 
 
 @cached

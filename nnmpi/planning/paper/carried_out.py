@@ -15,7 +15,6 @@ from nnmpi.arrays.meta.log import logged_calls, touched_bytes
 from nnmpi.arrays.native.table import Kernel
 from nnmpi.data.loader import Batch, StepBatch
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, asked_kind
@@ -48,7 +47,6 @@ class Carried(NamedTuple):
     bytes_copied: float
 
 
-@cached
 def carried_out(a: Arrangement, rank: int, batch: int) -> Carried:
     """Carries out the step of a rank over `batch` samples; returns what it sends beside what is
     walked."""

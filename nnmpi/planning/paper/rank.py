@@ -21,7 +21,7 @@ from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.planning.paper.built import PaperRank, built
 from nnmpi.planning.paper.carried_out import WALKED, carried_out, is_walked, is_walked_in
 from nnmpi.planning.paper.recording import passes
-from nnmpi.schedules.op import Kind
+from nnmpi.schedules.op import PASSES, SENDS, Kind, Op
 
 
 class PaperStep(NamedTuple):
@@ -94,7 +94,10 @@ def _ops(a: Arrangement, rank: int, sizes: Sequence[int]) -> Mapping[facts.SameO
 
 @cached
 def _counted(a: Arrangement, rank: int, sizes: tuple[int, ...]) -> Mapping[facts.SameOps, int]:
-    return facts.counted(step_list(a, rank, len(sizes)).ops, sizes)
+    ops: Iterable[Op] = step_list(a, rank, len(sizes)).ops
+    if not is_walked(a):  # the others are carried out
+        ops = (op for op in ops if op.kind in PASSES or op.kind in SENDS)
+    return facts.counted(ops, sizes)
 
 
 def _made(a: Arrangement, rank: int, ops: Mapping[facts.SameOps, int]) -> Counter[AxisExchange]:
