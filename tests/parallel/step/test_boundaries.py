@@ -1,5 +1,6 @@
 """Tensors that pass between stages: as they lie in memory, without a copy."""
 
+from collections.abc import Iterator
 from itertools import permutations
 from types import SimpleNamespace
 from typing import Any
@@ -7,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nnmpi import Config, Trainer
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.graph import Axis, Edge
 from nnmpi.nn.parameter import inverse
-from nnmpi.parallel.step.channels import Channels
+from nnmpi.parallel.step.channels import BoundaryEnd, Channels
 
 ORDERS = [*permutations(range(3))]
 BATCH: Any = SimpleNamespace(micro=[SimpleNamespace(samples=range(2))])
@@ -63,3 +65,22 @@ def test_a_message_has_the_axes_in_the_order_of_the_boundary(
         if own == order:
             assert all(message.flags.c_contiguous for message in messages)
             assert any(np.shares_memory(message, array) for message in messages)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_buffers_go_back_to_their_pools(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each micro-batch on both sides: after its backward pass, or the second half of that."""
+    given_back, done = list[tuple[int, int]](), BoundaryEnd.done
+
+    def noted(end: BoundaryEnd, micro: int) -> None:
+        given_back.append((end.stage, micro))
+        done(end, micro)
+
+    monkeypatch.setattr(BoundaryEnd, "done", noted)
+    config = Config(model="mlp:64-20-10", pp=2, micro_batches=3, schedule=schedule, steps=1)
+    threads.run(2, lambda comm: next(steps_of(Trainer(config, comm=comm))))
+    assert sorted(given_back) == [(stage, micro) for stage in range(2) for micro in range(3)]
+
+
+def steps_of(trainer: Trainer) -> Iterator[Any]:
+    return trainer.strategy.steps(trainer.train, trainer.state)

@@ -31,3 +31,14 @@ def test_the_error_of_a_rank_ends_all_threads(zero: int) -> None:
     with pytest.raises(ValueError, match=REFUSED):
         threads.run(2, job)
     assert threading.active_count() < 3
+
+
+def test_between_runs_no_rank_updates_its_part_alone() -> None:
+    def job(comm: Comm) -> None:
+        config = Config(model="mlp:8-7-3", zero=1, allreduce="ring", steps=3)
+        with Trainer(config, None, DATA, comm) as trainer:
+            trainer.fit(NullReport())
+            with pytest.raises(ValueError, match="each rank updates a part of the parameters"):
+                trainer.strategy.optimizer.step()
+
+    threads.run(2, job)
