@@ -44,7 +44,7 @@ def run(
     results, errors = dict[int, Any](), dict[int, BaseException]()
     settings = DebugSettings.of(os.environ)
     ranks = [Progress(CallLog(settings)) for _ in range(size)]
-    hub.explain = lambda: mismatch({r: p for r, p in enumerate(ranks) if not hub.is_lost(r)})
+    hub.explain = lambda: mismatch({r: p for r, p in enumerate(ranks) if hub.is_running(r)})
 
     def main(rank: int) -> None:
         try:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnmpi.comm import AbortedError, Comm, MismatchError
+from nnmpi.comm import AbortedError, Comm, MismatchError, RankLost
 from nnmpi.comm.call_log import DebugSettings
+from nnmpi.comm.debug import watchdog
 from nnmpi.comm.debug.compare import name_ranks
 from nnmpi.comm.thread_ranks import run
 
@@ -124,6 +125,24 @@ def test_a_slow_rank_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         return comm.rank
 
     assert run(2, f) == [0, 1]
+
+
+def test_calls_of_a_rank_that_has_left_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others shrink, and count the calls of their new Comm from 1."""
+    monkeypatch.setattr(watchdog, "PATIENCE", 0.0)
+
+    def f(comm: Comm) -> int:
+        part = comm.split(None if comm.rank == 2 else 0)
+        if part is None:
+            return 0
+        with pytest.raises(RankLost):
+            part.confirm()
+        left = part.shrink()
+        time.sleep(0.6 * left.rank)  # in which the other one looks why it waits
+        left.barrier()
+        return left.size
+
+    assert run(3, f, fault_tolerant=True) == [2, 2, 0]
 
 
 @pytest.mark.parametrize(

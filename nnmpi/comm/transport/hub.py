@@ -229,6 +229,11 @@ class Hub:
         with self._lock:
             return rank in self._lost
 
+    def is_running(self, rank: int) -> bool:
+        """True until the rank is lost or its function has returned."""
+        with self._lock:
+            return rank in self._running
+
     def enter(self, rank: int) -> None:
         """Waits until the scheduler lets the thread of a rank begin."""
         with self._lock:
