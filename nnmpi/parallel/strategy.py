@@ -441,11 +441,7 @@ def executor_of(
     ports = Ports.of(spec.task, part, channels, batch_stats, units, sync.units)
     has_values = spec.task.on is not META
     checked_steps = (math.inf if spec.twin else CHECKED_STEPS) if has_values else 0
-    lists = Lists(
-        lambda micro: step_list(a, rank, micro).ops,
-        lambda micro: evaluation(a, rank, micro).ops,
-        checked_steps,
-    )
+    lists = Lists(partial(step_list, a, rank), partial(evaluation, a, rank), checked_steps)
     passes = None
     if a.config.compile is not False and has_values:
         # here, since planning needs none of it

@@ -51,6 +51,7 @@ from nnmpi.parallel.step.ports import (
     run_stage,
 )
 from nnmpi.parallel.step.update import Outcome
+from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.op import ADDS, FORWARD, PASSES, Kind, Op
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class StepResult(NamedTuple):
     next_is_computed: bool = False  # True if the next step has already been computed
 
 
-ListOf: TypeAlias = Callable[[int], Sequence[Op]]
+ListOf: TypeAlias = Callable[[int], StepList]
 """Returns the operations for a given number of micro-batches."""
 
 
@@ -329,15 +330,15 @@ class Executor:
                 self._channels.sends.finish()  # else a fast stage runs ahead of a slow one
 
     def _calls_of(
-        self, ops: Sequence[Op], do: Mapping[Kind, Do]
+        self, step: StepList, do: Mapping[Kind, Do]
     ) -> "tuple[Calls, Sequence[AskingUnit]]":
         """Returns the operations of a list, each with the function in `do` that carries it out;
         and, with ZeRO 3, the units that ask for values, whose operations are then left out."""
         units = self._sync.units
         if units is None:
-            return [(do[op.kind], op) for op in ops], ()
+            return [(do[op.kind], op) for op in step.ops], ()
         asking = {kind: partial(units.carry_out, do[kind]) for kind in PASSES}
-        return units.of([(asking.get(op.kind) or do[op.kind], op) for op in ops])
+        return units.of([(asking.get(op.kind) or do[op.kind], op) for op in step.ops])
 
     def _carry_out(
         self, calls: Iterable[tuple[Do, Op]], units: "Sequence[AskingUnit]" = ()
