@@ -7,7 +7,7 @@ then (`on_numbers.py`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -184,17 +184,18 @@ class _Stage:
         in its two halves."""
         memory = TracedMemory() if stand_in is small else None
         how = Recording(
-            *(np.arange(self._samples), self._samples, repeat(2), False),
-            *(self._a.config.micro_batches > 1, halves, stand_in),
-            *((memory.mark,) if memory else ()),
+            np.arange(self._samples),
+            self._samples,
+            counts=repeat(2),  # of values in each BatchNorm, with which no error is raised
+            again=False,
+            adds=self._a.config.micro_batches > 1,
+            halves=halves,
+            stand_in=stand_in,
+            edge=memory.mark if memory else lambda: None,
         )
         arrays = [t.operand for t in self._tensors] + self._labels()
-        with assumed_exchanges():
-            if memory is None:
-                p = record((self._module,), self, arrays, how)
-            else:
-                with memory:
-                    p = record((self._module,), self, arrays, how)
+        with assumed_exchanges(), memory or nullcontext():
+            p = record((self._module,), self, arrays, how)
         inputs, outputs = p.inputs[: len(self._tensors)], () if self._is_last else p.outputs
         nbytes = memory.bytes(p, inputs, outputs) if memory else bytes_of(p, inputs, outputs)
         return StageFacts(nbytes, exchanges_of(p))
