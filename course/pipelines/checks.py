@@ -8,11 +8,11 @@ import numpy as np
 from classroom import Check, Finding, Messages, counted, differs, explained, first, shape_of
 from classroom.channel import Stays
 from nnmpi.comm import Comm
-from nnmpi.schedules.lowering import lower
+from nnmpi.schedules.lists.of_schedule import lists, of_passes, prove_passes
+from nnmpi.schedules.lists.step_list import ScheduleError
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.schedules.placement import round_robin
-from nnmpi.schedules.proof import ScheduleError, prove
 from nnmpi.sim.drawing.timeline import draw
 from nnmpi.sim.pipeline import Costs, simulate
 
@@ -50,7 +50,7 @@ def _wrong_passes(ranks: Any, p: int, m: int, name: str) -> Finding | None:
             if op.kind is Kind.B and Op(Kind.F, op.micro, r) not in ops[:k]:
                 return Finding(r, f"{label}: {op} comes without F{op.micro} before it", k)
     try:
-        prove(lower(ranks, round_robin(p, 1)), round_robin(p, 1), m)
+        prove_passes(ranks, round_robin(p, 1), m)
     except ScheduleError as error:
         return Finding(0, f"{label}: {error}")
     return None
@@ -87,7 +87,7 @@ def memory(comm: Comm, adapters: Any, rng: Rng) -> Finding | None:
         ranks = adapters.one_f_one_b(p, m)
         if wrong := _wrong_passes(ranks, p, m, "one_f_one_b"):
             return wrong
-        live = simulate(lower(ranks, round_robin(p, 1)), Costs.uniform(p)).live
+        live = simulate(of_passes(ranks, round_robin(p, 1), m), Costs.uniform(p)).live
         for r in range(p):
             if live[r] != min(p - r, m):
                 of = f"one_f_one_b({p}, {m}) holds {live[r]} micro-batches at once"
@@ -103,7 +103,7 @@ def idle(comm: Comm, adapters: Any, rng: Rng) -> Finding | None:
         if wrong := _wrong_passes(ranks, p, m, "one_f_one_b"):
             return wrong
         simulation = simulate(
-            lower(ranks, round_robin(p, 1)), Costs.uniform(p, forward=1, backward=2)
+            of_passes(ranks, round_robin(p, 1), m), Costs.uniform(p, forward=1, backward=2)
         )
         if simulation.makespan != 3 * (m + p - 1):
             took = f"one_f_one_b({p}, {m}) takes {simulation.makespan:g}, if F takes 1 and B 2"
@@ -117,8 +117,7 @@ def formulas(comm: Comm, adapters: Any, rng: Rng) -> Finding | None:
     """The formulas give what a simulation of both schedules shows."""
     for p, m in SIZES:
         for name, ours in (("gpipe", "gpipe"), ("1f1b", "1f1b")):
-            programs = lower(SCHEDULES[ours].compute(p, m, 1), round_robin(p, 1))
-            simulation = simulate(programs, Costs.uniform(p))
+            simulation = simulate(lists(SCHEDULES[ours], p, m), Costs.uniform(p))
             got, label = adapters.bubble(p, m), f"bubble({p}, {m})"
             if wrong := differs(0, got, simulation.bubble, label):
                 return wrong

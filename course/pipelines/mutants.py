@@ -31,7 +31,7 @@ MUTANTS = {
     "a deadlock: the first stage waits for gradients that need its next output": Mutant(
         (("ahead = min(p - 1 - r, m)", "ahead = 0 if r == 0 else min(p - r, m)"),),
         "1f1b proved",
-        "deadlock: rank 0 cannot run B0 of stage 0",
+        "deadlock: ranks wait at B0.0 (pp 0",
     ),
     "the stage of another rank": Mutant(
         (("ops = [Op(Kind.F, i, r)", "ops = [Op(Kind.F, i, 0)"),), "1f1b proved", "expected 1"

@@ -6,17 +6,16 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.step_list.step import passes_of, step_list
-from nnmpi.schedules.lists.chain import Chain
-from nnmpi.schedules.lists.step_list import StepList, without_sums
+from nnmpi.schedules.lists.of_schedule import of_passes
+from nnmpi.schedules.lists.step_list import StepList
 
 
 @cached
 def whole_stages(a: Arrangement, micro: int) -> Sequence[StepList]:
     """Returns, for each rank along pp, its list without sums of gradients, in which each whole
     stage is a unit."""
-    chains = [Chain.of_whole_stages(a.division.place, place) for place in range(a.mesh.axes["pp"])]
-    again, passes = a.config.recompute == "stage", passes_of(a, micro)
-    return [without_sums(*each, micro, again) for each in zip(passes, chains, strict=True)]
+    again = a.config.recompute == "stage"
+    return of_passes(passes_of(a, micro), a.division.place, micro, again)
 
 
 def list_of_batch(a: Arrangement, rank: int) -> StepList:

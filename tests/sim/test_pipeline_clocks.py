@@ -12,9 +12,8 @@ from xml.etree import ElementTree
 import pytest
 from helpers.commands import Completed
 
-from nnmpi.schedules.lists.chain import Chain
-from nnmpi.schedules.lists.of_schedule import lists
-from nnmpi.schedules.lists.step_list import ScheduleError, without_sums
+from nnmpi.schedules.lists.of_schedule import lists, of_passes
+from nnmpi.schedules.lists.step_list import ScheduleError
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.sim.pipeline import Costs, Simulation, simulate, stage_times
@@ -296,6 +295,6 @@ def test_a_deadlock_is_an_error() -> None:
     compute = SCHEDULES["1f1b"].compute(2, 2, 1)
     compute[0] = [Op(k, i, 0) for i in (0, 1) for k in (Kind.F, Kind.B)]
     compute[1] = [Op(k, i, 1) for k in (Kind.F, Kind.B) for i in (0, 1)]
-    steps = [without_sums(of, Chain.of_whole_stages((0, 1), r), 2) for r, of in enumerate(compute)]
+    steps = of_passes(compute, (0, 1), 2)
     with pytest.raises(ScheduleError, match=r"deadlock: ranks wait at B0\.0"):
         simulate(steps, Costs.uniform(2))

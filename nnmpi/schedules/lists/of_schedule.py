@@ -27,14 +27,18 @@ def lists(
     """
     schedule.check(p, m, v)
     place = schedule.place(p, v)
-    chains = [Chain.of_whole_stages(place, rank) for rank in range(p)]
     if schedule.update_each:
-        return [window(chain, m) for chain in chains]
-    passes = schedule.compute(p, m, v)
-    return [
-        without_sums(of_rank, chain, m, recompute)
-        for of_rank, chain in zip(passes, chains, strict=True)
-    ]
+        return [window(Chain.of_whole_stages(place, rank), m) for rank in range(p)]
+    return of_passes(schedule.compute(p, m, v), place, m, recompute)
+
+
+def of_passes(
+    compute: Sequence[Sequence[Op]], place: Place, m: int, recompute: bool = False
+) -> list[StepList]:
+    """Returns the list of each rank, given its passes of whole stages for m micro-batches
+    (`compute`), and the rank of each stage (`place`)."""
+    chains = (Chain.of_whole_stages(place, rank) for rank in range(len(compute)))
+    return [without_sums(*each, m, recompute) for each in zip(compute, chains, strict=True)]
 
 
 def prove_passes(compute: Sequence[Sequence[Op]], place: Place, m: int) -> None:
@@ -51,5 +55,4 @@ def prove_passes(compute: Sequence[Sequence[Op]], place: Place, m: int) -> None:
                     f"rank {r} cannot run {op} of stage {op.stage}: it has no such stage, or there "
                     "is no such micro-batch"
                 )
-    chains = [Chain.of_whole_stages(place, r) for r in range(len(compute))]
-    prove([[without_sums(of, chain, m)] for of, chain in zip(compute, chains, strict=True)])
+    prove([[step] for step in of_passes(compute, place, m)])
