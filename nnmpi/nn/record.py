@@ -366,7 +366,7 @@ def record(
             p.has_grad = how.adds and p.needs_grad
         changes = [m._changes for m in modules]
         how.edge()
-        given = [how.stand_in(np.asanyarray(array)) for array in arrays]
+        given = [*map(how.stand_in, arrays)]
         inputs = recorded.inputs(given)
         root = recorded.run(parts[0], inputs, given)
         how.edge()

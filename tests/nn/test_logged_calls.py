@@ -90,8 +90,8 @@ def test_a_check_of_computed_values_is_not_moved_before_them() -> None:
 
     index = np.arange(4)
     how = Recording(index, None, None, again=False, adds=False, halves=False)
-    with pytest.raises(NumbersReadError, match="a check of computed values"):
-        record([nn.Embedding(6, 2)], OfTable(lambda tokens: tokens + 1), [index], how)
+    passes = record([nn.Embedding(6, 2)], OfTable(lambda tokens: tokens + 1), [index], how)
+    assert "a check of computed values" in passes.unfit
     passes = record([nn.Embedding(6, 2)], OfTable(lambda tokens: tokens), [index], how)
     assert passes.calls[0].is_check
 

@@ -224,7 +224,7 @@ def _all_ranks_end_alike(comm: Comm, name: str, words: str, **options: Any) -> N
 
 
 def a_loss_that_is_no_number_ends_all_ranks_alike(comm: Comm) -> None:
-    _all_ranks_end_alike(comm, "diverged", "", lr=1e30, dtype="float32")
+    _all_ranks_end_alike(comm, "diverged", "loss became", lr=1e30, dtype="float32")
 
 
 def a_loss_that_ends_far_above_where_it_began_ends_all_ranks_alike(comm: Comm) -> None:
