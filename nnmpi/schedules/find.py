@@ -7,13 +7,13 @@ from nnmpi.schedules.pipeline import SCHEDULES, Schedule
 
 
 def find(name: str) -> Schedule:
-    """Returns the schedule with this name in SCHEDULES, or the user's at `package.module:NAME`.
+    """Returns the schedule with this name in SCHEDULES, or the user's at `package.module:NAME`."""
+    return SCHEDULES[name] if name in SCHEDULES else _of_user(name)
 
-    A user's schedule is proved whenever its passes are computed, for the given numbers of ranks,
-    micro-batches and stages.
-    """
-    if name in SCHEDULES:
-        return SCHEDULES[name]
+
+def _of_user(name: str) -> Schedule:
+    """Returns the user's schedule at `package.module:NAME`. It is proved whenever its passes are
+    computed, for the given numbers of ranks, micro-batches and stages."""
     if not user_code.is_named(name):
         names = ", ".join(SCHEDULES)
         raise ValueError(f"schedule {quoted(name)} is not one of {names} or package.module:NAME")

@@ -375,19 +375,22 @@ class Executor:
         return op.at == self._stages[op.stage].units[-1 if op.kind in FORWARD else 0]
 
     def _forward(self, op: Op) -> Generator[None, None, None]:
-        stage, stats = self._stages[op.stage], self._batch_stats
-        x, where = stage.source.next_input(op.micro), (op.stage, op.micro)
-        recomputed = where in self._plan.recomputed
-        stats = ReplayStats(stats) if recomputed else stats
-        state = self._states[where] = PassState(x, stats, self._plan.kinds.get(where))
-        current = self._current(op, state)
-        if not recomputed:
-            state.run = yield from self._forward_of[op.stage](state, op.micro, current)
-            stage.sink.put(op.micro, state.run.root)
-            state.release()
+        stage, stats, where = self._stages[op.stage], self._batch_stats, (op.stage, op.micro)
+        x, kind = stage.source.next_input(op.micro), self._plan.kinds.get(where)
+        if where in self._plan.recomputed:
+            self._states[where] = PassState(x, ReplayStats(stats), kind)
+            self._forward_without_tape(op)
             return
+        state = self._states[where] = PassState(x, stats, kind)
+        state.run = yield from self._forward_of[op.stage](state, op.micro, self._current(op, state))
+        stage.sink.put(op.micro, state.run.root)
+        state.release()
+
+    def _forward_without_tape(self, op: Op) -> None:
+        """Runs the forward pass of a stage that is repeated before its backward pass."""
+        stage, state = self._stages[op.stage], self._states[op.stage, op.micro]
         with no_grad():
-            root = run_stage(stage, state, op.micro, current)
+            root = run_stage(stage, state, op.micro, self._current(op, state))
         if self._step < self._checked_until:
             state.note(root)
         stage.sink.put(op.micro, root)
