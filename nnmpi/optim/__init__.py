@@ -5,8 +5,11 @@ schedulers under PyTorch's names. The loops over arrays are in `arrays.kernels.s
 `parallel.step` decides when a rank makes an update.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from nnmpi import addons
 from nnmpi.autograd import replacements
@@ -28,6 +31,21 @@ def of_config(config: Config, named: Sequence[tuple[str, Parameter]]) -> Optimiz
     make = optimizer_named(config.optimizer)
     momentum = {"momentum": config.momentum} if getattr(make, "takes_momentum", False) else {}
     return make(trained, lr, weight_decay=decay, **momentum)
+
+
+def state_arrays_of(config: Config) -> tuple[str, ...]:
+    """Returns the names of the state arrays (such as momentum_buffer) of the optimizer that
+    `config` asks for."""
+    return _state_arrays_of(optimizer_named(config.optimizer), config.optimizer, config.momentum)
+
+
+@lru_cache(maxsize=64)
+def _state_arrays_of(rule: Callable[..., Optimizer], name: str, momentum: float) -> tuple[str, ...]:
+    """Returns the names of the state arrays that the optimizer `name` has with this momentum. The
+    result is cached for `rule`, the function that makes the optimizer, since a user may register
+    another one under the same name."""
+    config = Config(optimizer=name, momentum=momentum)
+    return tuple(of_config(config, [("", Parameter(np.zeros(1)))]).state_names)
 
 
 __all__ = [

@@ -11,6 +11,7 @@ from math import prod
 from typing import NamedTuple
 
 from nnmpi.nn.place import Range, StateArray
+from nnmpi.optim.state import split
 
 DIFFERENCE = "replica_difference"
 """The name of the state that is the difference between a replica's own values and those that all
@@ -91,13 +92,6 @@ def _sources(state: str, number: int | None, saved: Sequence[int], old: int, new
     if state == DIFFERENCE and not len(saved) == old == new:
         return []
     return [saved[(number or 0) % len(saved)]]
-
-
-def split(name: str) -> tuple[str, str]:
-    """Splits the name of a state array, such as "fc.weight.momentum_buffer", into the path of the
-    parameter and the name of the state."""
-    path, _, state = name.rpartition(".")
-    return path, state
 
 
 def unnumbered(name: str) -> tuple[str, int | None]:

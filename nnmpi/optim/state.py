@@ -80,6 +80,13 @@ def name_of(place: Place, name: str) -> str:
     return f"{place.path}.{name}" if place.path else name
 
 
+def split(name: str) -> tuple[str, str]:
+    """Splits the name of a state array, such as "fc.weight.momentum_buffer", into the path of the
+    parameter and the name of the state."""
+    path, _, state = name.rpartition(".")
+    return path, state
+
+
 def check_paths(places: Sequence[Place]) -> None:
     """Raises ValueError if two of the optimizer's parameters, whose Places are given, have the same
     path, by which their state could not be told apart."""

@@ -10,6 +10,7 @@ from nnmpi.collectives.price import FAR, NEAR, Link
 from nnmpi.data import Inputs
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
+from nnmpi.optim import state_arrays_of
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement import partition
@@ -22,7 +23,6 @@ from nnmpi.parallel.arrangement.partition import (
     refuse_few,
     split_points,
 )
-from nnmpi.parallel.arrangement.state_on_paper import state_arrays_of
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.mesh import CUT_BY_AXIS
 from nnmpi.parallel.unit_costs import Timing, UnitCost, UnitCosts, profile, stage_costs

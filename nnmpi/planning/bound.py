@@ -24,8 +24,8 @@ import numpy as np
 from nnmpi.arrays import dtypes
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.nn.recompute import recomputed_with
+from nnmpi.optim import state_arrays_of
 from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB, strategy_of
-from nnmpi.parallel.arrangement.state_on_paper import state_arrays_of
 from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.parallel.step_list.values import SLOTS

@@ -37,7 +37,7 @@ from nnmpi.io.files.atomic import sync
 from nnmpi.metrics import MetricSum, Sums
 from nnmpi.nn.place import Place, StateArray
 from nnmpi.optim.loss_scale import LOSS_SCALE
-from nnmpi.optim.replica_state import split
+from nnmpi.optim.state import split
 from nnmpi.options.amounts import plural
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown

@@ -14,41 +14,21 @@ not listed either.
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
 
 from nnmpi.arrays.dtypes import is_float, named
-from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place, StateArray, whole
-from nnmpi.optim import Optimizer, of_config
 from nnmpi.optim import state as states
+from nnmpi.optim import state_arrays_of
 from nnmpi.optim.loss_scale import LossScale, Scaler
-from nnmpi.optim.rules import optimizer_named
-from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.arrangement.rank_model import HeldVariable
-
-
-def state_arrays_of(config: Config) -> tuple[str, ...]:
-    """Returns the names of the state arrays (such as momentum_buffer) of the optimizer that
-    `config` asks for."""
-    return _state_arrays_of(optimizer_named(config.optimizer), config.optimizer, config.momentum)
-
-
-@lru_cache(maxsize=64)
-def _state_arrays_of(rule: Callable[..., Optimizer], name: str, momentum: float) -> tuple[str, ...]:
-    """Returns the names of the state arrays that the optimizer `name` has with this momentum. The
-    result is cached for `rule`, the function that makes the optimizer, since a user may register
-    another one under the same name."""
-    config = Config(optimizer=name, momentum=momentum)
-    return tuple(of_config(config, [("", Parameter(np.zeros(1)))]).state_names)
-
 
 Axes: TypeAlias = Mapping[str, Sequence[int]]
 """By path of a parameter: the order of its axes in memory; others are in C order."""

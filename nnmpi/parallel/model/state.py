@@ -26,7 +26,7 @@ from nnmpi.nn.state import assign, which_held
 from nnmpi.nn.store import FlatStore
 from nnmpi.optim import Optimizer
 from nnmpi.optim.loss_scale import LOSS_SCALE
-from nnmpi.optim.replica_state import split
+from nnmpi.optim.state import split
 from nnmpi.parallel.model.parts import ModelPart
 
 

@@ -30,10 +30,10 @@ from nnmpi.optim.replica_state import (
     RESIDUAL,
     ReplicaState,
     of_one,
-    split,
     terms_of,
     unnumbered,
 )
+from nnmpi.optim.state import split
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.mover import HeldArray, Mover, Terms, gathered, same_name
 from nnmpi.parallel.model.parts import ModelPart

@@ -16,7 +16,7 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.io.output import NullReport
 from nnmpi.optim import Optimizer
-from nnmpi.optim.replica_state import split
+from nnmpi.optim.state import split
 from nnmpi.parallel.agreement import gather_objects
 
 Options = Mapping[str, Any]
