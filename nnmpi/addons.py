@@ -529,7 +529,7 @@ ADD_ONS = {
             "event_texts": {"verify": "nnmpi.parallel.checks.text:compared"},
             "result_lines": {"largest_differences": "nnmpi.parallel.checks.text:largest"},
             "twins": {"verify": "nnmpi.parallel.checks.twin:single_rank"},
-            "compared": {"verify": "nnmpi.parallel.checks.verify:verified"},
+            "compared": {"verify": "nnmpi.parallel.checks.verify:VerifiedStrategy"},
             "read_every": {"verify": "nnmpi.parallel.checks.verify:read_every"},
             "fitted": {"slow_rank": "nnmpi.parallel.checks.slow_ranks:fitted"},
             "start_fields": dict.fromkeys(

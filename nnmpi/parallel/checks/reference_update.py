@@ -3,7 +3,7 @@ ordinary optimizer on one rank, and the results are compared.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -74,10 +74,10 @@ class ReferenceUpdate:
     float32 masters.
     """
 
-    def __init__(self, spec: TrainSpec, parameters: Sequence[Parameter]) -> None:
-        self.layout, self._lr_factor = parameters, spec.control.lr_factor
-        self._own = [p.copied(_as_masters(values_of(p))) for p in parameters]
-        self._by_path = {p.place.path: k for k, p in enumerate(parameters)}
+    def __init__(self, spec: TrainSpec) -> None:
+        self.layout, self._lr_factor = spec.parameters, spec.control.lr_factor
+        self._own = [p.copied(_as_masters(values_of(p))) for p in self.layout]
+        self._by_path = {p.place.path: k for k, p in enumerate(self.layout)}
         first = self._own[0].array
         FlatStore(self._own, first.dtype, backend.of(first))
         self.optimizer = spec.optimizer(self._own)

@@ -109,22 +109,22 @@ class Comparison(NamedTuple):
 class VerifiedStrategy:
     """The strategy (the object that runs training steps) of --verify: trains with the run's own
     strategy on all ranks, and the same model on each rank alone, and compares both after each
-    step."""
+    step.
+
+    ours    the run's own strategy
+    single  the strategy of the second copy of the model, on one rank
+    spec    what the run trains; `twin` is the second copy
+    """
 
     position = None
 
-    def __init__(
-        self,
-        ours: Strategy,
-        single: Strategy,
-        specs: tuple[TrainSpec, TrainSpec],
-        update: ReferenceUpdate,
-    ) -> None:
+    def __init__(self, ours: Strategy, single: Strategy, spec: TrainSpec) -> None:
+        assert spec.twin is not None
         self.layout, self.optimizer, self.full_state = ours.layout, ours.optimizer, ours.full_state
         self.last, self.traffic = ours.last, ours.traffic
-        self._both, self._part, self._update = (ours, single), specs[0].part, update
-        self._models = specs[0].task.model, specs[1].task.model
-        self._comm, self._on_event, self._started = ours.layout.all, specs[0].control.event, False
+        self._both, self._part, self._update = (ours, single), spec.part, ReferenceUpdate(spec)
+        self._models = spec.task.model, spec.twin.task.model
+        self._comm, self._on_event, self._started = ours.layout.all, spec.control.event, False
         self._dtype = to_host(next(self._models[1].parameters()).array).dtype
         self._largest = dict.fromkeys(SUBJECTS, Difference())
         self._alone = 0  # steps in a row that only one of the two has skipped
@@ -315,15 +315,6 @@ def _flat(differences: dict[str, Difference]) -> dict[str, float]:
     return {
         f"{s}_{name}": x for s, d in differences.items() for name, x in zip(names, d, strict=True)
     }
-
-
-def verified(strategy: Strategy, single: Strategy, spec: TrainSpec) -> Strategy:
-    """Returns a strategy (an object that runs training steps) that makes the steps of `strategy`,
-    and compares each with a step of `single`, which trains a second copy of the model on one
-    rank."""
-    assert spec.twin is not None
-    update = ReferenceUpdate(spec, spec.parameters)
-    return VerifiedStrategy(strategy, single, (spec, spec.twin), update)
 
 
 def read_every(config: Config) -> int:
