@@ -2,13 +2,12 @@
 Ranks along dp have equal lists."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.gradients import with_scatters, with_sums
-from nnmpi.parallel.step_list.values import first_buckets, value_slots, with_gathers
+from nnmpi.parallel.step_list.values import with_values
 from nnmpi.schedules.find import find
 from nnmpi.schedules.lists.step_list import UPDATE, StepList, evaluation_list, lowered
 from nnmpi.schedules.op import NONE, Kind, Op
@@ -31,21 +30,13 @@ def with_buckets(a: Arrangement, rank: int, micro: int) -> StepList:
     ends = (*map(Op, totals), *UPDATE)
     ops = (*with_gradients(ops, chain, a.config.overlap), *ends)
     room = 1 + max((op.slot for op in ops if op.kind is Kind.OPEN), default=NONE)
-    slots = value_slots(a, chain)
-    ops = (*with_gathers(ops, chain, slots),) if slots else ops
-    begins = first_buckets(chain, slots) if slots else ()
-    return StepList(chain, passes, micro, ops, ends, slots, begins, scatters, room)
+    return with_values(a, StepList(chain, passes, micro, ops, ends, scatters=scatters, room=room))
 
 
 def evaluation(a: Arrangement, rank: int, micro: int) -> StepList:
     """Returns the operations that a rank carries out to evaluate a batch in `micro`
     micro-batches."""
-    chain = chain_of(a, rank)
-    step, slots = evaluation_list(chain, micro, a.mesh.axes["pp"]), value_slots(a, chain)
-    if not slots:
-        return step
-    ops, begins = (*with_gathers(step.ops, chain, slots),), first_buckets(chain, slots)
-    return replace(step, ops=ops, slots=slots, begins=begins)
+    return with_values(a, evaluation_list(chain_of(a, rank), micro, a.mesh.axes["pp"]))
 
 
 @cached

@@ -9,15 +9,27 @@ gathers that the next step needs first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.step_list.chain import gathers_for_use
 from nnmpi.schedules.lists.chain import Chain
+from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.op import NONE, PASSES, Kind, Op
 
 SLOTS = 2
 """The least number of slots that several buckets share: one bucket is in use while the next one is
 gathered."""
+
+
+def with_values(a: Arrangement, step: StepList) -> StepList:
+    """Returns the list of a step or of an evaluation with the gathers of parameters; unchanged
+    without ZeRO."""
+    slots = value_slots(a, step.chain)
+    if not slots:
+        return step
+    ops, begins = (*with_gathers(step.ops, step.chain, slots),), first_buckets(step.chain, slots)
+    return replace(step, ops=ops, slots=slots, begins=begins)
 
 
 def value_slots(a: Arrangement, chain: Chain) -> dict[int, int]:

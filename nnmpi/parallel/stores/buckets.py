@@ -2,7 +2,8 @@
 gradients in a bucket are summed by one collective."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nnmpi.arrays.backend import CPU, Array, Backend
@@ -68,6 +69,20 @@ class Buckets:
         origin, spans = self.all[b].start, self.spans
         view = FlatStore.view
         return {i: view(memory, parameters[i], spans[i][0] - origin) for i in self.members[b]}
+
+    def in_slots(
+        self, slots: Mapping[int, int], parameters: Sequence[Parameter], dtype: Any, on: Backend
+    ) -> tuple[list[Array], list[Array], int]:
+        """Allocates slots, memory that buckets use in turn: bucket b that of number slots[b].
+        Returns (the elements of each bucket, a view of each parameter, the bytes of all slots)."""
+        lengths = defaultdict[int, list[int]](list)
+        for b, (start, stop, _) in enumerate(self.all):
+            lengths[slots[b]].append(stop - start)
+        memory = {slot: on.xp.zeros(max(of_slot), dtype) for slot, of_slot in lengths.items()}
+        rows = [memory[slots[b]][: stop - start] for b, (start, stop, _) in enumerate(self.all)]
+        views = [self.views(row, b, parameters) for b, row in enumerate(rows)]
+        of_parameters = [views[b][i] for i, b in enumerate(self.of)]
+        return rows, of_parameters, sum(int(slot.nbytes) for slot in memory.values())
 
     def set_up(self, dtype: Any, on: Backend = CPU) -> None:
         """Runs one all-reduce for each bucket, so that its communicator chooses an algorithm and

@@ -7,15 +7,13 @@ have their own communicator, so each rank may start the next one whenever it has
 """
 
 from collections import deque
-from collections.abc import Mapping
 
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.store import Shard
-from nnmpi.parallel.recorder import Do, waiting
+from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import Transfer, Wire, wire_of
-from nnmpi.schedules.op import Kind
 
 AT_ONCE = 4  # gathers under way
 
@@ -33,10 +31,6 @@ class GatheredValues:
         self._values = store.views(self.flat)
         self._due = deque[int]()  # buckets that are to be gathered next
         self._works: dict[int, Transfer] = {}
-        self.ops: Mapping[Kind, Do] = {
-            Kind.GATHER: lambda op: self.gather(op.at),
-            Kind.WAIT: lambda op: self.wait_for(op.at),
-        }
 
     def shard_view(self, shard: Shard) -> Array:
         """Returns a view of the parameter values in `shard`, a slice of the flat array."""

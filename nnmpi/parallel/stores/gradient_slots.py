@@ -99,16 +99,9 @@ class GradientSlots:
         lengths = [stop - start for start, stop, _ in self._buckets.all]
         self._chunks = [self._wire.chunk(n) for n in lengths]  # of each bucket
         self._of = self._buckets.of
-        slot_of = gradient_slots(chain_of(store.arrangement, store.rank))
-        slots = [slot_of[b] for b in range(len(lengths))]
-        longest = [0] * (1 + max(slots))
-        for n, slot in zip(lengths, slots, strict=True):
-            longest[slot] = max(longest[slot], n)
-        memory = [store.on.xp.zeros(n, store.dtype) for n in longest]
-        self.slot_bytes = sum(int(row.nbytes) for row in memory)
-        self._rows = [memory[slot][:n] for n, slot in zip(lengths, slots, strict=True)]
-        views = [self._buckets.views(row, b, self._parameters) for b, row in enumerate(self._rows)]
-        self._memories = [views[b][i] for i, b in enumerate(self._of)]
+        slots = gradient_slots(chain_of(store.arrangement, store.rank))
+        in_slots = self._buckets.in_slots(slots, self._parameters, store.dtype, store.on)
+        self._rows, self._memories, self.slot_bytes = in_slots
         self._open, self._has_sum = set[int](), set[int]()
         self._padding = [self._padding_of(b) for b in range(len(lengths))]
 

@@ -11,18 +11,15 @@ gathered when it is read: within the contexts `reading` and `gathered` of the st
 enter, and when the store is closed. There all ranks have to read the same values in the same order.
 """
 
-from collections.abc import Mapping
-
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.store import Shard
-from nnmpi.parallel.recorder import Do, waiting
+from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.values import value_slots
 from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.unit_values import UnitValues
 from nnmpi.parallel.wire import Transfer, Wire
-from nnmpi.schedules.op import Kind
 
 
 class WeightSlots:
@@ -38,25 +35,13 @@ class WeightSlots:
         xp, dtype, masters = store.on.xp, store.dtype, store.masters
         self.flat = xp.zeros(store.shards[-1].packed.stop, dtype) if masters is None else masters
         self._shards = [self.flat[shard.packed] for shard in store.shards]
-        lengths = [stop - start for start, stop, _ in buckets.all]
-        a = store.arrangement
-        self._slots = slots = value_slots(a, chain_of(a, store.rank))
-        longest = {
-            s: max(n for b, n in enumerate(lengths) if slots[b] == s) for s in slots.values()
-        }
-        memory = {s: xp.zeros(n, dtype) for s, n in longest.items()}
-        self.slot_bytes = sum(int(slot.nbytes) for slot in memory.values())
-        self._weights = [memory[slots[b]][:n] for b, n in enumerate(lengths)]
+        self._slots = value_slots(store.arrangement, chain_of(store.arrangement, store.rank))
+        in_slots = buckets.in_slots(self._slots, self._parameters, dtype, store.on)
+        self._weights, self._values, self.slot_bytes = in_slots
         self._my_chunks = [weights[gathers.chunk(len(weights))] for weights in self._weights]
-        views = [buckets.views(array, b, self._parameters) for b, array in enumerate(self._weights)]
-        self._values = [views[b][i] for i, b in enumerate(self._of)]
         self._arriving = dict[int, Transfer]()  # by bucket, the newest last
         self._there = dict[int, int]()  # by slot: the bucket in it
         self.units = UnitValues()
-        self.ops: Mapping[Kind, Do] = {
-            Kind.GATHER: lambda op: self.gather(op.at),
-            Kind.WAIT: lambda op: self.wait_for(op.at),
-        }
 
     def shard_view(self, shard: Shard) -> Array:
         """Returns a view of the parameter values in `shard`, one of the slices that this rank

@@ -33,6 +33,7 @@ from nnmpi.parallel.stores.gradient_slots import GradientSlots, WholeGradients
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.stores.weight_slots import WeightSlots
 from nnmpi.parallel.wire import Transfer, wire_of
+from nnmpi.schedules.op import Kind
 
 Values: TypeAlias = GatheredValues | WeightSlots
 GradBuffers: TypeAlias = WholeGradients | GradientSlots
@@ -69,7 +70,12 @@ class ZeroStore(LocalStore):
         self.gathers = duplicate(self.dp)
         self._values = self._values_of(self, wire_of(self.gathers, self.on))
         self._gradients, self.units = self._gradients_of(self), self._values.units
-        self.ops = {**self._values.ops, **self._gradients.ops}
+        values = self._values
+        self.ops = {
+            Kind.GATHER: lambda op: values.gather(op.at),
+            Kind.WAIT: lambda op: values.wait_for(op.at),
+            **self._gradients.ops,
+        }
         self.flat, self.flat_grad = self._values.flat, self._gradients.flat
         self.rotates = self._values.rotates
         self.is_shared = self.rotates or self._gradients.has_slots

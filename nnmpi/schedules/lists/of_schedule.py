@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from nnmpi.schedules.lists.chain import Chain
 from nnmpi.schedules.lists.proof import prove
-from nnmpi.schedules.lists.step_list import ScheduleError, StepList, without_sums
+from nnmpi.schedules.lists.step_list import UPDATE, ScheduleError, StepList, lowered
 from nnmpi.schedules.lists.stream import window
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.pipeline import Schedule
@@ -37,8 +37,12 @@ def of_passes(
 ) -> list[StepList]:
     """Returns the list of each rank, given its passes of whole stages for m micro-batches
     (`compute`), and the rank of each stage (`place`)."""
-    chains = (Chain.of_whole_stages(place, rank) for rank in range(len(compute)))
-    return [without_sums(*each, m, recompute) for each in zip(compute, chains, strict=True)]
+    steps = list[StepList]()
+    for rank, of_stages in enumerate(compute):
+        chain = Chain.of_whole_stages(place, rank)
+        passes, ops = lowered(of_stages, chain, recompute)
+        steps.append(StepList(chain, passes, m, (*ops, *UPDATE)))
+    return steps
 
 
 def prove_passes(compute: Sequence[Sequence[Op]], place: Place, m: int) -> None:

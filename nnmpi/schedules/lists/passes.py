@@ -15,6 +15,7 @@ with a note     RECV_F2.0  F3.0 F4.0  NOTE  B4.0 B3.0  SEND_B2.0
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain as joined
 from itertools import groupby
+from operator import attrgetter
 
 from nnmpi.schedules.lists.chain import Chain
 from nnmpi.schedules.op import FORWARD, NONE, PASSES, Kind, Op
@@ -77,8 +78,9 @@ def with_messages(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
     A send comes right after the pass whose output it sends. A receive is posted early: before the
     preceding pass of a whole stage, so that the message can arrive while that pass computes.
     """
-    stages = [[*run] for _, run in groupby(ops, lambda op: _pass_of_stage(op, chain))]
-    receives = [[*_receives(stage, chain)] for stage in stages]
+    stages = [[*run] for _, run in groupby(ops, attrgetter("kind", "stage", "micro"))]
+    arriving = ((message_of(op, chain, sends=False) for op in stage) for stage in stages)
+    receives = [[*filter(None, messages)] for messages in arriving]
     # nothing comes before the first pass, so it posts its own receives as well
     yield from joined(*receives[:1])
     for stage, following in zip(stages, [*receives[1:], []], strict=True):
@@ -87,16 +89,6 @@ def with_messages(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
             yield op
             if message := message_of(op, chain, sends=True):
                 yield message
-
-
-def _pass_of_stage(op: Op, chain: Chain) -> tuple[Kind, int, int]:
-    return op.kind, op.stage, op.micro
-
-
-def _receives(ops: Sequence[Op], chain: Chain) -> Iterator[Op]:
-    for op in ops:
-        if message := message_of(op, chain, sends=False):
-            yield message
 
 
 def message_of(op: Op, chain: Chain, sends: bool) -> Op | None:

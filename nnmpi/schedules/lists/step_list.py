@@ -74,15 +74,6 @@ def lowered(
     return (*of_units,), (*with_note(ops),)
 
 
-def without_sums(
-    passes: Iterable[Op], chain: Chain, micro: int, recompute: bool = False
-) -> StepList:
-    """Returns the list of a rank in a step of `micro` micro-batches, with its passes, messages and
-    update, but without sums of gradients; `passes` are those of whole stages."""
-    of_units, ops = lowered(passes, chain, recompute)
-    return StepList(chain, of_units, micro, (*ops, *UPDATE))
-
-
 def evaluation_list(chain: Chain, m: int, p: int) -> StepList:
     """Returns the list of one of p ranks that evaluates a batch in m micro-batches, without gathers
     of parameters."""
