@@ -51,22 +51,10 @@ def division_of(
     return divide(graph, units, cut, place)
 
 
-def measured_samples(config: Config, parts: int) -> int:
-    """Returns the number of samples with which the time of a model's units is measured: a rank's
-    samples in a micro-batch, and at least 2. `parts` is the number of ranks that share a batch."""
-    return max(-(-config.batch_size // (config.micro_batches * parts)), 2)
-
-
 def copies(config: Config) -> int:
     """Returns how many numbers a rank stores for each element of a parameter: the value, its
     gradient and its optimizer state."""
     return 2 + len(state_arrays_of(config))
-
-
-def border_seconds(link: Link, nbytes: float) -> float:
-    """Returns the seconds to send `nbytes` bytes of activations from one pipeline stage to the
-    next, and their gradients back, over the network `link`."""
-    return 2 * (link.alpha + nbytes * link.beta)
 
 
 def most_in_flight(config: Config) -> list[int]:
@@ -124,7 +112,8 @@ def measured_stages(
     model_units, given = all_or_none(layout.all, lambda: given_units(text, graph, count))
     if count == 1:
         return MeasuredStages(divide(graph, model_units, (), (0,)))
-    samples = measured_samples(config, layout.batch.size)
+    # as many as a rank has in a micro-batch, and at least 2
+    samples = max(-(-config.batch_size // (config.micro_batches * layout.batch.size)), 2)
     begins = tuple(u.first for u in model_units)
 
     def measure() -> UnitCosts:  # on rank 0, and on the ranks that divide layers with it
@@ -173,7 +162,8 @@ def best_cut(
         [unit.is_trained for unit in units],
         [cost.parameter_bytes * copies(config) for cost in costs],
         [cost.activation_bytes for cost in costs],
-        [border_seconds(link, cost.input_bytes) for cost in costs],
+        # from one stage to the next, and the gradients back
+        [2 * (link.alpha + cost.input_bytes * link.beta) for cost in costs],
     )
     return split_points(by, len(place_of(config)), most_in_flight(config), notes)
 

@@ -152,9 +152,9 @@ class VerifiedStrategy:
         comparison = self._gather(self._compare(done, expected), done, expected)
         for subject, worst in comparison.largest.items():
             self._largest[subject] = largest([self._largest[subject], worst])
-        step, facts = done.state.step, _flat(comparison.largest)
-        equal = {"replicas_equal": comparison.equal}
-        self._on_event({"event": "verify", "step": step, **facts, **equal})
+        step = done.state.step
+        facts = {**_flat(comparison.largest), "replicas_equal": comparison.equal}
+        self._on_event({"event": "verify", "step": step, **facts})
         reason = comparison.reason(BOUNDS[self._dtype.name])
         if reason is not None:
             raise VerifyError(f"step {step}: {reason}")

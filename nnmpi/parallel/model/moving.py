@@ -75,10 +75,10 @@ class _Exchange:
     def __init__(self, plan: MovePlan, comm: Comm, read: Read) -> None:
         self._plan, self._comm, self._read = plan, comm, read
         self._max_bytes, me = longest_message(comm.size), comm.rank
-        self._local, self._sent, self._received = list[list[TensorMove]](), Peers(), Peers()
+        self._local, self._sent, self._received = list[TensorMove](), Peers(), Peers()
         for (holder, to), moves in plan.between().items():
             if isinstance(holder, str) or holder == to:
-                self._local += [moves] * (to == me)
+                self._local += moves * (to == me)
             elif to == me:
                 self._received[holder] = moves
             elif holder == me:
@@ -126,12 +126,11 @@ class _Exchange:
 
     def copy(self) -> None:
         """Copies the elements that this rank needs from its own memory and from files."""
-        for moves in self._local:
-            for piece in chain.from_iterable(self._plan.messages(moves, self._max_bytes)):
-                runs = self._runs(piece)
-                row, source = self._had(piece, runs)
-                target = runs.target - piece.move.need.lo
-                _copy(row, source, self._array(piece), target, runs.length)
+        for piece in chain.from_iterable(self._plan.messages(self._local, self._max_bytes)):
+            runs = self._runs(piece)
+            row, source = self._had(piece, runs)
+            target = runs.target - piece.move.need.lo
+            _copy(row, source, self._array(piece), target, runs.length)
 
     def arrived(self) -> Iterator[Arrival]:
         """Yields (range, values) for each range of elements that this rank needs, and drops its own

@@ -126,13 +126,9 @@ class _HolderPicker:
         """Yields which holder (a rank or file) sends which of `elements`, a range of one cell of a
         tensor that `rank` needs. `inside` has the holders that have elements of the cell; `need` is
         the whole range that the rank needs, for an error message."""
-        local = [piece for piece in inside if piece.holder == rank]
         *_, lo, hi = elements
         while lo < hi:
-            givers = [piece for piece in local if piece.elements.lo <= lo < piece.elements.hi]
-            givers = givers or [
-                piece for piece in inside if piece.elements.lo <= lo < piece.elements.hi
-            ]
+            givers = [piece for piece in inside if piece.elements.lo <= lo < piece.elements.hi]
             if not givers:
                 piece = elements._replace(lo=lo, hi=lo + 1)
                 (index,) = runs_of(piece, need.box, need.box, tensor.axes).target

@@ -231,7 +231,7 @@ class Executor:
         self._stages, self._channels, self.loss, self._batch_stats = ports
         self._passes, self._forward_of = passes, dict[int, ForwardPass]()
         for s, stage in self._stages.items():
-            self._forward_of[s] = passes.forward_of(s) if passes else partial(by_tape, stage)
+            self._forward_of[s] = passes.lists[s].run if passes else partial(by_tape, stage)
         ports_of = {s: (stage.source, stage.sink) for s, stage in self._stages.items()}
         self._ports = [port for both in ports_of.values() for port in both]
         self._releases = {s: [p.done for p in ps if p.has_memory] for s, ps in ports_of.items()}

@@ -7,7 +7,7 @@ from functools import partial
 
 from nnmpi.arrays.backend import Backend
 from nnmpi.parallel.step.control import StepControl
-from nnmpi.parallel.step.ports import ForwardPass, Stage
+from nnmpi.parallel.step.ports import Stage
 from nnmpi.parallel.step.stage_lists import StageLists
 
 LITTLE = 1 << 24
@@ -41,10 +41,6 @@ class ReplayedStages:
             is_shared = any(of_stages[p] > 1 for p in stage.parameters)
             shared = "two stages of a rank share a parameter" if is_shared else None
             self.lists[s] = StageLists(stage, *how, partial(self._tell, s), reason or shared)
-
-    def forward_of(self, s: int) -> ForwardPass:
-        """Returns the function that runs the forward passes of stage s."""
-        return self.lists[s].run
 
     def free(self) -> None:
         """Frees the memory of replays (recorded passes) that no micro-batch uses now, for each

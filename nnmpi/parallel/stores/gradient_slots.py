@@ -96,14 +96,13 @@ class GradientSlots:
         self.ops: Mapping[Kind, Do] = {Kind.OPEN: lambda op: self.open(op.at)}
         self.flat = store.on.xp.zeros(store.shards[-1].packed.stop, types_of(store.dtype).sums)
         self._shards = [self.flat[shard.packed] for shard in store.shards]
-        lengths = [stop - start for start, stop, _ in self._buckets.all]
-        self._chunks = [self._wire.chunk(n) for n in lengths]  # of each bucket
         self._of = self._buckets.of
         slots = gradient_slots(chain_of(store.arrangement, store.rank))
         in_slots = self._buckets.in_slots(slots, self._parameters, store.dtype, store.on)
         self._rows, self._memories, self.slot_bytes = in_slots
+        self._chunks = [self._wire.chunk(len(row)) for row in self._rows]
         self._open, self._has_sum = set[int](), set[int]()
-        self._padding = [self._padding_of(b) for b in range(len(lengths))]
+        self._padding = [self._padding_of(b) for b in range(len(self._rows))]
 
     def begin(self) -> None:
         """Starts a step: discards the summed gradients of the last step. From here on no bucket may

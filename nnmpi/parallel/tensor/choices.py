@@ -169,9 +169,7 @@ class NodeChoices:
             if state != needed or size < ranks:
                 return
             for block in self._blocks(node, size):
-                bounds = even_bounds(size // block, ranks, node.name)
-                if block > 1:
-                    bounds = tuple(b * block for b in bounds)
+                bounds = tuple(b * block for b in even_bounds(size // block, ranks, node.name))
                 yield from self._with_bounds(node, way, state, bounds)
             return
         if state in (None, SAMPLE_CUT) or way.input is None:

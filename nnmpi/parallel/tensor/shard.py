@@ -61,6 +61,9 @@ State = frozenset[tuple[Subject, Any]]
 
 START: State = frozenset()
 
+KnownChoices = dict[tuple[AxisCut | None, ...], list[tuple[NodeChoice, dict[Subject, Any]]]]
+"""By the cuts of a node's inputs: the choices for the node, each with the facts that it fixes."""
+
 
 class Transition(NamedTuple):
     """A choice of how to divide one node among ranks, as a step of the search: it leads from the
@@ -177,7 +180,7 @@ class _Search:
         for k in range(len(self.graph.nodes)):
             of_nodes.append([])
             least: dict[State, PlanCost] = {}
-            known_choices: dict[Any, list[tuple[NodeChoice, dict[Subject, Any]]]] = {}
+            known_choices = KnownChoices()
             for state, cost in reached.items():
                 for choice, after in self._next(k, dict(state), known_choices):
                     total = cost.plus(choice.cost)
@@ -203,12 +206,7 @@ class _Search:
         return of_nodes
 
     def _next(
-        self,
-        k: int,
-        state: dict[Subject, Any],
-        known_choices: dict[
-            tuple[AxisCut | None, ...], list[tuple[NodeChoice, dict[Subject, Any]]]
-        ],
+        self, k: int, state: dict[Subject, Any], known_choices: KnownChoices
     ) -> Iterator[tuple[NodeChoice, State]]:
         """Yields (choice, next state) for each way to divide node k that agrees with `state` (the
         cuts known so far). `known_choices` caches the choices of the node by the cuts of its
