@@ -137,15 +137,13 @@ class _HolderPicker:
                     f"{tensor.path}: no rank has element {index} of the {size} in its part "
                     f"{need.box}; give the ranks everything that was in the snapshot of all ranks"
                 )
-            distance, _, best = min(
-                (self._distance(piece.holder, rank), self._sent[piece.holder], k)
-                for k, piece in enumerate(givers)
+            giver = min(
+                givers, key=lambda g: (self._distance(g.holder, rank), self._sent[g.holder])
             )
-            giver = givers[best]
             end = min(hi, giver.elements.hi)
             # own memory is copied in one piece; a message ends where another holder's range starts
             # and, if several have these elements, after GRAIN of them, so that shares are equal
-            if distance:
+            if giver.holder != rank:
                 end = min(
                     end, *(piece.elements.lo for piece in inside if piece.elements.lo > lo), hi
                 )

@@ -210,8 +210,7 @@ class Update:
                 self._store.dp.all_reduce(row, "doubling")
             if self._model.size > 1:
                 self._model.all_reduce(row, "doubling")
-        totals: list[float] = row.tolist()
-        return totals
+        return backend.to_list(row)
 
     def _variables(self) -> list[int]:
         """Returns, for each parameter of the optimizer in order, its number in the graph of the
@@ -241,8 +240,7 @@ class Update:
         row = np.array(sums, float)
         with waiting("agree"):
             self._model.all_reduce(row, "doubling")
-        totals: list[float] = row.tolist()
-        return totals
+        return backend.to_list(row)
 
 
 def _counted(store: LocalStore, counts: Sequence[bool]) -> Iterator[FlatSlice]:
