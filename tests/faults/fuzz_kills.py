@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 from math import isclose
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -30,6 +31,8 @@ LATE = 3.0  # seconds before the end in which a death may be noticed by nobody
 SILENT = ("recovered", "progress", "step", "passes")
 ONLY_SPARE = "no remaining rank has a part of the model"
 SHARED_MEMORY = Path("/dev/shm")
+BACKING = "OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_osc_sm_backing_directory"
+"""Name the folder where Open MPI keeps the files of messages and windows in shared memory."""
 PATH = os.pathsep.join((str(mpijob.ROOT), str(mpijob.ROOT / "tests")))
 Options = tuple[str, ...]
 
@@ -115,8 +118,17 @@ def alone(model: str) -> Alone:
 
 def killed(row: Row, kills: Mapping[int, float], folder: Path) -> tuple[str, Outcome]:
     """How many deaths were noticed, and the outcome of a run of which these ranks are killed."""
-    log, mark, began = folder / "log", uuid4().hex, time.time()
+    # other jobs leave files of their own in SHARED_MEMORY at the same time
+    with TemporaryDirectory(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None) as memory:
+        return _killed(row, kills, folder, Path(memory))
+
+
+def _killed(
+    row: Row, kills: Mapping[int, float], folder: Path, memory: Path
+) -> tuple[str, Outcome]:
+    log, mark = folder / "log", uuid4().hex
     env = {"NNMPI_TEST_MARK": mark, "NNMPI_TIMEOUT": "60", "PYTHONPATH": PATH}
+    env |= dict.fromkeys(BACKING, str(memory))
     ended = mpijob.run(
         *(row.ranks, Path(__file__).with_name("killed_ranks.py")),
         *(",".join(f"{rank}:{when}" for rank, when in kills.items()), folder),
@@ -130,8 +142,8 @@ def killed(row: Row, kills: Mapping[int, float], folder: Path) -> tuple[str, Out
     left = left_behind(mark)
     if ended.status is None or left:
         return "", Outcome(Fault.HUNG, f"{text}; left: {left}")
-    if memory := _memory_left(began):
-        return "", Outcome(Fault.LOST, f"left in {SHARED_MEMORY}: {memory}; {text}")
+    if files := _memory_left(memory):
+        return "", Outcome(Fault.LOST, f"left in {memory}: {files}; {text}")
     is_too_few = row.ranks - len(dead) < row.needs or ONLY_SPARE in ended.err
     if ended.status == 1 and NOTHING_LEFT in ended.err and is_too_few:
         return f"{len(dead)} dead, nothing left", GOOD
@@ -168,30 +180,9 @@ def _difference(events: list[dict[str, Any]], wanted: Alone, model: str) -> str:
     return ""
 
 
-def _memory_left(began: float) -> set[str]:
-    """Files of memory that were made since then, and that no process has any more."""
+def _memory_left(memory: Path) -> list[str]:
+    """Files of shared memory that the job's processes have left."""
     end = time.monotonic() + 2
-    while (found := _unmapped(began)) and time.monotonic() < end:
+    while (found := os.listdir(memory)) and time.monotonic() < end:
         time.sleep(0.2)
     return found
-
-
-def _unmapped(began: float) -> set[str]:
-    files = SHARED_MEMORY.iterdir() if SHARED_MEMORY.is_dir() else ()
-    # folders are of simulated runs that write checkpoints at the same time
-    own = (path for path in files if path.is_file() and not path.name.startswith("mpich"))
-    found = {str(path) for path in own if _changed(path) > began}
-    for maps in Path("/proc").glob("[0-9]*/maps") if found else ():
-        try:
-            text = maps.read_text(errors="replace")
-        except OSError:  # it has ended
-            continue
-        found = {path for path in found if path not in text}
-    return found
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_ctime
-    except FileNotFoundError:
-        return 0.0
