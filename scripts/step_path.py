@@ -33,6 +33,7 @@ def profile_step(comm: Comm, config: Config, note: Callable[[FrameType, str, Any
     strategy, loader = trainer.strategy, trainer.train
     epochs = (StepState(epoch * len(loader), epoch) for epoch in range(4))  # of a step or more
     steps = chain.from_iterable(strategy.steps(loader, start) for start in epochs)
+    trainer.run.in_epoch = True  # as in `fit`: between steps by hand, a user may change the model
     for _ in range(3):
         next(steps)
     sys.setprofile(note)

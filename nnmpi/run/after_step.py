@@ -49,7 +49,6 @@ def every(steps: int, trainer: Training, act: Callable[[], None]) -> StepHook:
         last = result.state.step
         if is_due:
             act()
-            trainer.run.version += 1  # it may have called `forward`, which may change the model
 
     return follow
 

@@ -81,9 +81,9 @@ class RunState:
     reported    the events that this rank has reported
     read_every  intervals, in steps, at which the model or the result of a step is read
     reads_logged  True if the results of the steps that the log reports are read at once
-    runs_users_code  True if callbacks, or functions that the user has given for options, may change
-                the model between two steps of an epoch
-    version     a number that grows whenever the model may have changed since the last step
+    runs_users_code  True if callbacks, or other objects or functions of the user, may change the
+                model within an epoch
+    version     a number that grows whenever the model may have changed
     log_every   the interval of step events, in steps; 0: there are none
     report      the destination of the run's events
     opened      the same object on ranks that write to the log or the terminal; None on others
@@ -151,7 +151,6 @@ class RunState:
         if result.request >= STOPS:
             self.stop_here()
         self.skipped += not result.updated
-        self.version += self.runs_users_code
         self.sums = self.sums.plus(result.loss, result.divisor, result.samples)
         self.pace.lap(result, self.log_every)
         self.measured = {}
@@ -288,9 +287,15 @@ class RunState:
             lambda: self.total_steps,
             lambda event: self.report.event(event),  # noqa: PLW0108 - `report` changes later
             self._is_read,
-            lambda: self.version,
+            self._version_of_model,
             self._end_update,
         )
+
+    def _version_of_model(self) -> int:
+        """Returns a number that is another one at each call if code of the user may have changed
+        the model meanwhile: within steps, or between them, where the user iterates over them."""
+        self.version += self.runs_users_code or not self.in_epoch
+        return self.version
 
     def _is_read(self, step: int) -> bool:
         """True if the host needs the values that the step computes on a device, or the time of the

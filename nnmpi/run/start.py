@@ -72,6 +72,7 @@ def open_reports(
                 write_at_end(outputs, config, opened, writes=comm.rank == 0)
         run.opened = opened
     run.report = opened
+    run.runs_users_code |= report is not None
     # after open_report, which cuts the log of a resumed run at its mark
     trainer.supervisor.opened_reports(trainer, is_new)
     begun = resumed_event if resumed else start_event

@@ -19,6 +19,7 @@ from nnmpi.comm import Comm
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.output import Event
 from nnmpi.nn.graph import Graph
+from nnmpi.options import user_code
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.mesh import Mesh
@@ -28,7 +29,7 @@ from nnmpi.run.callbacks import OCCASIONS, check_callbacks, load_states
 from nnmpi.run.dropped_sessions import close_dropped
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
-from nnmpi.run.setup.setup import Setup, TrainerArguments, set_up
+from nnmpi.run.setup.setup import NOTHING_GIVEN, Setup, TrainerArguments, set_up
 
 StepHook: TypeAlias = Callable[[StepResult, float], None]
 """A function that is called after a completed step; its second argument is the mean loss per
@@ -333,10 +334,17 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
     trainer.requested = replace(trainer.requested, model=config.model)
     trainer.run.read_every = (*_read_every(config, "on_step" in trainer.hears),)
     trainer.run.reads_logged = "on_log" in trainer.hears
-    trainer.run.runs_users_code = bool(trainer.hears or trainer.setup.user_functions)
+    trainer.run.runs_users_code = _runs_users_code(config, trainer)
     written = addons.chosen("checkpoints", config)
     trainer.checkpoints = written(trainer) if written else NoCheckpoints()
     close_dropped(comm)
+
+
+def _runs_users_code(config: Config, trainer: Training) -> bool:
+    """True if objects or functions of the user are part of the run: any may change the model."""
+    is_given = trainer.given._replace(resume=None) != NOTHING_GIVEN
+    is_named = any(isinstance(x, str) and user_code.is_named(x) for x in vars(config).values())
+    return is_given or is_named or bool(trainer.hears or trainer.setup.user_functions)
 
 
 def _read_every(config: Config, hears_steps: bool) -> Iterator[int]:

@@ -16,7 +16,7 @@ from nnmpi.arrays.meta.log import UnlikeError
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
-from nnmpi.parallel.step.exchanges import Notes, plain_exchanges, same_bits
+from nnmpi.parallel.step.exchanges import Notes, same_bits, wires
 from nnmpi.parallel.step.ports import ENDED, PassState, Stage, TapePass
 from nnmpi.parallel.step.replay import RunnablePass, received, seeds_of
 
@@ -205,7 +205,7 @@ class NotedStats:
         updates the running statistics."""
         if self._inner is not LOCAL:  # else the replay asks nobody
             self._notes.add_sent(np.concatenate((local.mean, local.m2)))
-        with plain_exchanges():
+        with wires(None):
             self.moments_of.append(self._inner.moments(local, track))
         return self.moments_of[-1]
 
@@ -213,7 +213,7 @@ class NotedStats:
         """Returns the sum of an array over all ranks, and keeps this sum: the replay that is
         compared with this pass, of the same samples, takes it instead of a second message."""
         sent = sums.copy()
-        with plain_exchanges():
+        with wires(None):
             total = self._inner.sum(sums)
         if self._inner is not LOCAL:
             self._notes.add_sent(sent)

@@ -24,25 +24,14 @@ from nnmpi.parallel.wire import all_reduce_with_room, wire_around, wire_for
 
 @contextmanager
 def wires(around: Callable[[Comm, Any], Any] | None) -> Iterator[None]:
-    """A context in which `around` makes the objects that carry out exchanges within passes; None:
-    the usual wires do."""
+    """A context in which `around` makes the objects that carry out exchanges within passes, such as
+    a LoggedWire while a pass is recorded; None: the usual wires do, and nothing is recorded or kept
+    for a replay."""
     token = wire_around.set(around)
     try:
         yield
     finally:
         wire_around.reset(token)
-
-
-def logged_exchanges() -> AbstractContextManager[None]:
-    """Returns a context in which a pass is recorded by running it on arrays without data: each
-    exchange with other ranks is added to the recorded list of calls, and nothing is sent."""
-    return wires(LoggedWire)
-
-
-def plain_exchanges() -> AbstractContextManager[None]:
-    """Returns a context in which exchanges with other ranks happen as usual, without being recorded
-    or kept for a replay."""
-    return wires(None)
 
 
 class Notes:

@@ -46,7 +46,7 @@ from nnmpi.parallel.step.beside_tape import (
 )
 from nnmpi.parallel.step.buffers import Buffer, Received
 from nnmpi.parallel.step.channels import Inlet, Outlet
-from nnmpi.parallel.step.exchanges import Notes, logged_exchanges
+from nnmpi.parallel.step.exchanges import LoggedWire, Notes, wires
 from nnmpi.parallel.step.objective import SumOfMean
 from nnmpi.parallel.step.ports import (
     JoinedOutputs,
@@ -368,7 +368,7 @@ class StageLists:
         how = Recording(samples, micro.current.batch, *which, kind.adds, kind.halves)
         recorded = _StagePass(self._stage, micro.state.input)
         try:
-            with self._values.restored() as has_changed, logged_exchanges():
+            with self._values.restored() as has_changed, wires(LoggedWire):
                 roots = (self._stage.module, *self._criteria)
                 passes = list[PassList]()
                 for byte in FILLS if self._values.is_foreign else FILLS[:2]:

@@ -28,7 +28,7 @@ def lists(
     schedule.check(p, m, v)
     place = schedule.place(p, v)
     if schedule.update_each:
-        return [window(Chain.of_whole_stages(place, rank), m) for rank in range(p)]
+        return [window(Chain.of_whole_stages(place, rank), m, recompute) for rank in range(p)]
     return of_passes(schedule.compute(p, m, v), place, m, recompute)
 
 

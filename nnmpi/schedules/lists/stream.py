@@ -11,15 +11,17 @@ next operation is computed from the numbers of passes so far, and no list is kep
 from collections.abc import Callable, Iterator
 
 from nnmpi.schedules.lists.chain import Chain
-from nnmpi.schedules.lists.passes import message_of
+from nnmpi.schedules.lists.passes import message_of, with_recomputed
 from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.op import PASSES, Kind, Op
 
 
-def window(chain: Chain, m: int) -> StepList:
+def window(chain: Chain, m: int, recompute: bool = False) -> StepList:
     """Returns the list of a rank of PipeDream for m micro-batches, from an empty pipeline to an
-    empty one."""
+    empty one; with `recompute`, backward passes repeat their forward pass first."""
     ops = (*stream(chain, lambda: m - 1),)
+    if recompute:
+        ops = (*with_recomputed(ops, chain),)
     passes = tuple(op for op in ops if op.kind in PASSES)
     ends = tuple(op for op in ops if op.kind is Kind.APPLY)
     return StepList(chain, passes, m, ops, ends)

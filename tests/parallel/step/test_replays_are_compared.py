@@ -34,6 +34,16 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[ReplayedStages]:
     return stages
 
 
+TEXT: dict[str, Any] = {
+    "data": "text:README.md",
+    "context": 8,
+    "batch_size": 16,
+    "steps": 9,
+    "dropout": 0.5,
+    "quiet": True,
+}
+
+
 def reasons(stages: Sequence[ReplayedStages]) -> set[str | None]:
     return {lists.reason for stage in stages for lists in stage.lists.values()}
 
@@ -152,6 +162,69 @@ def test_what_changes_between_two_runs_is_noticed(made: list[ReplayedStages]) ->
         found.append(report.losses)
     assert found[1] == found[0]
     assert reasons(made) == {None}
+
+
+def without_dropout(trainer: Trainer) -> None:
+    for layer in trainer.model.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0
+
+
+def test_what_a_report_changes_is_noticed(made: list[ReplayedStages]) -> None:
+    class Changes(Heard):
+        def progress(self, step: int, *numbers: Any) -> None:
+            super().progress(step, *numbers)
+            if step == 5:
+                without_dropout(trainer)
+
+    found = list[list[float]]()
+    for on in (False, None):
+        report = Changes()
+        with Trainer(Config(compile=on, model="gpt:1x2x8", **TEXT)) as trainer:
+            trainer.fit(report)
+        found.append(report.losses)
+    assert found[1] == found[0]
+    assert reasons(made) == {None}
+
+
+def test_what_changes_between_steps_by_hand_is_noticed(made: list[ReplayedStages]) -> None:
+    found = list[list[float]]()
+    for on in (False, None):
+        with Trainer(Config(compile=on, model="gpt:1x2x8", **TEXT)) as trainer:
+            found.append([])
+            for step in trainer.strategy.steps(trainer.train, trainer.state):
+                found[-1].append(step.loss)
+                if step.state.step == 5:
+                    without_dropout(trainer)
+    assert found[1] == found[0]
+    assert reasons(made) == {None}
+
+
+def test_what_a_loss_changes_in_another_stage_is_noticed(made: list[ReplayedStages]) -> None:
+    """The last stage runs as written, since the loss is the user's; an earlier one is replayed."""
+
+    def rank(comm: Comm, on: bool | None) -> str:
+        calls = list[None]()
+
+        def build() -> nn.Module:
+            first = nn.Flatten(), nn.Linear(64, 16), nn.ReLU()
+            second = nn.Linear(16, 16), nn.Dropout(0.5), nn.ReLU()
+            return nn.Sequential(*first, *second, nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 10))
+
+        def loss(scores: Tensor, y: Any) -> Tensor:
+            calls.append(None)
+            if len(calls) == 12:
+                without_dropout(trainer)
+            return nn.functional.cross_entropy(scores, y)
+
+        options = {"schedule": "interleaved", "virtual_stages": 2, "micro_batches": 2}
+        config = Config(compile=on, pp=2, batch_size=200, epochs=2, quiet=True, **options)
+        with Trainer(config, build, digits(), comm, loss=loss) as trainer:
+            return str(trainer.fit()["parameters_sha256"])
+
+    wanted, found = (threads.run(2, lambda comm, on=on: rank(comm, on)) for on in (False, None))
+    assert found == wanted
+    assert {True, False} == {reason is None for reason in reasons(made)}
 
 
 # ---- the comparison
