@@ -1,5 +1,5 @@
 """The step of a rank as a list of operations (passes, messages, sums of gradients, gathers of
-parameters, the update): computed by pure functions, and proved before it runs.
+parameters, the update): computed by pure functions, and proved by tests and by `--list`.
 
     arrangement ──► chain    units (parts of the model, usually layers) and buckets of this rank
                       │

@@ -1,4 +1,4 @@
-"""Data parallelism in parts: shares, buckets, the rules behind auto, and programs as values."""
+"""Data parallelism in parts: shares, buckets, the rules behind auto, and lists as values."""
 
 from typing import Any
 

@@ -1,5 +1,4 @@
-"""Lists of steps on paper: proved, equal to the program and the exchanges of a step, and no wrong
-list is proved."""
+"""Lists of steps: right ones are proved, and no wrong list is."""
 
 import random
 from collections import Counter
