@@ -207,9 +207,8 @@ def test_what_a_loss_changes_in_another_stage_is_noticed(made: list[ReplayedStag
         calls = list[None]()
 
         def build() -> nn.Module:
-            first = nn.Flatten(), nn.Linear(64, 16), nn.ReLU()
-            second = nn.Linear(16, 16), nn.Dropout(0.5), nn.ReLU()
-            return nn.Sequential(*first, *second, nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 10))
+            hidden = (x for _ in range(5) for x in (nn.Linear(64, 64), nn.Dropout(0.5), nn.ReLU()))
+            return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(64, 10))
 
         def loss(scores: Tensor, y: Any) -> Tensor:
             calls.append(None)
@@ -218,7 +217,7 @@ def test_what_a_loss_changes_in_another_stage_is_noticed(made: list[ReplayedStag
             return nn.functional.cross_entropy(scores, y)
 
         options = {"schedule": "interleaved", "virtual_stages": 2, "micro_batches": 2}
-        config = Config(compile=on, pp=2, batch_size=200, epochs=2, quiet=True, **options)
+        config = Config(compile=on, pp=2, batch_size=20, epochs=2, quiet=True, **options)
         with Trainer(config, build, digits(), comm, loss=loss) as trainer:
             return str(trainer.fit()["parameters_sha256"])
 
