@@ -60,7 +60,7 @@ class Shared(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for layer, norm in zip(self.layers, (self.norm, self.again, nn.Identity()), strict=True):
-            x = self.relu(self.drop(norm(layer(x))))
+            x = norm(self.drop(self.relu(layer(x))))
         return x
 
 
