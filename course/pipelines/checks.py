@@ -8,7 +8,8 @@ import numpy as np
 from classroom import Check, Finding, Messages, counted, differs, explained, first, shape_of
 from classroom.channel import Stays
 from nnmpi.comm import Comm
-from nnmpi.schedules.lists.of_schedule import lists, of_passes, prove_passes
+from nnmpi.schedules.lists.of_schedule import lists, of_passes
+from nnmpi.schedules.lists.of_user import prove_passes
 from nnmpi.schedules.lists.step_list import ScheduleError
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.pipeline import SCHEDULES

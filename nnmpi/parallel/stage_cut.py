@@ -28,6 +28,7 @@ from nnmpi.parallel.mesh import CUT_BY_AXIS
 from nnmpi.parallel.unit_costs import Timing, UnitCost, UnitCosts, profile, stage_costs
 from nnmpi.schedules.find import find
 from nnmpi.schedules.op import Kind
+from nnmpi.schedules.pipeline import SCHEDULES
 
 
 def division_of(
@@ -62,7 +63,9 @@ def most_in_flight(config: Config) -> list[int]:
     keeps at a time: the forward pass is done and the backward pass is not."""
     stages = len(place_of(config))
     most, count, virtual = [0] * stages, [0] * stages, stages // config.pp
-    full = min(config.micro_batches, 2 * config.pp)  # 1F1B keeps no more at once with more
+    # 1F1B keeps no more at once with more; a user's schedule may allow no other number
+    most_micro = 2 * config.pp if config.schedule in SCHEDULES else config.batch_size
+    full = min(config.micro_batches, most_micro)
     schedule = find(config.schedule)
     for op in chain.from_iterable(schedule.compute(config.pp, full, virtual)):
         count[op.stage] += (op.kind is Kind.F) - (op.kind in (Kind.B, Kind.W))
@@ -106,7 +109,7 @@ def measured_stages(
 
     Ranks along tp, which divide the layers of a unit, measure it together.
     """
-    place, text = place_of(config), known.get(CUT, config.cut)
+    place, text = all_or_none(layout.all, lambda: place_of(config)), known.get(CUT, config.cut)
     count = len(place)
     # a given cut is checked first: measuring takes long
     model_units, given = all_or_none(layout.all, lambda: given_units(text, graph, count))

@@ -27,6 +27,7 @@ from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.stage_costs import division_on_paper
 from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.schedules.find import find
+from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.schedules.placement import Place
 
 K = TypeVar("K")
@@ -122,11 +123,13 @@ class Arranger:
         return self._meshes[candidate.shape]
 
     def _divided(self, config: Config) -> Division:
-        machine, full = self._model.machine, min(max(config.pp, FULL), config.batch_size)
-        full_pipeline = replace(config, micro_batches=full, recompute="none")
+        machine, cut_for = self._model.machine, replace(config, recompute="none")
+        if config.schedule in SCHEDULES:  # a user's may allow no other number of micro-batches
+            full = min(max(config.pp, FULL), config.batch_size)
+            cut_for = replace(cut_for, micro_batches=full)
         is_near = self.cluster.on_one_node(mesh_of(config, self.cluster.size).group(0, "pp"))
         link = machine.near if is_near else machine.far
-        return division_on_paper(self._model, full_pipeline, link)
+        return division_on_paper(self._model, cut_for, link)
 
     def refusal(self, candidate: Candidate) -> str:
         """Returns an error message if the model cannot be divided among ranks by the options of

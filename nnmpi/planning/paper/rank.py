@@ -22,6 +22,7 @@ from nnmpi.planning.paper.built import PaperRank, built
 from nnmpi.planning.paper.carried_out import WALKED, carried_out, is_walked, is_walked_in
 from nnmpi.planning.paper.recording import passes
 from nnmpi.schedules.op import PASSES, SENDS, Kind, Op
+from nnmpi.schedules.pipeline import SCHEDULES
 
 
 class PaperStep(NamedTuple):
@@ -128,11 +129,12 @@ def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
     Once its pipeline is full, 1F1B repeats its order of passes with each micro-batch or, with
     several stages per rank, with each pp micro-batches. Only ZeRO 2 and 3 exchange gradients or
     parameters in all of these passes, and need a full pipeline in the short step; others sum
-    gradients in the last passes.
+    gradients in the last passes. A user's schedule may repeat nothing, or allow one number alone.
     """
     m, pp, stages = len(sizes), a.mesh.axes["pp"], len(a.stages)
     is_plain = a.steps_together and not a.strategy.lists and not a.strategy.averages
-    if not is_plain or len({*sizes}) > 1 or asked_kind(a.config).packs:
+    is_of_user = a.config.schedule not in SCHEDULES
+    if not is_plain or is_of_user or len({*sizes}) > 1 or asked_kind(a.config).packs:
         return m, m
     period = pp if stages > pp else 1
     least = max(3 * pp + 1, 2 * period) if a.store.zero > 1 else 2 * period

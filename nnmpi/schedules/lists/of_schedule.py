@@ -4,15 +4,11 @@ of gradients are left out. The simulator and predictions of time and memory use 
 from collections.abc import Sequence
 
 from nnmpi.schedules.lists.chain import Chain
-from nnmpi.schedules.lists.proof import prove
-from nnmpi.schedules.lists.step_list import UPDATE, ScheduleError, StepList, lowered
+from nnmpi.schedules.lists.step_list import UPDATE, StepList, lowered
 from nnmpi.schedules.lists.stream import window
-from nnmpi.schedules.op import Kind, Op
+from nnmpi.schedules.op import Op
 from nnmpi.schedules.pipeline import Schedule
-from nnmpi.schedules.placement import Place, stages_of
-
-OF_SCHEDULES = Kind.F, Kind.B, Kind.I, Kind.W
-"""The kinds of passes that a schedule orders."""
+from nnmpi.schedules.placement import Place
 
 
 def lists(
@@ -43,20 +39,3 @@ def of_passes(
         passes, ops = lowered(of_stages, chain, recompute)
         steps.append(StepList(chain, passes, m, (*ops, *UPDATE)))
     return steps
-
-
-def prove_passes(compute: Sequence[Sequence[Op]], place: Place, m: int) -> None:
-    """Raises ScheduleError unless the ranks can carry out a step of m micro-batches with these
-    passes of whole stages, in which all of them are complete. `place` is the rank of each stage."""
-    if len(compute) != len({*place}):
-        raise ScheduleError(f"stages are on {len({*place})} ranks, passes on {len(compute)}")
-    for r, passes in enumerate(compute):
-        for op in passes:
-            if op.kind not in OF_SCHEDULES:
-                raise ScheduleError(f"rank {r} cannot run {op}: no schedule has such an operation")
-            if op.stage not in stages_of(place, r) or op.micro not in range(m):
-                raise ScheduleError(
-                    f"rank {r} cannot run {op} of stage {op.stage}: it has no such stage, or there "
-                    "is no such micro-batch"
-                )
-    prove([[step] for step in of_passes(compute, place, m)])
