@@ -33,10 +33,13 @@ CHEAP = 0.05
 ALWAYS = {"tests/project/test_mpi_jobs.py::test_laws_hold_over_mpi[mpi, 4 ranks]"}
 """Quick tests whatever they take: the laws over MPI."""
 
-SHARED = {"tests/examples/test_examples.py::test_an_example_on_two_ranks"}
+SHARED = {
+    "tests/examples/test_examples.py::test_an_example_on_two_ranks",
+    "tests/run/command/test_train_mpi.py::test_an_error_is_a_line_of_one_rank",
+}
 """Tests whose cases share one job, which the first case starts: any of them alone takes as long."""
 
-LAWS = "tests/laws/test_laws.py::test_law"
+LAWS = "tests/laws/test_laws.py::test_law", "tests/laws/test_laws_of_state.py::test_law"
 NAMES = sorted({*ALGORITHMS, *SCHEDULES, *MODELS, *DATASETS})
 
 FINDERS = {
@@ -95,7 +98,7 @@ def lines_of(folder: Path) -> dict[str, int]:
 def parts_of(test: str) -> set[str]:
     """What is in some quick test: a test, a law, and for each file the names of tables."""
     function, _, case = test.partition("[")
-    if function == LAWS:
+    if function in LAWS:
         return {law_of(case.rpartition(" ")[0])}
     file = function.partition("::")[0]
     return {function, *(f"{file} {name}" for name in NAMES if re.search(rf"\b{name}\b", case))}
@@ -103,7 +106,7 @@ def parts_of(test: str) -> set[str]:
 
 def law_of(row: str) -> str:
     """The law that a row of the table of laws tries: the row is named "kind: law"."""
-    return f"{LAWS} {row.partition(': ')[2]}"
+    return f"a law: {row.partition(': ')[2]}"
 
 
 def chosen(costs: dict[str, float], lines: dict[str, int]) -> set[str]:

@@ -30,7 +30,7 @@ DIFFERS = {
     name: {f'"{name}.safetensors")': f'"{name}.pt")'} for name in ("dcgan", "siamese", "vae")
 } | {"gpt": {}, "unet": {}}
 SHORTER = {"EPOCHS = 6, 5": "EPOCHS = 6, 1", "EPOCHS = 16, 24, 3": "EPOCHS = 16, 24, 1"}
-SHORTER |= {"EPOCHS = 3": "EPOCHS = 1", "32, 32, 4, 2, 120": "32, 32, 4, 2, 30"}
+SHORTER |= {"EPOCHS = 3": "EPOCHS = 1", "4, 2, 120": "4, 2, 10", "start, 60": "start, 36"}
 WIDER = {
     "Embedding().to(device)": "Embedding().to(device, torch.float64)",
     "torch.tensor(split.x).float()": "torch.tensor(split.x).to(torch.float64)",

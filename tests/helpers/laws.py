@@ -1,7 +1,7 @@
 """The table of laws: what holds on any ranks, and on which of them it is tried.
 
-A law is a function of a Comm that all ranks call at once. `tests/laws/test_laws.py` runs laws on
-ranks that are threads, `tests/laws/over_mpi.py` on processes of MPI.
+A law is a function of a Comm that all ranks call at once. `tests/laws/test_laws.py` and
+`test_laws_of_state.py` run laws on ranks that are threads, `over_mpi.py` on processes of MPI.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +9,9 @@ from functools import partial
 from importlib import import_module
 from inspect import isfunction, signature
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pytest
 
 from helpers.comm import (
     laws_agree,
@@ -265,6 +267,10 @@ table of conformance on threads has a test a row: test_conformance.py, test_stri
 """
 
 
+OF_STATE = {"state of replicas", "masters", "resume", "snapshot", "all checkpoints"}
+OF_STATE |= {"checkpoint files", "moves"}
+"""Rows about what training keeps."""
+
 MANY = 4
 """A job of more ranks has the laws for as many only; a smaller one also those for fewer ranks."""
 
@@ -276,6 +282,17 @@ def table(column: str, ranks: int | None = None) -> Iterator[tuple[str, Law, int
             if ranks in (None, size) or (ranks is not None and size < ranks <= MANY):
                 for name, law in row.laws.items():
                     yield f"{row_name}: {name}", law, size
+
+
+def on_threads(of_state: bool) -> list[Any]:
+    """The laws on ranks that are threads, and their numbers, as parameters of a test."""
+    columns = (("threads", ()), ("threads_all", pytest.mark.long))
+    return [
+        pytest.param(law, ranks, marks=marks, id=f"{name} {ranks}")
+        for column, marks in columns
+        for name, law, ranks in table(column)
+        if (name.partition(": ")[0] in OF_STATE) == of_state
+    ]
 
 
 def jobs(column: str) -> list[int]:

@@ -1,18 +1,11 @@
-"""The table of laws on ranks that are threads."""
+"""The laws of communication and of computation, on ranks that are threads."""
 
 import pytest
-from helpers.laws import Law, table
+from helpers.laws import Law, on_threads
 
 from nnmpi.comm import thread_ranks
 
-OF_ALL = (("threads", ()), ("threads_all", pytest.mark.long))
-LAWS = [
-    pytest.param(law, ranks, marks=marks, id=f"{name} {ranks}")
-    for column, marks in OF_ALL
-    for name, law, ranks in table(column)
-]
 
-
-@pytest.mark.parametrize(("law", "ranks"), LAWS)
+@pytest.mark.parametrize(("law", "ranks"), on_threads(of_state=False))
 def test_law(law: Law, ranks: int) -> None:
     thread_ranks.run(ranks, law)

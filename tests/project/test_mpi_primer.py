@@ -30,8 +30,9 @@ def test_a_program_prints_what_the_page_shows(command: str, tmp_path: Path) -> N
 
 
 def test_ranks_that_all_send_a_long_message_first_hang(tmp_path: Path) -> None:
-    """It says when it begins to send, and ends itself three seconds later."""
-    ends = "comm.Barrier()\nprint('sends', flush=True)\nthreading.Timer(3, os._exit, [9]).start()\n"
+    """It says when it begins to send, and ends itself half a second later."""
+    ends = "comm.Barrier()\nprint('sends', flush=True)\n"
+    ends += "threading.Timer(0.5, os._exit, [9]).start()\n"
     hangs = PROGRAMS["hangs.py"].replace("comm.Send(", f"{ends}comm.Send(")
     (tmp_path / "hangs.py").write_text(f"import os, threading\n{hangs}")
     done = run(2, tmp_path / "hangs.py")

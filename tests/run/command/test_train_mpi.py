@@ -83,8 +83,6 @@ class Reported(NamedTuple):
 PARTIAL = "--data iris --model models_of_ranks:Partial --epochs 2 --json --verify --save partial"
 LEAVES = "--data iris --model models_of_ranks:Leaves --epochs 2 --json --save folder/m.safetensors"
 JOB = {
-    "help": "--help",
-    "dry run": "--json --dry-run",
     "a log": "--log no/where.jsonl",
     "rates": "--lr 0.01{rank}",
     "one file": "--model mlp:4-4 --data rows-{rank}.npz",
