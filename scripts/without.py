@@ -1,7 +1,7 @@
 """Tries nnmpi without an add-on: scripts/without NAME [--brief] [--keep FOLDER]
 
-Copies the tree, takes out the modules of the add-on, its entry in nnmpi/addons.py and the tests
-that import it, and of add-ons that use it likewise. Then runs the linters and the quick tests, of
+Copies the tree, takes out the add-on's folder in nnmpi/addons, its modules and the tests that
+import it, and of add-ons that use it likewise. Then runs the linters and the quick tests, of
 which those that ask for its options, models or modules are left out (left_out.py).
 """
 
@@ -12,13 +12,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = "nnmpi/addons.py"
+ADD_ONS_FOLDER = "nnmpi/addons"
 PACKAGES = (
     *("nnmpi/__init__.py", "nnmpi/nn/__init__.py"),
     *("nnmpi/optim/__init__.py", "nnmpi/data/__init__.py", "nnmpi/nn/utils/__init__.py"),
@@ -68,11 +68,11 @@ def main() -> int:
         copy(tree)
         modules = [module for name in gone for module in ADD_ONS[name].modules]
         paths = {*paths_of(tree, modules), *(tree / t for n in gone for t in ADD_ONS[n].files)}
+        paths |= {tree / ADD_ONS_FOLDER / name for name in gone}
         for path in sorted(paths, reverse=True):  # files before the folder that they are in
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        take_out(tree / TABLE, lambda node: entry_of(node) in gone)
         for package in filter(Path.is_file, map(tree.joinpath, PACKAGES)):
-            take_out(package, lambda node: imports_of(node, modules))
+            take_out(package, modules)
         tests = importing(tree, modules)
         if (n := count(tests)) > MOST * (of := count((tree / "tests").rglob("*.py"))):
             sys.exit(f"{n} of {of} files of tests import it, more than {MOST:.0%}: see which")
@@ -80,7 +80,7 @@ def main() -> int:
         fixtures = [*fixtures_of(tests)]
         for path in tests:
             path.unlink()
-        with (tree / TABLE).open("a", encoding="utf-8") as file:
+        with (tree / ADD_ONS_FOLDER / "__init__.py").open("a", encoding="utf-8") as file:
             file.write(ONLY_THIS_TREE)
         environment = {
             **os.environ,
@@ -180,33 +180,19 @@ def paths_of(tree: Path, modules: list[str]) -> Iterator[Path]:
         yield path if path.is_dir() else path.with_suffix(".py")
 
 
-def take_out(path: Path, is_gone: Callable[[ast.AST], bool]) -> None:
-    """Takes the lines of some entries of ADD_ONS and some imports out of a file."""
+def take_out(path: Path, modules: list[str]) -> None:
+    """Takes the lines that import one of these modules out of a file."""
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines(keepends=True)
     nodes = [*ast.walk(ast.parse(text))]
     for node in nodes:
-        for first, last in spans(node, is_gone):
+        if isinstance(node, ast.ImportFrom) and imports_of(node, modules):
+            first, last = node.lineno, node.end_lineno or node.lineno
             lines[first - 1 : last] = [""] * (last - first + 1)
     for node in nodes:
         if isinstance(node, ast.If) and not any(lines[node.lineno : node.body[-1].end_lineno]):
             lines[node.lineno] = " " * node.body[0].col_offset + "pass\n"
     path.write_text("".join(lines), encoding="utf-8")
-
-
-def spans(node: ast.AST, is_gone: Callable[[ast.AST], bool]) -> Iterator[tuple[int, int]]:
-    """Yields (first, last) lines of the parts of a node that go."""
-    if isinstance(node, ast.Dict):
-        for key, value in zip(node.keys, node.values, strict=True):
-            if key is not None and isinstance(value, ast.Call) and is_gone(key):
-                yield key.lineno, value.end_lineno or value.lineno
-    elif isinstance(node, ast.ImportFrom) and is_gone(node):
-        yield node.lineno, node.end_lineno or node.lineno
-
-
-def entry_of(node: ast.AST) -> object:
-    """The key of an entry of ADD_ONS."""
-    return node.value if isinstance(node, ast.Constant) else None
 
 
 def imports_of(node: ast.AST, modules: list[str]) -> bool:

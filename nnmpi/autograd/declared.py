@@ -1,6 +1,6 @@
-"""Declares for type checkers the tensor methods of the add-on `tensor-functions`.
+"""Declares for type checkers the tensor methods of the add-on `tensor_functions`.
 
-Tensors find these methods in the table `tensor_methods` of `addons.py`.
+Tensors find these methods in the table `tensor_methods` of add-ons.
 """
 
 from typing import Any

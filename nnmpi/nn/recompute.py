@@ -4,7 +4,7 @@
     block       each outermost module that has a number as its name, and layers of its own, such
                 as h.0 and h.1 in a GPT
     selective   all layers of one class; add-ons name the option's value and the class in the
-                table `recomputed` of nnmpi/addons.py: "selective" means attention layers
+                table `recomputed` of add-ons: "selective" means attention layers
 
 The first forward pass makes autograd nodes too, since they tell which parameters and inputs the
 module uses and how often; then they are dropped. Both runs get the same random numbers and batch

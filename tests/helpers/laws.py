@@ -201,7 +201,7 @@ TABLE = {
     "recomputation": Row(OF_RECOMPUTATION, (1,), threads_all=(2, 3, 4, 8), mpi_all=(1, 2, 3, 4, 8)),
     "zero": Row(of(laws_zero), (3,), threads_all=(1, 4), mpi=(2,)),
     "autocast": Row(
-        of_add_ons({"torch-settings", "transformer", "experts"}, "training.laws_autocast"),
+        of_add_ons({"torch_settings", "transformer", "experts"}, "training.laws_autocast"),
         (2,),
         threads_all=(3, 4),
         mpi_all=(2,),

@@ -29,7 +29,7 @@ and some samples of a micro-batch. Any layer can be, since none but BatchNorm mi
 The messages that ranks send for a way are described by its `Pattern`. A new way is an entry of
 `rules.py`. It may name a Pattern of its own, and the class by which a rank's part of the layer is
 replaced. An axis that is none of channels, positions and samples needs a `Marker`; if only --layout
-asks for it, also rows of the tables `layout_axes` and `layout_ways` in `addons.py`. The messages of
+asks for it, also rows of the tables `layout_axes` and `layout_ways` of add-ons. The messages of
 a pattern determine the cost of a plan (`choices.py`), the description of a layer
 (`sharding.py`), and a bound on their seconds (`planning/layer_messages.py`, which has a row for
 each collective).

@@ -23,8 +23,8 @@ OF_ADD_ONS = {
     "recurrent": "recurrent",
     "branches": "branches",
     "experts": "experts",
-    "tensor-functions": "functions",
-    "more-layers": "more_layers",
+    "tensor_functions": "functions",
+    "more_layers": "more_layers",
 }
 for ADD_ON, NAME in OF_ADD_ONS.items():
     if ADD_ON in ADD_ONS:

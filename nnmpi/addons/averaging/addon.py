@@ -1,0 +1,17 @@
+"""Replicas that train by themselves and are averaged now and then."""
+
+from nnmpi.addons import AddOn
+
+ADD_ON = AddOn(
+    modules=("nnmpi.options.parts.averaging", "nnmpi.parallel.averaging"),
+    uses=("compression",),
+    rows={
+        "options": {"averaging": "nnmpi.options.parts.averaging:PART"},
+        "graph_checks": dict.fromkeys(
+            ("every", "fragments", "apply_after"),
+            "nnmpi.parallel.averaging.fragments:check_fragments",
+        ),
+        "strategy_kinds": {"averaging": "nnmpi.parallel.averaging:KIND"},
+        "sync_phrases": {"every": "nnmpi.parallel.averaging.rounds:phrases"},
+    },
+)

@@ -1,0 +1,5 @@
+"""Estimators for scikit-learn."""
+
+from nnmpi.addons import AddOn
+
+ADD_ON = AddOn(modules=("nnmpi.sklearn",))
