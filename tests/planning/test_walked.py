@@ -13,8 +13,8 @@ from helpers.training.on_paper import arranged
 from nnmpi.data.loader import Batch, StepBatch
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.exchanges import AxisExchange
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
-from nnmpi.parallel.facts.exchanges import AxisExchange
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.planning.paper.built import built
 from nnmpi.planning.paper.rank import exchanges

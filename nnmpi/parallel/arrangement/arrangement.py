@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from nnmpi.parallel.mesh import CUT_BY_AXIS, Mesh
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 from nnmpi.parallel.tensor.ways import SAMPLE_CUT
 from nnmpi.schedules.lists.step_list import StepList
-from nnmpi.schedules.op import Op
+from nnmpi.schedules.op import Kind, Op
 
 MEASURED = "auto"
 """The algorithm's name if the fastest all-reduce is wanted and has to be measured first."""
@@ -70,6 +70,11 @@ def _whole_buffer(a: "Arrangement", rank: int) -> Iterator[FlatSlice]:
     yield 0, a.model_on(rank).length
 
 
+ExchangesOf: TypeAlias = "Callable[[Arrangement, int, Op], Iterable[Any]] | None"
+"""A function (arrangement, rank, operation) that yields the exchanges that the rank makes in an
+operation, each with its axis of the mesh; None: it makes none."""
+
+
 class StoreKind(NamedTuple):
     """A way to keep parameters, gradients and optimizer state, such as replicated or ZeRO 3: the
     properties of a kind of Store.
@@ -89,6 +94,8 @@ class StoreKind(NamedTuple):
     packs           whether gradients are compressed for messages, so that neither shared memory nor
                     NCCL can sum them
     is_readable     whether one rank alone can read all of its parameters between steps
+    exchanges       by kind of operation: the exchanges, where they are not those of sums of whole
+                    gradients
     """
 
     name: str
@@ -105,6 +112,7 @@ class StoreKind(NamedTuple):
     scatters: bool = False
     packs: bool = False
     is_readable: bool = True
+    exchanges: Mapping[Kind, ExchangesOf] = {}
 
 
 class Averages(NamedTuple):
@@ -151,6 +159,9 @@ class StrategyKind(NamedTuple):
     kept            the most bytes of activations that may be in memory at a time, if the strategy
                     moves others to disk; else None
     one_thread      whether BLAS must use one thread, to add up in a fixed order
+    exchanges       by kind of operation: the exchanges, where they are not those of replicas that
+                    sum gradients and agree on each step
+    shared_stats    (config): whether statistics of a batch are those of all its replicas
     result_steps    (config): how many steps one StepResult covers
     averages        the exchanges along dp, if replicas are averaged now and then
     """
@@ -170,6 +181,8 @@ class StrategyKind(NamedTuple):
     chosen: Any = None
     kept: float | None = None
     one_thread: bool = False
+    exchanges: Mapping[Kind, ExchangesOf] = {}
+    shared_stats: Callable[[Config], bool] = lambda config: True
     result_steps: Callable[[Config], int] = lambda config: 1
     averages: Averages | None = None
 

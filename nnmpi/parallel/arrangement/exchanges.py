@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from nnmpi import addons
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS, Collective
 from nnmpi.collectives.gossip import GRAPHS
@@ -25,7 +26,7 @@ from nnmpi.collectives.step import Algorithm, Pieces, Step, chunk_start, in_roun
 from nnmpi.parallel.arrangement.arrangement import Arrangement, node_leaders
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.mesh import REPLICAS
-from nnmpi.schedules.op import Kind
+from nnmpi.schedules.op import NONE, Kind
 
 FLOAT64 = np.dtype(np.float64)
 
@@ -57,7 +58,7 @@ class Exchange(NamedTuple):
     elements: int
     dtype: np.dtype[Any]
     during: Kind
-    stage: int = -1
+    stage: int = NONE
     edges: tuple[int, ...] = ()
     times: int = 1
     every: int = 1
@@ -76,6 +77,34 @@ class Exchange(NamedTuple):
         collective has both, this is the mean of the two."""
         partial, passes = self.elements * (self.sums or self.dtype).itemsize, self.operation.passes
         return sum(partial if adds else self.nbytes for adds in passes) // len(passes)
+
+
+AxisExchange: TypeAlias = tuple[str, Exchange]
+"""An axis of the mesh, and an exchange along it."""
+
+SCALARS = "doubling"
+"""The all-reduce of a few numbers."""
+
+
+def new_exchange(
+    a: Arrangement,
+    word: str,
+    operation: Collective,
+    algorithm: str,
+    group: tuple[int, ...],
+    elements: int,
+    dtype: np.dtype[Any],
+    during: Kind,
+    stage: int = NONE,
+    edges: tuple[int, ...] = (),
+) -> Exchange:
+    """Returns an Exchange whose 16-bit terms are added up in float32, unless the arrangement says
+    that ranks send them in 16 bits."""
+    narrow = a.is_mixed and a.sums_dtype is None
+    is_wide = True in operation.passes and types_of(dtype).is_mixed and not narrow
+    sums = types_of(dtype).sums if is_wide else None
+    how = word, operation, algorithm, group, elements, np.dtype(dtype), during
+    return Exchange(*how, stage=stage, edges=edges, sums=sums)
 
 
 # ---- the traffic of a rank in an algorithm, and the most that it receives at a time

@@ -9,12 +9,20 @@ number of ranks up to the number of slices. The sums themselves are made in `rep
 `reduction_tree.py`.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.data.loader import part_of
+from nnmpi.nn import BatchNorm1d, BatchNorm2d
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
+from nnmpi.parallel.arrangement.cached import cached
+from nnmpi.parallel.arrangement.exchanges import FLOAT64, AxisExchange, new_exchange
 from nnmpi.parallel.checks.reduction_tree import owners_of
 from nnmpi.parallel.checks.slice_list import slice_by_slice
+from nnmpi.schedules.op import Kind, Op
 
 
 def _slices(a: Arrangement, rank: int, batch: int) -> list[int]:
@@ -26,6 +34,30 @@ def _slices(a: Arrangement, rank: int, batch: int) -> list[int]:
     return [len(part_of(rows, a.config.slices, v)) for v in slices]
 
 
+def _sent(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
+    """Yields the messages of a partial sum to another rank: gradients, and moments."""
+    to = a.mesh.group(rank, "dp")[:2]  # pairs exchange at once: the first one is priced for all
+    for n, dtype in _summed(a, rank):
+        about = Collective.MESSAGE, "", to, n, dtype, op.kind
+        yield "dp", new_exchange(a, "gradients", *about)
+
+
+def _broadcast(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
+    for n, dtype in _summed(a, rank):
+        about = Collective.BROADCAST, "tree", a.mesh.group(rank, "dp"), n, dtype, op.kind
+        yield "dp", new_exchange(a, "sums", *about)
+
+
+@cached
+def _summed(a: Arrangement, rank: int) -> list[tuple[int, np.dtype[Any]]]:
+    """Returns (elements, dtype) of the arrays that are summed along the tree: the gradients of a
+    rank with the scalars in front of them, and the moments of all its BatchNorm layers."""
+    kinds = BatchNorm1d, BatchNorm2d
+    layers = (node for node in a.graph.nodes if issubclass(node.layer or object, kinds))
+    moments = sum(1 + 2 * node.settings["num_features"] for node in layers)
+    return [(a.model_on(rank).length, a.dtype), (moments, FLOAT64)]
+
+
 KIND = StrategyKind(
     "reproducible",
     parts="nnmpi.parallel.checks.reproducible:reproducible",
@@ -33,6 +65,8 @@ KIND = StrategyKind(
     lists=slice_by_slice,
     micro_batches=_slices,
     one_thread=True,
+    exchanges={Kind.SEND_SUM: _sent, Kind.SUM: None, Kind.FINISH: _broadcast},
+    shared_stats=lambda config: False,  # moments of slices are sent with gradients
 )
 
 

@@ -5,10 +5,14 @@ runs, and nothing is sent.
     SEND_F SEND_B      a message for each tensor that crosses the boundary between two stages
     SUM GATHER         a collective on a bucket, by kind of store
     TIES TERMS AGREE   sums at the end of the step
+
+A kind of store or of strategy may have other exchanges in an operation: its row `exchanges` says
+which.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,7 +24,13 @@ from nnmpi.collectives.step import chunk_start
 from nnmpi.optim.optimizer import Optimizer
 from nnmpi.optim.rules import optimizer_named
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.exchanges import FLOAT64, Exchange
+from nnmpi.parallel.arrangement.exchanges import (
+    FLOAT64,
+    SCALARS,
+    AxisExchange,
+    Exchange,
+    new_exchange,
+)
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED
 from nnmpi.parallel.batch_stats import GATHER as GATHER_MOMENTS
@@ -30,16 +40,10 @@ from nnmpi.parallel.step.update import DECIDED
 from nnmpi.parallel.step_list.chain import buckets_of
 from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.tensor.ops import sum_algorithm
-from nnmpi.schedules.op import NONE, PASSES, SENDS, Kind, Op
-
-AxisExchange: TypeAlias = tuple[str, Exchange]
-"""An axis of the mesh, and an exchange along it."""
+from nnmpi.schedules.op import PASSES, SENDS, Kind, Op
 
 WORDS = {"tp": "activations", "cp": "keys", "pp": "activations", "model": "agreement"}
 """By axis, the content of exchanges within passes; along dp it is the moments of BatchNorm."""
-
-SCALARS = "doubling"
-"""The all-reduce of a few numbers."""
 
 
 # ---- within passes
@@ -63,28 +67,7 @@ def exchange_in_pass(
         group = tuple(group[i] for i in made.places) if axis != "cp" else group[:2]
     about = made.operation, algorithm, group, elements, made.dtype
     word = WORDS.get(axis, "moments")
-    return axis, _exchange(a, word, *about, kind, stage=stage, edges=made.edges)
-
-
-def _exchange(
-    a: Arrangement,
-    word: str,
-    operation: Collective,
-    algorithm: str,
-    group: tuple[int, ...],
-    elements: int,
-    dtype: np.dtype[Any],
-    during: Kind,
-    stage: int = NONE,
-    edges: tuple[int, ...] = (),
-) -> Exchange:
-    """Returns an Exchange whose 16-bit terms are added up in float32, unless the arrangement says
-    that ranks send them in 16 bits."""
-    narrow = a.is_mixed and a.sums_dtype is None
-    is_wide = True in operation.passes and types_of(dtype).is_mixed and not narrow
-    sums = types_of(dtype).sums if is_wide else None
-    how = word, operation, algorithm, group, elements, np.dtype(dtype), during
-    return Exchange(*how, stage=stage, edges=edges, sums=sums)
+    return axis, new_exchange(a, word, *about, kind, stage=stage, edges=made.edges)
 
 
 # ---- between stages
@@ -99,22 +82,23 @@ def messages(a: Arrangement, rank: int, op: Op, samples: int) -> Iterator[AxisEx
         if op.kind is Kind.SEND_F or edge.requires_grad:
             n = prod(a.local_shape(e, samples, a.mesh.coordinates(rank)))
             about = Collective.MESSAGE, "", ends, n, np.dtype(edge.dtype), op.kind
-            yield "pp", _exchange(a, WORDS["pp"], *about, stage=op.stage)
+            yield "pp", new_exchange(a, WORDS["pp"], *about, stage=op.stage)
 
 
 # ---- on buckets, and at the end of a step
 
 
 def exchanges_of(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
-    """Yields the exchanges that a rank makes in an operation on a bucket of parameters, or at the
-    end of a step."""
-    make = _OF_KIND.get(op.kind)
-    made = make(a, rank, op.at) if make else ()
+    """Returns the exchanges that a rank makes in an operation on a bucket of parameters, or at the
+    end of a step, and those that its strategy adds to messages between stages."""
+    of_kinds = a.strategy.exchanges, a.store.exchanges, _OF_KIND
+    make = next((rows[op.kind] for rows in of_kinds if op.kind in rows), None)
+    made = make(a, rank, op) if make else ()
     return ((axis, exchange) for axis, exchange in made if len(exchange.group) > 1)
 
 
-def _sum(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
-    bucket, algorithm = buckets_of(a, rank)[b], a.algorithm
+def _sum(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
+    bucket, algorithm = buckets_of(a, rank)[op.at], a.algorithm
     if bucket.tied == NOT_TIED or a.store.scatters:
         is_scattered = a.store.zero > 0 and (a.store.scatters or algorithm in REDUCE_SCATTERS)
     else:
@@ -123,17 +107,17 @@ def _sum(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
     if a.store.name == "node":
         algorithm = "shared"
     group, n = a.summed_over(rank, bucket), bucket.stop - bucket.start
-    yield "dp", _exchange(a, "gradients", operation, algorithm, group, n, a.dtype, Kind.SUM)
+    yield "dp", new_exchange(a, "gradients", operation, algorithm, group, n, a.dtype, Kind.SUM)
 
 
-def _gather(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
-    bucket = buckets_of(a, rank)[b]
+def _gather(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
+    bucket = buckets_of(a, rank)[op.at]
     group, n = a.summed_over(rank, bucket), bucket.stop - bucket.start
     about = Collective.ALL_GATHER, GATHER, group, n, a.dtype, Kind.GATHER
-    yield "dp", _exchange(a, "parameters", *about)
+    yield "dp", new_exchange(a, "parameters", *about)
 
 
-def _ties(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
+def _ties(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
     dtype, copies = types_of(a.dtype).sums, a.replicas(rank)
     p, r = len(copies), copies.index(rank)
     for bucket in buckets_of(a, rank):
@@ -141,10 +125,10 @@ def _ties(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
             n, stages = bucket.stop - bucket.start, a.across_stages(rank, bucket, "pp")
             length = chunk_start(n, p, r + 1) - chunk_start(n, p, r)
             about = Collective.ALL_REDUCE, a.algorithm, stages, length, dtype, Kind.TIES
-            yield "dp", _exchange(a, "gradients", *about)
+            yield "dp", new_exchange(a, "gradients", *about)
 
 
-def _terms(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
+def _terms(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
     slices = a.model_on(rank).slices_of(a.sharding.partial_gradients)
     owned, group = [*a.owned_ranges(rank)], a.mesh.group(rank, "tp")
     n = sum(max(min(e, hi) - max(s, lo), 0) for s, e in slices for lo, hi in owned)
@@ -153,10 +137,10 @@ def _terms(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
     algorithm = a.sums_by(group) if algorithm == "shared" else algorithm
     if n:
         about = Collective.ALL_REDUCE, algorithm, group, n, dtype, Kind.TERMS
-        yield "tp", _exchange(a, "gradients", *about)
+        yield "tp", new_exchange(a, "gradients", *about)
 
 
-def _agree(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
+def _agree(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
     held, copies, model = a.model_on(rank), a.replicas(rank), a.mesh.group(rank, *MODEL)
     rows = [1] * (a.store.name == "node")  # the norm, which ranks of a node add up together
     if not held.scalars:  # they are not summed in front of the gradients
@@ -173,7 +157,7 @@ def _agree(a: Arrangement, rank: int, b: int) -> Iterator[AxisExchange]:
 
 def _scalars(a: Arrangement, word: str, group: tuple[int, ...], n: int) -> Exchange:
     about = Collective.ALL_REDUCE, SCALARS, group, n, FLOAT64, Kind.AGREE
-    return _exchange(a, word, *about)
+    return new_exchange(a, word, *about)
 
 
 def has_norms(a: Arrangement) -> bool:
@@ -182,7 +166,7 @@ def has_norms(a: Arrangement) -> bool:
     return getattr(make, "squares", Optimizer.squares) is not Optimizer.squares
 
 
-_OF_KIND: Mapping[Kind, Callable[[Arrangement, int, int], Iterator[AxisExchange]]] = {
+_OF_KIND: Mapping[Kind, Callable[[Arrangement, int, Op], Iterator[AxisExchange]]] = {
     Kind.SUM: _sum,
     Kind.GATHER: _gather,
     Kind.TIES: _ties,
@@ -236,10 +220,11 @@ def exchanges(
     for (op, samples), times in ops.items():
         if op.kind in PASSES:
             for inside, each in _of_pass(passes(op.stage, samples), op.kind).items():
-                made[exchange_in_pass(a, rank, inside, op.kind, op.stage)] += times * each
+                if inside.axis != STATISTICS or a.strategy.shared_stats(a.config):
+                    made[exchange_in_pass(a, rank, inside, op.kind, op.stage)] += times * each
             continue
-        sends = op.kind in SENDS
-        for exchange in messages(a, rank, op, samples) if sends else exchanges_of(a, rank, op):
+        sent = messages(a, rank, op, samples) if op.kind in SENDS else ()
+        for exchange in chain(sent, exchanges_of(a, rank, op)):
             made[exchange] += times
     return Counter({(axis, e): n for (axis, e), n in made.items() if len(e.group) > 1})
 

@@ -16,13 +16,14 @@ behind. Harlap et al. 2018, Narayanan et al. 2019. The order of operations is th
 
 import math
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnmpi.arrays.backend import Backend, to_float
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.comm import Comm, Work
 from nnmpi.data import Batch, StepBatch
 from nnmpi.data.loader import BatchSplit
@@ -30,6 +31,7 @@ from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
+from nnmpi.parallel.arrangement.exchanges import FLOAT64, AxisExchange, new_exchange
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.parts import Boundary
@@ -55,6 +57,10 @@ from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.lists.stream import stream, window
 from nnmpi.schedules.op import Kind, Op
 
+WISH, REPORT = 1, 2
+"""The signals that accompany the arrays of a micro-batch. Each constant is the signal's tag, and
+also the number of its values."""
+
 
 def _list(a: Arrangement, rank: int, micro: int) -> StepList:
     """Returns the window of a rank's stream with the steps on `micro` batches, each of which is a
@@ -66,6 +72,15 @@ def _chain(a: Arrangement, rank: int) -> Chain:
     return Chain.of_whole_stages(a.division.place, a.mesh.coordinates(rank)["pp"])
 
 
+def _signal(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
+    """Yields the message with the signal that goes to another stage with the arrays of a
+    micro-batch."""
+    to = a.mesh.rank({**a.mesh.coordinates(rank), "pp": op.peer})
+    numbers = WISH if op.kind is Kind.SEND_F else REPORT
+    about = Collective.MESSAGE, "", (rank, to), numbers, FLOAT64, op.kind
+    yield "pp", new_exchange(a, "activations", *about, stage=op.stage)
+
+
 KIND = StrategyKind(
     "pipedream",
     make="nnmpi.parallel.pipedream:pipedream",
@@ -74,6 +89,7 @@ KIND = StrategyKind(
     steps_together=False,
     is_pipeline=True,
     lists=_list,
+    exchanges=dict.fromkeys((Kind.SEND_F, Kind.SEND_B), _signal),
 )
 
 
@@ -128,8 +144,10 @@ def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
 
 def _stage(layout: Layout, spec: TrainSpec) -> tuple[VersionStore, Optimizer, "OverlappingSteps"]:
     parameters, dtype = spec.parameters, spec.parameters[0].array.dtype
-    of_rank = spec.arrangement, layout.all.rank
-    store = VersionStore(StoreSpec(*of_rank, parameters, dtype, spec.task.on, layout.axis["dp"]))
+    of_rank, pp = (spec.arrangement, layout.all.rank), layout.axis["pp"]
+    most = pp.size - (0 if spec.arrangement.config.vertical_sync else pp.rank)
+    made_from = StoreSpec(*of_rank, parameters, dtype, spec.task.on, layout.axis["dp"])
+    store = VersionStore(made_from, most)
     optimizer = spec.optimizer(parameters)
     return store, optimizer, OverlappingSteps(layout, spec, store, optimizer)
 
@@ -173,11 +191,6 @@ class StageReport(NamedTuple):
 
     loss: float
     stop: bool  # whether some stage wants to end the run
-
-
-WISH, REPORT = 1, 2
-"""The signals that accompany the arrays of a micro-batch. Each constant is the signal's tag, and
-also the number of its values."""
 
 
 class SignalChannels(Channels):

@@ -30,11 +30,13 @@ class Weights(NamedTuple):
 
 class VersionStore(LocalStore):
     """The store of a PipeDream stage, with several versions of its weights. `flat` is the newest
-    version, and `newest` its number: the number of updates so far.
+    version, and `newest` its number: the number of updates so far. `most` is the number of versions
+    in a full pipeline.
     """
 
-    def __init__(self, spec: StoreSpec) -> None:
+    def __init__(self, spec: StoreSpec, most: int) -> None:
         super().__init__(spec)
+        self._most = most
         self.newest = 0
         self._weights = {0: Weights(self.flat, self.values)}
         self._free: list[Weights] = []
@@ -46,10 +48,10 @@ class VersionStore(LocalStore):
         return len(self._weights) + len(self._free)
 
     def slot_bytes(self) -> int:
-        """Returns the bytes of all versions of the weights except the newest, and of other
-        temporary memory.
+        """Returns the bytes of all versions of the weights that a full pipeline has, except for the
+        newest, and of other temporary memory, also before the first step.
         """
-        return super().slot_bytes() + (self.buffers - 1) * int(self.flat.nbytes)
+        return super().slot_bytes() + (self._most - 1) * int(self.flat.nbytes)
 
     def retain(self, micro: int, version: int) -> None:
         """Keeps a version of the weights until `release(micro)`, since a micro-batch uses it."""

@@ -21,8 +21,9 @@ from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.client import ServerClient, worker_parts
 from nnmpi.parallel.server.server import ParameterServer
-from nnmpi.parallel.server.strategy import served
+from nnmpi.parallel.server.strategy import served, steps_ahead
 from nnmpi.parallel.strategy import StepRunner, Strategy, TrainSpec, executor_of
+from nnmpi.schedules.op import Kind
 
 
 def _slice_of_server(a: Arrangement, rank: int) -> Iterator[FlatSlice]:
@@ -46,6 +47,9 @@ KIND = StrategyKind(
         is_readable=False,
     ),
     steps_together=False,
+    # servers answer in the order in which requests arrive: no list has them
+    exchanges=dict.fromkeys((Kind.SUM, Kind.AGREE)),
+    shared_stats=lambda config: steps_ahead(config) == 0,
 )
 
 

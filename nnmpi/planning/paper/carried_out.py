@@ -15,21 +15,17 @@ from nnmpi.arrays.meta.log import logged_calls, touched_bytes
 from nnmpi.arrays.native.table import Kernel
 from nnmpi.data.loader import Batch, StepBatch
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.arrangement.exchanges import AxisExchange, Exchange
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
-from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, asked_kind
-from nnmpi.parallel.facts.exchanges import AxisExchange
+from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.planning.paper.built import PaperRank, built
 from nnmpi.schedules.op import PASSES, SENDS, Kind
 
-WALKED = "replicas", "pipeline"
-"""The strategies whose sums are walked, with the stores of core."""
-
 
 def is_walked(a: Arrangement) -> bool:
     """True if all exchanges of the arrangement's ranks are known from their lists alone."""
-    return a.strategy.name in WALKED and a.store.name in STORE_KINDS
+    return not (a.strategy.averages or a.store.packs)
 
 
 class Carried(NamedTuple):
@@ -73,12 +69,8 @@ def carried_out(a: Arrangement, rank: int, batch: int) -> Carried:
 
 
 def is_walked_in(a: Arrangement, axis: str, exchange: Exchange) -> bool:
-    """True if an exchange of this arrangement is walked: one within passes, beside statistics of
-    the batch; in strategies of core, these and messages between stages too."""
-    is_of_core = a.strategy.name in WALKED
-    if exchange.during in PASSES:
-        return is_of_core or axis != "dp"
-    return is_walked(a) or (is_of_core and exchange.during in SENDS)
+    """True if an exchange of this arrangement is walked: one within passes, or between stages."""
+    return is_walked(a) or exchange.during in PASSES or exchange.during in SENDS
 
 
 def _beside_walk(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 from nnmpi.arrays.meta.log import logged_calls
-from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.facts.exchanges import WORDS, AxisExchange
+from nnmpi.parallel.arrangement.exchanges import AxisExchange, Exchange
+from nnmpi.parallel.facts.exchanges import WORDS
 from nnmpi.parallel.recorder import Do, Recorder
 from nnmpi.schedules.op import NONE, PASSES, SENDS, Kind, Op
 

@@ -8,18 +8,24 @@ from typing import NamedTuple
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
-from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Exchange, Traffic, sent
+from nnmpi.parallel.arrangement.exchanges import (
+    TRAFFIC_AXES,
+    AxisExchange,
+    AxisTraffic,
+    Exchange,
+    Traffic,
+    sent,
+)
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.arrangement.rank_model import Memory
 from nnmpi.parallel.arrangement.state_on_paper import untrained_on_paper
 from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.parallel.facts import exchanges as facts
-from nnmpi.parallel.facts.exchanges import AxisExchange
 from nnmpi.parallel.facts.passes import PassExchange
 from nnmpi.parallel.step_list.step import step_list
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.planning.paper.built import PaperRank, built
-from nnmpi.planning.paper.carried_out import WALKED, carried_out, is_walked, is_walked_in
+from nnmpi.planning.paper.carried_out import carried_out, is_walked, is_walked_in
 from nnmpi.planning.paper.recording import passes
 from nnmpi.schedules.op import PASSES, SENDS, Kind, Op
 from nnmpi.schedules.pipeline import SCHEDULES
@@ -88,7 +94,7 @@ def _step(
 def _ops(a: Arrangement, rank: int, sizes: Sequence[int]) -> Mapping[facts.SameOps, int]:
     """Returns how often the operations of a rank's step occur that exchange the same, if its
     micro-batches have `sizes` samples. The replicas of a stage have equal lists."""
-    if a.strategy.name in WALKED:
+    if a.strategy.micro_batches is None:
         rank = a.replicas(rank)[0]
     return _counted(a, rank, tuple(sizes))
 
@@ -117,6 +123,7 @@ def _by_op(
     made = {
         (op.kind, op.at): [exchange for _, exchange in facts.exchanges_of(a, rank, op)]
         for op, _ in ops
+        if op.kind not in SENDS
     }
     return {at: exchanges for at, exchanges in made.items() if exchanges}
 
