@@ -1,6 +1,6 @@
 """Prints how much code a reader of nnmpi has to know: python scripts/meters.py
 
-loaded     the modules of nnmpi that `import nnmpi` loads
+loaded     the modules of nnmpi that `import nnmpi` loads, but for empty files __init__.py
 trainer    the modules that nnmpi.Trainer loads, those included
 plain      the code lines of the functions that two data-parallel ranks execute to train a CNN, and
            the number of their files; imports, and what modules call there, are not counted
@@ -135,7 +135,8 @@ def _span(node: ast.stmt) -> range:
 
 
 def _loaded() -> int:
-    return sum(name.split(".")[0] == "nnmpi" for name in sys.modules)
+    of_nnmpi = (m for name, m in sys.modules.items() if name.split(".")[0] == "nnmpi")
+    return sum(Path(str(module.__file__)).stat().st_size > 0 for module in of_nnmpi)
 
 
 def main() -> None:

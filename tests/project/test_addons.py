@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
@@ -46,6 +47,11 @@ def test_only_those_that_say_so_import_an_add_on(name: str, imports: grimp.Impor
 
 
 NONE = addons.AddOn(())
+
+
+def test_no_add_ons_use_each_other_in_a_circle() -> None:
+    order = TopologicalSorter({name: a.uses for name, a in ADD_ONS.items()})
+    assert {*order.static_order()} >= {*ADD_ONS}  # raises CycleError if there is one
 
 
 def test_core_reads_no_option_of_an_add_on() -> None:
