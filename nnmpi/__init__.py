@@ -98,6 +98,7 @@ if _TYPE_CHECKING:
     from nnmpi import distributions as distributions
     from nnmpi import jit as jit
     from nnmpi import utils as utils
+    from nnmpi.addons.loggers import loggers as loggers
     from nnmpi.autograd.autocasting import autocast as autocast
     from nnmpi.autograd.autocasting import get_autocast_dtype as get_autocast_dtype
     from nnmpi.autograd.autocasting import is_autocast_enabled as is_autocast_enabled
@@ -182,7 +183,6 @@ if _TYPE_CHECKING:
     from nnmpi.autograd.functions.typed import ShortTensor as ShortTensor
     from nnmpi.autograd.functions.typed import is_tensor as is_tensor
     from nnmpi.distributed.replicas import verify as verify
-    from nnmpi.io import loggers as loggers
     from nnmpi.io.output.plot import plot as plot
     from nnmpi.memory_formats import channels_last as channels_last
     from nnmpi.memory_formats import contiguous_format as contiguous_format

@@ -3,11 +3,11 @@
 from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
-    modules=("nnmpi.options.parts.loggers", "nnmpi.io.loggers"),
+    modules=("nnmpi.addons.loggers",),
     uses=("planning", "pages"),
     rows={
-        "options": {"loggers": "nnmpi.options.parts.loggers:PART"},
-        "names": {"loggers": "nnmpi.io.loggers"},
-        "callbacks": {"logger": "nnmpi.io.loggers:loggers_of"},
+        "options": {"loggers": "nnmpi.addons.loggers.options:PART"},
+        "names": {"loggers": "nnmpi.addons.loggers.loggers"},
+        "callbacks": {"logger": "nnmpi.addons.loggers.loggers:loggers_of"},
     },
 )
