@@ -49,7 +49,7 @@ from nnmpi.parallel.step.executor import (
     StepResult,
     StepState,
 )
-from nnmpi.parallel.step.outputs import Outputs
+from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.step.step_traffic import StepTraffic
 from nnmpi.parallel.step.update import Norms, Outcome, Update

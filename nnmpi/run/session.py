@@ -47,7 +47,7 @@ from nnmpi.parallel.model.state import (
 )
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
-from nnmpi.parallel.step.outputs import AllScores, LossAndMetrics, Outputs
+from nnmpi.parallel.step.objective import AllScores, LossAndMetrics, Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.run import rank_agreement

@@ -46,7 +46,7 @@ from nnmpi.parallel.model.mover import move
 from nnmpi.parallel.model.state import held_tensors
 from nnmpi.parallel.model.whole import first_difference
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.parallel.step.outputs import Outputs
+from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.strategy import AgreedError, Strategy, TrainSpec
 
 SUBJECTS = ("loss", "gradients", "parameters", "buffers")

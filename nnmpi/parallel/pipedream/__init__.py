@@ -40,7 +40,7 @@ from nnmpi.parallel.recorder import Do, waiting
 from nnmpi.parallel.replicas.replicas import check_micro_batches
 from nnmpi.parallel.step.channels import Channels
 from nnmpi.parallel.step.executor import NO_SYNC, StepResult, StepState
-from nnmpi.parallel.step.outputs import Outputs
+from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores.local import StoreSpec, fill_unused
 from nnmpi.parallel.strategy import (

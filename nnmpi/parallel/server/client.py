@@ -26,7 +26,7 @@ from nnmpi.parallel.recorder import Timed
 from nnmpi.parallel.server.exchange import Purpose, Reply, RequestChannel, WorkerRequest
 from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy, steps_ahead
 from nnmpi.parallel.step.executor import GradientSync, StepResult, StepState
-from nnmpi.parallel.step.outputs import Outputs
+from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores.local import LocalStore, fill_unused
 from nnmpi.parallel.strategy import TrainSpec, WorkerPosition, executor_of, slowed

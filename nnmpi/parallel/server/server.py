@@ -27,7 +27,7 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.server.exchange import Purpose, Reply, ReplyChannel, Totals, poll_until
 from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.parallel.step.outputs import Outputs
+from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.strategy import TrainSpec
 
 

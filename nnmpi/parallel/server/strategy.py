@@ -26,7 +26,7 @@ from nnmpi.parallel.model.whole import whole_model
 from nnmpi.parallel.replicas.replicas import check_micro_batches, check_parts
 from nnmpi.parallel.server.exchange import Totals, wait_all
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.parallel.step.outputs import Outputs
+from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.step.step_traffic import StepTraffic
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.strategy import TrainSpec, Undo, WorkerPosition

@@ -39,7 +39,7 @@ from nnmpi.nn.passes import Pass, ReplayStats
 from nnmpi.nn.recompute import CHECKED_STEPS
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
-from nnmpi.parallel.step.outputs import Outputs
+from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.step.ports import (
     ENDED,
     BackwardKind,

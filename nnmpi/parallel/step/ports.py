@@ -36,8 +36,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import BatchStats, Pass, current_pass
 from nnmpi.nn.recompute import DIFFERS, digest
 from nnmpi.optim.loss_scale import Scaler
-from nnmpi.parallel.step.objective import Objective
-from nnmpi.parallel.step.outputs import Outputs
+from nnmpi.parallel.step.objective import Objective, Outputs
 
 if TYPE_CHECKING:
     from nnmpi.parallel.stores.unit_values import UnitValues

@@ -23,7 +23,7 @@ from nnmpi.io.output import Event
 from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.step import replayed_stages, stage_lists
 from nnmpi.parallel.step.exchanges import Notes
-from nnmpi.parallel.step.outputs import LossAndMetrics
+from nnmpi.parallel.step.objective import LossAndMetrics
 from nnmpi.parallel.step.replayed_stages import ReplayedStages
 from nnmpi.parallel.step.stage_lists import StageLists
 
