@@ -37,7 +37,7 @@ rest.
     device_settings a device           (config, backend): makes settings of the whole process
     late_outcomes   a device           (spec, store, optimizer, update): a DeferredSteps, optimizer
                                        steps whose loss and norm the host reads one step later
-    captures        a device           (backend, stage, criteria, recorded, micro): a NotedPass, the
+    captures        a device           (backend, stage, criteria, forward, micro): a Replay of the
                                        forward and backward pass as the device has captured them
     convolutions    an algorithm       (x, w, shape): the method of a convolution on the host, and
                                        how many images it takes at a time; None if it has none

@@ -114,7 +114,8 @@ class ConflictError(Exception):
 
 class GraphRecorder:
     """Records the layers and ops of one forward pass of a model as nodes of a graph: the structure
-    of the model, not the work of a rank.
+    of the model, of which autograd and modules tell it, and not the work of a rank, which
+    `nn/record.py` records below them, as calls of kernels.
 
     `notes` is a dict of the modules to record as single nodes: path -> reason. Whenever a node is
     added, on_growth(held) is called.

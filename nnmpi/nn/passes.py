@@ -209,6 +209,17 @@ current_pass: ContextVar[Pass | None] = ContextVar("nnmpi_pass", default=None)
 any module is in training mode."""
 
 
+@contextmanager
+def variables_set(*pairs: tuple[ContextVar[Any], Any]) -> Iterator[None]:
+    """A context in which context variables have other values, given as (variable, value)."""
+    tokens = [(variable, variable.set(value)) for variable, value in pairs]
+    try:
+        yield
+    finally:
+        for variable, token in tokens:
+            variable.reset(token)
+
+
 # ---- the key of a recorded pass: with an equal key, the same kernels are called
 #
 # A Trainer and nnmpi.compile both make it of what is below, and of values that users' code reads

@@ -1,24 +1,20 @@
-"""PassList: the forward and backward pass of a module as a list of kernel calls, which is recorded
-once and then replayed without autograd. It is recorded on arrays that have a shape but no data.
+"""Records what a program with modules computes as a list of kernel calls, which is replayed without
+autograd. It is recorded on arrays that have a shape but no data.
 
-    calls     F F F F F  I I I  W W W   kernels and array functions, in the order of autograd: the
-                                        forward pass (F), and the two halves of the backward pass:
-                                        gradients of inputs (I) and of parameters (W)
+    calls     kernels and array functions, in the order in which modules and autograd call them
     given     parameters, gradients, buffers: existing memory, which the calls read and write
-    inputs    samples, labels, keys of random numbers, seeds of the backward pass: written before a
-              replay
     others    new arrays, which get places in memory that is planned for all calls
 
 The list is valid for a step of any number, with inputs of these shapes. So code that reads a value
 or the number of the step in Python raises NumbersReadError while it is recorded, unless it is
-recorded on arrays with numbers (`StandIn`).
+recorded on arrays with numbers (`StandIn`). Passes of a stage (`parallel/step/recorded_pass.py`)
+and steps of a user's loop (`optim/recorded_step.py`) are recorded so.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from types import MethodType
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -26,16 +22,21 @@ from nnmpi.arrays import keyed, meta
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import progress_hook
 from nnmpi.arrays.meta.log import Call, arrays_in, assign, log_call, logged_calls, refused
-from nnmpi.arrays.meta.shapes import NumbersReadError, axis_order, owner, refuse
-from nnmpi.autograd import Tensor
+from nnmpi.arrays.meta.shapes import addresses_filled_with, axis_order, owner, refuse
 from nnmpi.autograd.ops.norm import Moments
-from nnmpi.autograd.recording import recording
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import LOCAL, Pass, current_pass
+from nnmpi.nn.passes import BatchStats, Pass, current_pass, variables_set
 from nnmpi.nn.registries import buffers_of
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.nn.tracing import unchanged
+
+T = TypeVar("T")
+
+
+StandIn: TypeAlias = Callable[[Array], Any]
+"""A function that makes the array that stands for an existing one while a pass is recorded: without
+data (`meta.like`), or with numbers, for layers that read some."""
 
 
 class RecordedKey(NamedTuple):
@@ -47,63 +48,6 @@ class RecordedKey(NamedTuple):
     purpose: str
     names: tuple[str, ...]
     words: Any
-
-
-class PassList(NamedTuple):
-    """The recorded calls of a forward and a backward pass. The arrays in them have no data: they
-    only stand for arrays with memory, which a replay puts in their place.
-
-    calls      checks of inputs, then the forward pass; the backward pass begins at call number
-               `backward`, and its second half, if there is one, at number `second`
-    given      pairs (array without data, existing memory that it stands for)
-    inputs     the arrays that stand for the inputs of the pass, such as samples and labels
-    keys       the keys of random numbers
-    outputs    the arrays of the results of the forward pass: a loss, or tensors for another stage
-    seeds      for each output the array of its gradient, an input of the backward pass; or None
-    gradients  the arrays of the results of the backward pass: the gradients of those inputs that
-               come from another stage
-    adds       True if the backward pass adds to gradients of an earlier one
-    halves     True if the backward pass has two halves: gradients of inputs, then of parameters
-    unfit      why the calls may not be repeated in the place of the pass; "" if they may
-    """
-
-    calls: Sequence[Call]
-    backward: int
-    second: int
-    given: Sequence[tuple[Any, Array]]
-    inputs: Sequence[Any]
-    keys: Sequence[RecordedKey]
-    outputs: Sequence[Any]
-    seeds: Sequence[Any]
-    gradients: Sequence[Any]
-    adds: bool
-    halves: bool
-    unfit: str = ""
-
-
-class RecordedPass(Protocol):
-    """The interface of what `record` records: the forward pass of a pipeline stage, and the tensor
-    (root) from which its backward pass starts. It runs on arrays without data."""
-
-    def inputs(self, arrays: Sequence[Any]) -> Sequence[Tensor]:
-        """Returns the tensors that the stage takes, given the input arrays."""
-
-    def run(self, module: Any, inputs: Sequence[Tensor], arrays: Sequence[Any]) -> Tensor:
-        """Runs the forward pass of `module` on `inputs` (the tensors that the method `inputs` has
-        returned) and the further input `arrays`, such as labels; returns the tensor from which the
-        backward pass starts."""
-
-    def outputs(self, root: Any) -> Sequence[Tensor]:
-        """Returns the results of the forward pass, given the tensor `root` that `run` has
-        returned."""
-
-    def seed(self, root: Any, gradients: Sequence[Any]) -> Array:
-        """Returns the gradient of `root` with which the backward pass starts, given the gradients
-        of the outputs."""
-
-    def gradients(self, inputs: Sequence[Tensor]) -> Sequence[Any]:
-        """Returns the gradients of those inputs that come from another stage, after the backward
-        pass."""
 
 
 def uses(p: Parameter, again: bool) -> None:
@@ -130,6 +74,20 @@ class KeyedPass(Pass):
 
     keys: list[RecordedKey]
     stand_in = staticmethod(meta.like)
+
+    @classmethod
+    def of(cls, samples: Array, batch: int | None, stats: BatchStats, stand_in: StandIn) -> Self:
+        """Returns the Pass of one recording.
+
+        samples    the row numbers of the samples in the data set
+        batch      the number of samples of the whole batch
+        stats      makes the statistics of BatchNorm
+        stand_in   makes the arrays on which the pass is recorded
+        """
+        new = cls(0, stand_in(samples), stats, batch=batch)
+        new.keys = []
+        vars(new)["stand_in"] = stand_in
+        return new
 
     def _replace(self, **changes: Any) -> "KeyedPass":
         new: KeyedPass = super()._replace(**changes)
@@ -163,7 +121,7 @@ def sum_over_ranks(sums: Array, total: Array) -> None:
     add up the arrays `sums` into `total`."""
 
 
-class _StatsOfRanks:
+class StatsOfRanks:
     """The BatchStats (from which BatchNorm gets batch statistics) while a pass is recorded whose
     statistics are not computed from this rank's samples alone: other ranks have samples of the
     batch, or the pass runs a second time. A request for statistics adds a marker to the list of
@@ -192,11 +150,6 @@ class _StatsOfRanks:
 def _like(array: Array) -> Any:
     """Makes an array like `array`, without data unless that has some."""
     return meta.like(array) if meta.is_meta(array) else array.copy()
-
-
-StandIn: TypeAlias = Callable[[Array], Any]
-"""A function that makes the array that stands for an existing one while a pass is recorded: without
-data (`meta.like`), or with numbers, for layers that read some."""
 
 
 class StandIns:
@@ -236,34 +189,20 @@ class _StandInStore(SingleStore):
         return super().value(i)
 
 
-class Recording(NamedTuple):
-    """Facts that decide which calls are recorded, besides the module and shapes of inputs.
-
-    samples   the row numbers of the samples in the data set
-    batch     the number of samples of the whole batch
-    counts    for each layer of BatchNorm, the number of values in its moments; None unless other
-              ranks have samples of the same batch, or the pass runs a second time
-    again     True if the pass runs a second time
-    adds      True if the backward pass adds to gradients that another one has computed
-    halves    True if the backward pass has two halves: gradients of inputs, then of parameters
-    stand_in  makes the arrays on which the pass is recorded
-    edge      is called where a part of the pass begins or ends
-    """
-
-    samples: Array
-    batch: int | None
-    counts: Iterable[int] | None
-    again: bool
-    adds: bool
-    halves: bool
-    stand_in: StandIn = meta.like
-    edge: Callable[[], object] = lambda: None
-
-
 FILLS = None, 0x3F, 0xFB
-"""A pass is recorded on arrays without data at addresses without memory, which are zeros to read,
-and again at addresses with memory of these bytes, which are positive and negative numbers of all
-types."""
+"""A recording is made on arrays without data at addresses without memory, which are zeros to
+read, and again at addresses with memory of these bytes, which are positive and negative numbers of
+all types."""
+
+
+def repeated(record: Callable[[], T], times: int = len(FILLS)) -> list[T]:
+    """Returns recordings of the same computation that differ if it reads values by itself: the
+    arrays without data of each are at addresses with other contents."""
+    recordings = list[T]()
+    for byte in FILLS[:times]:
+        with addresses_filled_with(byte):
+            recordings.append(record())
+    return recordings
 
 
 def same_calls(first: Sequence[Call], second: Sequence[Call]) -> bool:
@@ -300,156 +239,39 @@ def _described(array: Any, numbers: dict[int, int]) -> tuple[Any, ...]:
 
 
 @contextmanager
-def without_data(
-    parts: Sequence[Module], others: Iterable[Parameter], stand_ins: StandIns
-) -> Iterator[Callable[[], bool]]:
-    """A context in which the parameters and buffers of `parts`, and the parameters `others`, are
-    replaced by arrays that have a shape but no data; `stand_ins` collects what stands for which
-    memory. It yields a function that tells whether a buffer was assigned meanwhile."""
+def recorded_calls(
+    parts: Sequence[Module], others: Iterable[Parameter], stand_ins: StandIns, current: Pass
+) -> Iterator[tuple[list[Call], Callable[[], Iterator[str]]]]:
+    """A context in which calls of kernels are recorded, with `current` as the current Pass, and no
+    data: arrays that have a shape only take the place of the parameters and buffers of `parts`, and
+    of the parameters `others`; `stand_ins` collects what stands for which memory.
+
+    It yields the list of calls, and a function that returns the reasons why they may not be
+    repeated in the place of what was recorded.
+    """
     modules = dict.fromkeys(m for part in parts for m in part.modules())
     parameters = dict.fromkeys((*(p for part in parts for p in part.parameters()), *others))
     stores = [(p, _StandInStore(p, stand_ins)) for p in parameters]
     buffers = [(m, name, stand_ins.of(t.operand)) for m, name, t in buffers_of(modules)]
-    stores_of_others = [(p, p.store, p.index, p.has_grad) for p in others]
-    with ExitStack() as restored:
-        for part in parts:
-            restored.enter_context(unchanged(part))
-        restored.callback(_put_back, stores_of_others)
+    expected = [id(array) for _, _, array in buffers]
+    with (
+        unchanged(*parts, others=others),
+        logged_calls() as calls,
+        np.errstate(all="ignore"),
+        variables_set((current_pass, current)),
+    ):
         for p, store in stores:
             p.move(store, 0)
         for m, name, array in buffers:
             setattr(m, name, array)
-        expected = [id(array) for _, _, array in buffers]
-        yield lambda: expected != [id(t.operand) for _, _, t in buffers_of(modules)]
 
+        def reasons() -> Iterator[str]:
+            if expected != [id(t.operand) for _, _, t in buffers_of(modules)]:
+                yield "assigns a buffer instead of writing into it"
+            if any(call.function is refused for call in calls):
+                yield "reads values, and goes on if that is refused"
 
-def _put_back(parameters: Iterable[tuple[Parameter, Any, int, bool]]) -> None:
-    for p, store, index, has_grad in parameters:
-        p.move(store, index)
-        p.has_grad = has_grad
-
-
-@contextmanager
-def _as_current(current: Pass) -> Iterator[None]:
-    """A context in which a pass is recorded: `current` is the current Pass, autograd is on, and
-    calls of `progress` are recorded as calls of their own."""
-    tokens = (
-        (current_pass, current_pass.set(current)),
-        (recording, recording.set(True)),
-        (progress_hook, progress_hook.set(partial(log_call, progress))),
-    )
-    try:
-        yield
-    finally:
-        for variable, token in tokens:
-            variable.reset(token)  # type: ignore[arg-type]
-
-
-def record(
-    parts: Sequence[Module], recorded: RecordedPass, arrays: Sequence[Array], how: Recording
-) -> PassList:
-    """Records a forward and a backward pass of a module on inputs with the shapes of `arrays`.
-
-    parts      the module, and the loss function if it is a module
-    recorded   what is run on arrays without data
-    how        further facts on which the calls depend
-    """
-    stand_ins, current = StandIns(how.stand_in), _current(how)
-    modules = [m for part in parts for m in part.modules()]
-    with (
-        without_data(parts, (), stand_ins) as buffer_was_assigned,
-        logged_calls() as calls,
-        np.errstate(all="ignore"),
-        _as_current(current),
-    ):
-        for p in (p for part in parts for p in part.parameters()):
-            p.has_grad = how.adds and p.needs_grad
-        changes = [m._changes for m in modules]
-        how.edge()
-        given = [*map(how.stand_in, arrays)]
-        inputs = recorded.inputs(given)
-        root = recorded.run(parts[0], inputs, given)
-        how.edge()
-        has_set = changes != [m._changes for m in modules]
-        reasons = _reasons(has_set, buffer_was_assigned(), calls, root)
-        outputs, backward = recorded.outputs(root), len(calls)
-        back = _Backward([], [], backward, False)
-        if root.needs_grad:
-            back = _backward(recorded, root, outputs, inputs, how, calls, reasons)
-    given, results = [*given, current.samples], [t.operand for t in outputs]
-    try:
-        calls = checks_first(calls, given)
-    except NumbersReadError as error:
-        reasons.append(str(error))
-    places = backward, back.second, stand_ins.pairs, given, current.keys
-    facts = back.seeds, back.gradients, how.adds, back.halves
-    return PassList(calls, *places, results, *facts, unfit=next(iter(reasons), ""))
-
-
-def _current(how: Recording) -> KeyedPass:
-    """Returns the Pass of a recording, on which random numbers and statistics depend."""
-    stats = LOCAL if how.counts is None else _StatsOfRanks(how.counts, not how.again)
-    current = KeyedPass(0, how.stand_in(how.samples), stats, batch=how.batch)
-    current.keys = []
-    vars(current)["stand_in"] = how.stand_in
-    return current
-
-
-def _reasons(has_set: bool, has_assigned: bool, calls: Sequence[Call], root: Tensor) -> list[str]:
-    """Returns the reasons why a forward pass may not be replayed from its recorded `calls`."""
-    reasons = {
-        "forward sets an attribute": has_set,
-        "forward assigns a buffer instead of writing into it": has_assigned,
-        "forward reads values, and goes on if that is refused": any(
-            call.function is refused for call in calls
-        ),
-        "a pass without gradients": not root.needs_grad,
-    }
-    return [reason for reason, is_so in reasons.items() if is_so]
-
-
-class _Backward(NamedTuple):
-    """A recorded backward pass: the gradients of outputs (`seeds`) and of inputs, the number of the
-    call at which its second half begins, and whether it has two halves."""
-
-    seeds: Sequence[Any]
-    gradients: Sequence[Any]
-    second: int
-    halves: bool
-
-
-def _backward(
-    recorded: RecordedPass,
-    root: Tensor,
-    outputs: Sequence[Tensor],
-    inputs: Sequence[Tensor],
-    how: Recording,
-    calls: Sequence[Call],
-    reasons: list[str],
-) -> _Backward:
-    """Runs the backward pass from `root`, which adds to `calls`; if it may not be replayed, adds
-    the reason to `reasons`."""
-
-    def on_leaf(leaf: Any) -> None:
-        if isinstance(leaf, Parameter):
-            log_call(ready, leaf)
-        elif leaf not in {*inputs}:
-            reasons.append("the gradient of a tensor that is no parameter")
-
-    seeds = [how.stand_in(t.array) if t.needs_grad else None for t in outputs]
-    seed, leaves = recorded.seed(root, seeds), [t for t in inputs if t.needs_grad]
-    halves = how.halves and bool(leaves)
-    if halves:
-        rest = root.backward(seed, until=leaves)
-        assert rest is not None
-        gradients, second = recorded.gradients(inputs), len(calls)
-        how.edge()
-        rest.finish(on_leaf)
-    else:
-        root.backward(seed, on_leaf=on_leaf)
-        gradients, second = recorded.gradients(inputs), len(calls)
-    how.edge()
-    return _Backward(seeds, gradients, second, halves)
+        yield calls, reasons
 
 
 def checks_first(calls: Sequence[Call], given: Sequence[Any]) -> list[Call]:

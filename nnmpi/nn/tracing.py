@@ -10,11 +10,12 @@ taken as multiples of the number of samples. If the passes differ in more than l
 A module that is recorded as one node may need real elements: then all passes run again on zeros.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +39,7 @@ from nnmpi.nn.graph_recorder import (
 )
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
-from nnmpi.nn.passes import UNTRACKED, Pass, current_pass
+from nnmpi.nn.passes import UNTRACKED, Pass, current_pass, variables_set
 from nnmpi.nn.registries import REGISTRIES, buffers_of
 from nnmpi.nn.sequential import forget_steps
 from nnmpi.nn.single_store import SingleStore
@@ -155,12 +156,8 @@ def _pass(
         recorder = GraphRecorder(model, notes, on_growth)
         forget_steps(model)  # cached steps would bypass the recorder
         watched = _TracedPass(0, None, UNTRACKED, around=recorder.forward)
-        tokens = recording.set(recorder), current_pass.set(watched)
-        try:
+        with variables_set((recording, recorder), (current_pass, watched)):
             recorder.run(model, arguments)
-        finally:
-            recording.reset(tokens[0])
-            current_pass.reset(tokens[1])
     check(recorder.returned)
     recorder.free()
     return recorder
@@ -220,14 +217,16 @@ def lazy_model(model: Module) -> Module:
 
 
 @contextmanager
-def unchanged(module: Module) -> Iterator[None]:
-    """A context in which a module is traced. Within it the buffers are copies, and parameters may
-    be given other stores; at its end, parameters, buffers, modes and all other attributes are again
-    the objects that they were. Changes inside such an object, such as a list, are not undone.
+def unchanged(*parts: Module, others: Iterable[Parameter] = ()) -> Iterator[None]:
+    """A context in which modules are traced. Within it the buffers are copies, and parameters, also
+    `others`, may be given other stores; at its end, parameters, buffers, modes and all other
+    attributes are again the objects that they were. Changes inside such an object, such as a list,
+    are not undone.
     """
-    modules = list(dict.fromkeys(module.modules()))
+    modules = list(dict.fromkeys(m for part in parts for m in part.modules()))
     attributes = [vars(m) | {name: dict(vars(m)[name]) for name in REGISTRIES} for m in modules]
-    parameters = [(p, p.store, p.index, p.has_grad) for p in module.parameters()]
+    own = chain.from_iterable(part.parameters() for part in parts)
+    parameters = [(p, p.store, p.index, p.has_grad) for p in dict.fromkeys((*own, *others))]
     try:
         for m, name, t in buffers_of(modules):
             setattr(m, name, t.operand.copy())

@@ -30,12 +30,11 @@ import numpy as np
 
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta import NumbersReadError
-from nnmpi.arrays.meta.shapes import addresses_filled_with
 from nnmpi.autograd import Tensor
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, ParameterData
 from nnmpi.nn.passes import KEY_WITH_GRADIENT, key_of_context
-from nnmpi.nn.record import FILLS
+from nnmpi.nn.record import repeated
 from nnmpi.nn.users_code import UnfitError, compared, is_plain
 from nnmpi.optim.call_form import CallForm
 from nnmpi.optim.recorded_step import NUMBERS, RecordedStep, UnrecordedError, record_step
@@ -218,11 +217,9 @@ class CompiledStep:
 
     def _record(self, code: StepCode, given: "Given", inputs: Collection[int]) -> RecordedStep:
         try:
-            steps = list[RecordedStep]()
-            for byte in FILLS:
-                with addresses_filled_with(byte):
-                    steps.append(record_step(self._function, code, *given[:2], inputs))
-            are_same = all(map(steps[0].is_same, steps[1:]))
+            once = partial(record_step, self._function, code, *given[:2], inputs)
+            step, *others = repeated(once)
+            are_same = all(map(step.is_same, others))
         except NumbersReadError as error:
             raise ValueError(f"nnmpi.compile: {_place_of(error)}{error}") from None
         except Exception as error:  # the step as written tells about it
@@ -234,7 +231,7 @@ class CompiledStep:
                 "nnmpi.compile: recorded again, the step is not the same: it reads values, or "
                 "draws random numbers that are not nnmpi's"
             )
-        return steps[0]
+        return step
 
 
 class Given(NamedTuple):

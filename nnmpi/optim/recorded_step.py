@@ -2,7 +2,7 @@
 without data, which `step_replay.py` replays. `compiled.py` decides which list is replayed."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from itertools import chain, count, repeat
 from operator import setitem
 from typing import Any, Literal, NamedTuple
@@ -19,8 +19,6 @@ from nnmpi.arrays.meta.log import (
     assign,
     assign_result,
     log_call,
-    logged_calls,
-    refused,
 )
 from nnmpi.arrays.meta.number import Number, Numbers, filled
 from nnmpi.arrays.meta.shapes import owner, refuse
@@ -30,15 +28,15 @@ from nnmpi.autograd.recording import recording
 from nnmpi.nn.graph import leaves, mapped
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import LOCAL, current_pass
+from nnmpi.nn.passes import LOCAL, Pass, current_pass, variables_set
 from nnmpi.nn.record import (
     KeyedPass,
     RecordedKey,
     StandIns,
     checks_first,
+    recorded_calls,
     same_calls,
     uses,
-    without_data,
 )
 from nnmpi.nn.seeding import SeedState, seed_state
 from nnmpi.nn.users_code import compared, is_plain
@@ -69,6 +67,12 @@ class RootCalls:
         self._known, self.calls = {*code.all_modules}, list[tuple[Module, bool]]()
         self._passes = list[tuple[list[RecordedKey], Module, int]]()
         self.draws = list[Any]()
+
+    def outside(self) -> Pass:
+        """Returns the Pass of the step outside of the calls of its modules."""
+        outside = _OutsidePass(0, None, LOCAL, True, None, self.around)
+        outside.keys, outside.draws = [], self.draws
+        return outside
 
     @property
     def keys(self) -> Iterator[tuple[RecordedKey, Module, int]]:
@@ -168,83 +172,80 @@ def record_step(
     arguments `args` and `named`, and returns the recorded calls of kernels as a RecordedStep.
     `code` lists the modules and parameters that the step uses. Those numbers among the arguments
     whose places are in `free` are inputs of the recording, as arrays are."""
-    stand_ins, arguments, roots = StandIns(), _Arguments(free), RootCalls(code)
-    present = [p.has_grad for p in code.parameters]
-
-    def note_gradients() -> None:
-        nonlocal present
-        if present != (present := [p.has_grad for p in code.parameters]):
-            log_call(set_gradients, code.parameters, present)
-
-    def update(optimizer: Optimizer, lr_factor: float) -> None:
-        if optimizer not in code.optimizers:
-            refuse("a step of an optimizer that the step makes")
-        note_gradients()
-        log_call(optimizer.step, lr_factor=lr_factor)
-
-    given = mapped(arguments.stand_in, (tuple(args), named))
-    of_arguments = _described(given)
-    outside = _OutsidePass(0, None, LOCAL, True, None, roots.around)
-    outside.keys, outside.draws = [], roots.draws
-    with ExitStack() as stack:
-        assigned = stack.enter_context(without_data(code.modules, code.loose, stand_ins))
-        stack.callback(_restore, facts := _facts(code))
-        calls = stack.enter_context(logged_calls())
-        stack.enter_context(np.errstate(all="ignore"))
-        for variable, value in (
-            (current_pass, outside),
-            (instead_of_step, update),
-            (seed_state, first := seed_state.get()),
-        ):
-            stack.callback(variable.reset, variable.set(value))  # type: ignore[arg-type]
-        result = function(*given[0], **given[1])
+    stand_ins, arguments, roots = StandIns(), _Arguments(args, named, free), RootCalls(code)
+    gradients, first = _Gradients(code), seed_state.get()
+    with (
+        recorded_calls(code.modules, code.loose, stand_ins, roots.outside()) as (calls, reasons),
+        _restored(code) as facts,
+        variables_set((instead_of_step, gradients.update), (seed_state, first)),
+    ):
+        result = function(*arguments.given[0], **arguments.given[1])
         made = seed_state.get().number - first.number
         written = {id(owner(array)) for call in calls for array in _written(call)}
         _refuse_where(
             facts != _facts(code) and "changes a mode, an option or a module",
-            assigned() and "assigns a buffer instead of writing into it",
-            any(call.function is refused for call in calls)
-            and "reads values, and goes on if that is refused",
-            not written.isdisjoint(id(owner(array)) for array in arguments.arrays)
-            and "writes into an argument",
-            of_arguments != _described(given) and "changes an argument",
-            # `**` of NumPy takes other functions for some exponents, such as 2.0
-            any(call.function is np.power and has_number(call) for call in calls)
-            and "raises to a number that differs from call to call",
+            *reasons(),
+            *arguments.reasons(calls, written),
         )
-        note_gradients()
+        gradients.note()
     _check_result(result)
     outputs = [array_of_argument(leaf) for leaf in leaves(result) if is_computed(leaf)]
     calls = checks_first([call for call in calls if call.function is not uses], arguments.arrays)
     arrays = {id(array) for stand_in, array in stand_ins.pairs if id(stand_in) in written}
     changed = [p for p in code.parameters if id(p.operand) in arrays]
-    return RecordedStep(
-        calls,
-        stand_ins.pairs,
-        arguments.arrays,
-        roots,
-        result,
-        outputs,
-        made,
-        changed,
-        arguments.numbers,
-    )
+    of_step = stand_ins.pairs, arguments.arrays, roots, result, outputs, made, changed
+    return RecordedStep(calls, *of_step, arguments.numbers)
+
+
+class _Gradients:
+    """Records, while a step is recorded, which parameters have a gradient: kernels write only the
+    memory of gradients."""
+
+    def __init__(self, code: StepCode) -> None:
+        self._code, self._present = code, [p.has_grad for p in code.parameters]
+
+    def note(self) -> None:
+        """Records which parameters have a gradient now, if others had one before."""
+        last, self._present = self._present, [p.has_grad for p in self._code.parameters]
+        if self._present != last:
+            log_call(set_gradients, self._code.parameters, self._present)
+
+    def update(self, optimizer: Optimizer, lr_factor: float) -> None:
+        """Records a step of an optimizer as one call."""
+        if optimizer not in self._code.optimizers:
+            refuse("a step of an optimizer that the step makes")
+        self.note()
+        log_call(optimizer.step, lr_factor=lr_factor)
 
 
 class _Arguments:
-    """Stand-ins for the arguments of a step: arrays without data, and Numbers for the numbers whose
-    places among all numbers are in `free`.
+    """Stand-ins for the arguments `args` and `named` of a step: arrays without data, and Numbers
+    for the numbers whose places among all numbers are in `free`.
 
+    given     the arguments with their stand-ins, as (args, named)
     arrays    the arrays without data, one for each place at which an argument has an array
     numbers   the Numbers
     """
 
-    def __init__(self, free: Collection[int]) -> None:
+    def __init__(self, args: Sequence[Any], named: dict[str, Any], free: Collection[int]) -> None:
         self.arrays, self.numbers = list[Any](), Numbers()
         self._free, self._place = free, count()
         self._known = dict[int, tuple[Any, Any]]()  # an argument may be there twice
+        self.given = mapped(self._stand_in, (tuple(args), named))
+        self._at_first = _described(self.given)
 
-    def stand_in(self, value: Any) -> Any:
+    def reasons(self, calls: Sequence[Call], written: Collection[int]) -> Iterator[str]:
+        """Yields why a step with these arguments may not be replayed, given its recorded calls, and
+        the memory that they write to, by id."""
+        if any(id(owner(array)) in written for array in self.arrays):
+            yield "writes into an argument"
+        if self._at_first != _described(self.given):
+            yield "changes an argument"
+        # `**` of NumPy takes other functions for some exponents, such as 2.0
+        if any(call.function is np.power and has_number(call) for call in calls):
+            yield "raises to a number that differs from call to call"
+
+    def _stand_in(self, value: Any) -> Any:
         """Returns what the recorded step gets in place of a part of an argument."""
         if type(value) in NUMBERS and next(self._place) in self._free:
             return self.numbers.new(value)
@@ -319,14 +320,20 @@ def _facts(code: StepCode) -> list[Any]:
     return [of_modules, of_parameters, options, recording.get()]
 
 
-def _restore(facts: Sequence[Any]) -> None:
-    _, of_parameters, groups, records = facts
-    recording.set(records)
-    for p, requires_grad in of_parameters:
-        p.needs_grad = requires_grad
-    for group, options in groups:
-        group.clear()
-        group.update(options)
+@contextmanager
+def _restored(code: StepCode) -> Iterator[list[Any]]:
+    """A context after which the state that a step may change is as before; yields that state."""
+    facts = _facts(code)
+    try:
+        yield facts
+    finally:
+        _, of_parameters, groups, records = facts
+        recording.set(records)
+        for p, requires_grad in of_parameters:
+            p.needs_grad = requires_grad
+        for group, options in groups:
+            group.clear()
+            group.update(options)
 
 
 def set_gradients(parameters: Sequence[Parameter], present: Sequence[bool]) -> None:

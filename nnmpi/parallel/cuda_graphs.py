@@ -11,25 +11,23 @@ in which the host reads values, copies them to the device or waits cannot be cap
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
 
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array, Backend
-from nnmpi.arrays.kernels import progress_hook
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import Call, logged_calls
 from nnmpi.autograd.ops.norm import Moments
-from nnmpi.autograd.recording import recording
 from nnmpi.autograd.tensor import Tensor
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats, current_pass
-from nnmpi.nn.record import KeyedPass, RecordedKey, RecordedPass
+from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats, current_pass, variables_set
+from nnmpi.nn.record import KeyedPass, RecordedKey
 from nnmpi.parallel.step.ports import LossSink, Samples, Stage, pauses
-from nnmpi.parallel.step.replay import Memory
+from nnmpi.parallel.step.recorded_pass import Forward, on_tape
+from nnmpi.parallel.step.replay import Replay
 from nnmpi.parallel.step.stage_lists import MicroBatch
 
 
@@ -37,14 +35,14 @@ def captured(
     on: Backend,
     stage: Stage,
     criteria: Sequence[Module],
-    recorded: RecordedPass,
+    forward: Forward,
     micro: MicroBatch,
 ) -> "Graphs":
     """Returns the CUDA graphs of the forward and backward pass of a stage on a GPU. Raises
     NumbersReadError with the reason if the pass cannot be captured.
 
     criteria   the loss, if it is a module; else empty
-    recorded   an object that calls the stage and its loss, given arrays
+    forward    runs the stage and its loss, given arrays
     micro      the micro-batch for which the pass is captured: its arrays give the shapes
     """
     kind, is_again = micro.state.kind, isinstance(micro.state.stats, ReplayStats)
@@ -55,7 +53,7 @@ def captured(
     if any(p.store is not None and p.store.is_shared for p in stage.module.parameters()):
         raise NumbersReadError("on a GPU, passes are not captured that write gradients to slots")
     parts, rest = (stage.module, *criteria), (micro.arrays, micro.current, kind.adds)
-    return Graphs(on, recorded, parts, *rest, stage.units)
+    return Graphs(on, forward, parts, *rest, stage.units)
 
 
 class _CapturedPass(KeyedPass):
@@ -81,20 +79,16 @@ class _NoStats:
         raise NumbersReadError("a CUDA graph cannot contain sums over ranks")
 
 
-class Graphs:
-    """The forward and the backward pass of a stage as two CUDA graphs; on a GPU it takes the place
-    of `Replay`.
+class Graphs(Replay):
+    """The forward and the backward pass of a stage as two CUDA graphs. They have their own memory,
+    which serves one micro-batch at a time."""
 
-    trained   the parameters whose gradients the backward pass computes
-    calls     the number of graphs
-    """
-
-    calls = 2
+    calls, gradients = 2, ()
 
     def __init__(
         self,
         on: Backend,
-        recorded: RecordedPass,
+        forward: Forward,
         parts: Sequence[Module],
         arrays: Sequence[Array],
         current: Pass,
@@ -102,6 +96,7 @@ class Graphs:
         units: Sequence[int],
     ) -> None:
         self._on, self._adds, self._units, cuda = on, adds, units, on.xp.cuda
+        self.free = lambda: None
         self._stream, self._pool = cuda.Stream(non_blocking=True), cuda.MemoryPool()
         self._written = cuda.MemoryPool()  # not for arrays that a graph has at other times
         self._keys, self._leaves = list[RecordedKey](), list[Any]()
@@ -113,39 +108,31 @@ class Graphs:
             captured = _CapturedPass(*current)
             captured.keys, captured.new = self._keys, self._new
             try:
-                self._capture(recorded, parts[0], captured)
+                self._capture(forward, captured)
             except (RuntimeError, MemoryError) as error:
                 raise NumbersReadError(f"a CUDA graph cannot contain the pass: {error}") from None
-        self.trained = frozenset(leaf for leaf in self._leaves if isinstance(leaf, Parameter))
+        self._trained = frozenset(leaf for leaf in self._leaves if isinstance(leaf, Parameter))
 
-    def _capture(self, recorded: RecordedPass, module: Module, captured: _CapturedPass) -> None:
-        inputs = recorded.inputs(self._inputs)
-        run = partial(self._forward_pass, partial(recorded.run, module, inputs, self._inputs))
-        root, forward = run(captured, checks=self._on_host)
+    def _capture(self, forward: Forward, captured: _CapturedPass) -> None:
+        root, graph = self._forward_pass(forward, captured, checks=self._on_host)
         memories = {id(memory) for memory in self._inputs}
         if any(id(check.args[0]) not in memories for check in self._checks):
             # labels that the pass computes are on the device, and not checked, as by the tape
             self._keys.clear()
-            root, forward = run(captured, checks=False)
-        outputs = recorded.outputs(root)
-        self.outputs = [t.array for t in outputs]
-        self._seeds = [self._new(y.shape, y.dtype) for y in self.outputs]
-        seed = recorded.seed(root, self._seeds)
+            root, graph = self._forward_pass(forward, captured, checks=False)
+        self.outputs, self._of_forward = [root.array], graph
+        self._seed = self._new(root.array.shape, root.array.dtype)
         with self._captured() as backward, _as_current(captured):
-            root.backward(seed, on_leaf=self._leaves.append)
-        self.gradients = recorded.gradients(inputs)
-        self._forward, self._backward = forward, backward[0]
+            root.backward(self._seed, on_leaf=self._leaves.append)
+        self._of_backward = backward[0]
 
-    def _forward_pass(
-        self, run: Callable[[], Tensor], captured: Pass, checks: bool
-    ) -> tuple[Tensor, Any]:
-        """Captures a forward pass as a CUDA graph: the one that `run` computes, with `captured` as
-        its Pass (state on which random numbers depend). Returns (its result, the graph). With
-        `checks`, calls that check labels are left out of the graph, and made on the host before
-        each launch."""
+    def _forward_pass(self, forward: Forward, captured: Pass, checks: bool) -> tuple[Tensor, Any]:
+        """Captures a forward pass as a CUDA graph, with `captured` as its Pass (state on which
+        random numbers depend). Returns (its result, the graph). With `checks`, calls that check
+        labels are left out of the graph, and made on the host before each launch."""
         log = logged_calls() if checks else nullcontext(list[Call]())
         with self._captured() as graphs, _as_current(captured), log as calls:
-            root = run()
+            _, root = forward(self._inputs)
         self._checks = [call for call in calls if call.is_check]
         return root, graphs[0]
 
@@ -171,10 +158,6 @@ class Graphs:
                 raise
             graphs.append(self._stream.end_capture())
 
-    def replay(self, memory: Memory) -> "Graphs":
-        """Returns this object itself: graphs have their own memory, so `memory` is not used."""
-        return self
-
     def forward(
         self, arrays: Sequence[Array], step: int, stats: BatchStats
     ) -> Generator[None, None, None]:
@@ -190,29 +173,25 @@ class Graphs:
             _write(memory, array)
         for seed, purpose, names, words in self._keys:
             _write(words, np.array(keyed.key(seed, purpose, step, *names), np.uint32))
-        self._forward.launch()
+        self._of_forward.launch()
 
-    def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Launches the graph of the whole backward pass, given `seeds`, the gradient of each output
-        of the stage (None: it has none). A generator that yields nothing."""
-        if any(p.has_grad is not self._adds for p in self.trained):
+    def _first(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
+        """Launches the graph of the whole backward pass, given the gradient of the loss. A
+        generator that yields nothing."""
+        if any(p.has_grad is not self._adds for p in self._trained):
             raise RuntimeError("another backward pass came before, or none, than was foreseen")
-        for memory, seed in zip(self._seeds, seeds, strict=True):
-            if seed is not None:
-                _write(memory, seed)
-        self._backward.launch()
+        (seed,) = seeds
+        _write(self._seed, seed)
+        self._of_backward.launch()
         for leaf in self._leaves:
-            if leaf in self.trained:
+            if leaf in self._trained:
                 leaf.has_grad = True
         yield from ()
 
-    def second_half(self) -> Generator[None, None, None]:
+    def _second(self) -> Generator[None, None, None]:
         """A generator that only yields between units (usually layers), as a backward pass must:
-        `first_half` has launched the graph of the whole pass already."""
+        `_first` has launched the graph of the whole pass already."""
         return pauses(self._units)
-
-    def free(self) -> None:
-        """Does nothing: the memory belongs to these graphs alone, so no other pass can use it."""
 
 
 def _write(memory: Array, array: Array) -> None:
@@ -224,16 +203,9 @@ def _write(memory: Array, array: Array) -> None:
 
 @contextmanager
 def _as_current(current: Pass) -> Iterator[None]:
-    tokens = (
-        (current_pass, current_pass.set(current)),
-        (recording, recording.set(True)),
-        (progress_hook, progress_hook.set(lambda: None)),
-    )
-    try:
+    """A context in which a pass is captured, with `current` as its Pass."""
+    with variables_set((current_pass, current)), on_tape(lambda: None):
         yield
-    finally:
-        for variable, token in tokens:
-            variable.reset(token)  # type: ignore[arg-type]
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from test_meta import ARRAYS, FUNCTIONS
 
-from nnmpi import nn
 from nnmpi.arrays import meta
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import Call, logged_calls
@@ -21,7 +20,6 @@ from nnmpi.arrays.meta.memory_plan import (
     plan,
     plan_in_parts,
 )
-from nnmpi.nn.record import Recording, record
 
 rng = np.random.default_rng(0)
 
@@ -61,39 +59,6 @@ def test_arrays_that_live_at_one_time_have_places_apart(seed: int) -> None:
                 assert start + a.room <= other or other + b.room <= start
     at_once = max(sum(a.room for a in arrays if a.first <= t <= a.last) for t in range(30))
     assert at_once <= size <= 1.3 * at_once
-
-
-class OfTable:
-    """A pass that adds up the rows of a table that a function of the tokens names."""
-
-    def __init__(self, rows: Callable[[Any], Any]) -> None:
-        self._rows = rows
-
-    def inputs(self, arrays: Any) -> Any:
-        return []
-
-    def run(self, table: Any, inputs: Any, arrays: Any) -> Any:
-        return table(self._rows(arrays[0])).sum()
-
-    def outputs(self, root: Any) -> Any:
-        return [root]
-
-    def seed(self, root: Any, gradients: Any) -> Any:
-        return gradients[0]
-
-    def gradients(self, inputs: Any) -> Any:
-        return []
-
-
-def test_a_check_of_computed_values_is_not_moved_before_them() -> None:
-    """Checks come first in a list, so that nothing was done if one fails."""
-
-    index = np.arange(4)
-    how = Recording(index, None, None, again=False, adds=False, halves=False)
-    passes = record([nn.Embedding(6, 2)], OfTable(lambda tokens: tokens + 1), [index], how)
-    assert "a check of computed values" in passes.unfit
-    passes = record([nn.Embedding(6, 2)], OfTable(lambda tokens: tokens), [index], how)
-    assert passes.calls[0].is_check
 
 
 def test_an_array_with_data_is_not_written() -> None:

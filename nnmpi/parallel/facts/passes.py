@@ -1,5 +1,5 @@
-"""Computes what is known of a recorded pass (`nn/record.py`) from its list of calls: what it
-exchanges with other ranks, and how many bytes it keeps and needs.
+"""Computes what is known of a recorded pass (`step/recorded_pass.py`) from its list of calls: what
+it exchanges with other ranks, and how many bytes it keeps and needs.
 
     forward      backward
     |------------|--------|----------|       kept   first used in the forward pass, last used later
@@ -20,9 +20,10 @@ from nnmpi.arrays.meta.log import Call
 from nnmpi.arrays.meta.memory_plan import Lifetime, lifetimes, most_alive
 from nnmpi.arrays.meta.shapes import owner
 from nnmpi.collectives.algorithms import Collective
-from nnmpi.nn.record import PassList, join_moments, progress, ready, sum_over_ranks, uses
+from nnmpi.nn.record import join_moments, progress, ready, sum_over_ranks, uses
 from nnmpi.parallel.batch_stats import GATHER, SUM
 from nnmpi.parallel.step.exchanges import all_gather_call, all_reduce_call, start_call
+from nnmpi.parallel.step.recorded_pass import RecordedPass
 from nnmpi.schedules.op import Kind
 
 STATISTICS = "statistics"
@@ -113,7 +114,7 @@ def _edges(parts: Sequence[int] | None) -> tuple[int, ...]:
     return () if parts is None else tuple(accumulate(parts, initial=0))
 
 
-def exchanges_of(p: PassList) -> dict[Kind, Mapping[PassExchange, int]]:
+def exchanges_of(p: RecordedPass) -> dict[Kind, Mapping[PassExchange, int]]:
     """Returns a dict: kind of pass -> the exchanges that it makes, each with how often."""
     edges = _ends(p)
     parts = (p.calls[start:stop] for start, stop in pairwise(edges))
@@ -123,7 +124,7 @@ def exchanges_of(p: PassList) -> dict[Kind, Mapping[PassExchange, int]]:
     }
 
 
-def _ends(p: PassList) -> list[int]:
+def _ends(p: RecordedPass) -> list[int]:
     """Returns the numbers of calls at which the passes in a list begin, and the number of calls."""
     seconds = [p.second] * p.halves
     return [0, *[p.backward] * bool(p.seeds), *seconds, len(p.calls)]
@@ -165,7 +166,7 @@ class PassBytes(NamedTuple):
         return self.enters + self.inside + self.out_read
 
 
-def bytes_of(p: PassList, inputs: Sequence[Any], outputs: Sequence[Any]) -> PassBytes:
+def bytes_of(p: RecordedPass, inputs: Sequence[Any], outputs: Sequence[Any]) -> PassBytes:
     """Returns the bytes of memory that the recorded passes of a stage keep and need.
 
     inputs    the arrays of the list that are activations which the stage takes

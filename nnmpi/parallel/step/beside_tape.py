@@ -7,7 +7,7 @@ received, and the arrays that it would send are compared with those that were se
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.step.exchanges import Notes, same_bits, wires
 from nnmpi.parallel.step.ports import ENDED, PassState, Stage, TapePass
-from nnmpi.parallel.step.replay import RunnablePass, received, seeds_of
+from nnmpi.parallel.step.replay import Replay, received
 
 
 class ForwardBeside:
@@ -35,7 +35,7 @@ class ForwardBeside:
 
     def __init__(
         self,
-        replay: RunnablePass,
+        replay: Replay,
         forward: Iterator[None],
         buffers: Sequence[Array],
         notes: Notes,
@@ -78,28 +78,28 @@ class Compared:
     def __init__(
         self,
         by_tape: TapePass,
-        replay: RunnablePass,
+        replay: Replay,
         state: PassState,
         stage: Stage,
         notes: Notes,
         ended: Callable[[bool], None],
     ) -> None:
         self.root, self._by_tape, self._replay = by_tape.root, by_tape, replay
+        replay.root = self.root
         self._received, self._notes, self._ended = received(state), notes, ended
         self._stage, self._same = stage, True
 
     def backward(self, seed: Array) -> Generator[None, None, None]:
         """Runs the backward pass twice: each unit (usually a layer) first by autograd, then by the
         replay. `seed` is the gradient from which it starts. Yields between units."""
-        by_tape, replay = self._by_tape.backward(seed), self._replayed(seeds_of(self.root, seed))
-        yield from self._both(by_tape, replay)
+        yield from self._both(self._by_tape.backward(seed), self._replay.backward(seed))
         self._compare_inputs()
         self._ended(self._same and self._notes.is_same)
 
     def first_half(self, seed: Array) -> Generator[None, None, None]:
         """Computes the gradients of the inputs that come from another stage, by autograd and by the
         replay, and compares them. `seed` is the gradient from which the backward pass starts."""
-        replayed = self._replay.first_half(seeds_of(self.root, seed))
+        replayed = self._replay.first_half(seed)
 
         def follow() -> bool:
             with self._notes.recalling():
@@ -116,10 +116,6 @@ class Compared:
         and compares them. Yields between units (usually layers)."""
         yield from self._both(self._by_tape.second_half(), self._replay.second_half())
         self._ended(self._same and self._notes.is_same)
-
-    def _replayed(self, seeds: Sequence[Any]) -> Generator[None, None, None]:
-        yield from self._replay.first_half(seeds)
-        yield from self._replay.second_half()
 
     def _compare_inputs(self) -> None:
         for x, gradient in zip(self._received, self._replay.gradients, strict=True):

@@ -9,8 +9,8 @@ replay    the list is run again. While it is compared with the tape, it gets the
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from nnmpi.arrays.backend import Array, to_host
@@ -18,20 +18,16 @@ from nnmpi.arrays.meta import MetaArray
 from nnmpi.arrays.meta.log import call_log, log_call
 from nnmpi.arrays.meta.shapes import refuse
 from nnmpi.comm import Comm
+from nnmpi.nn.passes import variables_set
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.wire import all_reduce_with_room, wire_around, wire_for
 
 
-@contextmanager
-def wires(around: Callable[[Comm, Any], Any] | None) -> Iterator[None]:
-    """A context in which `around` makes the objects that carry out exchanges within passes, such as
-    a LoggedWire while a pass is recorded; None: the usual wires do, and nothing is recorded or kept
-    for a replay."""
-    token = wire_around.set(around)
-    try:
-        yield
-    finally:
-        wire_around.reset(token)
+def wires(around: Callable[[Comm, Any], Any] | None) -> AbstractContextManager[None]:
+    """Returns a context in which `around` makes the objects that carry out exchanges within passes,
+    such as a LoggedWire while a pass is recorded; None: the usual wires do, and nothing is recorded
+    or kept for a replay."""
+    return variables_set((wire_around, around))
 
 
 class Notes:

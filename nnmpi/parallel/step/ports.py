@@ -120,6 +120,17 @@ def joined(y: Any) -> JoinedOutputs:
     return JoinedOutputs(y if isinstance(y, tuple) else (y,))
 
 
+def outputs_of(root: Tensor) -> Sequence[Tensor]:
+    """Returns the outputs of a stage, given the tensor from which its backward pass starts."""
+    return root.parts if isinstance(root, JoinedOutputs) else (root,)
+
+
+def seed_of(root: Tensor, gradients: Sequence[Any]) -> Any:
+    """Returns the gradient of `root` with which a backward pass starts, given those of the
+    outputs."""
+    return root.seed(gradients) if isinstance(root, JoinedOutputs) else gradients[0]
+
+
 class Port:
     """The input side or the output side of a stage: where its input comes from, or its output goes.
 
@@ -437,4 +448,4 @@ class PassState:
 
 def _digest(root: Tensor) -> list[int]:
     """Returns checksums of the outputs of a stage (joined in `root`), or of its loss."""
-    return [digest(t) for t in (root.parts if isinstance(root, JoinedOutputs) else (root,))]
+    return [digest(t) for t in outputs_of(root)]

@@ -3,15 +3,16 @@ replays the lists in place of modules and autograd (called the tape here).
 
 key        what decides which calls a pass makes: shapes of the inputs, attributes of modules, which
            parameters have a gradient already
-PassList   the recorded calls, for each key: recorded twice after the first pass with this key, and
-           both recordings must agree
+recorded   the calls, for each key: recorded twice after the first pass with this key, and both
+           recordings must agree
 compared   the second pass runs by the tape and as a replay: both must have the same bits
-Replay     runs a list for one micro-batch; each micro-batch in flight has one, used again and again
+Replay     runs them for one micro-batch; each micro-batch in flight has one, used again and again
 """
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from nnmpi import addons
 from nnmpi.arrays import meta
@@ -19,7 +20,6 @@ from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.cgroup import memory_available
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import UnlikeError
-from nnmpi.arrays.meta.shapes import addresses_filled_with
 from nnmpi.autograd import Tensor
 from nnmpi.data.inputs import like, parts
 from nnmpi.nn import Module
@@ -33,7 +33,7 @@ from nnmpi.nn.passes import (
     ReplayStats,
     key_of_context,
 )
-from nnmpi.nn.record import FILLS, PassList, Recording, record, same_calls
+from nnmpi.nn.record import KeyedPass, StatsOfRanks, repeated, same_calls
 from nnmpi.nn.registries import buffers_of
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.users_code import ReadValues, UnfitError, foreign, name_of
@@ -60,13 +60,21 @@ from nnmpi.parallel.step.ports import (
     by_tape,
     call,
     joined,
+    outputs_of,
     run_stage,
 )
-from nnmpi.parallel.step.replay import Memory, NotedPass, PlannedPass, ReplayedPass, received
+from nnmpi.parallel.step.recorded_pass import Forward, PlannedPass, RecordedPass, record
+from nnmpi.parallel.step.replay import Memory, Replay, received
 
 MOST_LISTS = 16
 """The largest number of recorded passes of a stage. If more are needed, each pass seems to be
 different, and the stage runs by autograd."""
+
+
+CHANGES = "forward changes what it reads, or draws random numbers itself"
+
+Acquire: TypeAlias = Callable[[], Replay]
+"""Returns the Replay of a recorded pass that no micro-batch uses now."""
 
 
 class MicroBatch(NamedTuple):
@@ -85,31 +93,20 @@ class MicroBatch(NamedTuple):
     arrays: Sequence[Array]
 
 
-class _StagePass:
-    """A recording of one forward and backward pass: runs a pipeline stage on arrays that have
-    shapes but no data, so that the function calls of the pass can be listed."""
+def _forward(stage: Stage, given: Tensors) -> Forward:
+    """Returns a function that runs the forward pass of a stage on arrays without data, which take
+    the place of its input `given` and of labels."""
 
-    def __init__(self, stage: Stage, given: Tensors) -> None:
-        self._sink, self._given = stage.sink, given
+    def forward(arrays: Sequence[Any]) -> tuple[Sequence[Tensor], Tensor]:
+        pairs = zip((t for _, t in parts(given)), arrays, strict=False)
+        inputs = [_input_like(t, array) for t, array in pairs]
+        y = call(stage.module, like(given, inputs))
+        received = [t for t in inputs if isinstance(t, Received)]
+        if isinstance(stage.sink, LossSink):
+            return received, stage.sink.loss_of(y, arrays[len(inputs)])
+        return received, joined(y)
 
-    def inputs(self, arrays: Sequence[Any]) -> Sequence[Tensor]:
-        tensors = zip((t for _, t in parts(self._given)), arrays, strict=False)
-        return [_input_like(t, array) for t, array in tensors]
-
-    def run(self, module: Any, inputs: Sequence[Tensor], arrays: Sequence[Any]) -> Tensor:
-        y = call(module, like(self._given, [*inputs]))
-        if isinstance(self._sink, LossSink):
-            return self._sink.loss_of(y, arrays[len(inputs)])
-        return joined(y)
-
-    def outputs(self, root: Any) -> Sequence[Tensor]:
-        return root.parts if isinstance(root, JoinedOutputs) else [root]
-
-    def seed(self, root: Any, gradients: Sequence[Any]) -> Any:
-        return root.seed(gradients) if isinstance(root, JoinedOutputs) else gradients[0]
-
-    def gradients(self, inputs: Sequence[Tensor]) -> Sequence[Any]:
-        return [t.gradient().array for t in inputs if isinstance(t, Received)]
+    return forward
 
 
 def _input_like(t: Tensor, array: Any) -> Tensor:
@@ -130,6 +127,7 @@ class StageLists:
     on_node           the number of ranks that share the memory of the node
     compared          the keys of recorded passes that gave the same bits as the tape
     replays           the number of passes that ran as a replay only
+    calls             the number of function calls in the longest recorded pass
     reason            why all passes run by the tape; None if they are replayed
     version           returns another number after code of the user has run between two steps: then
                       the stage is looked at again, since it may have changed
@@ -155,11 +153,11 @@ class StageLists:
         self._of_modules = list[Any]([None])  # unlike any: modules are looked at first
         self._values, self._criteria = ReadValues(), list[Module]()
         self._trained = dict[Any, frozenset[Parameter]]()  # by which parameters need gradients
-        self._lists = dict[Any, NotedPass | None]()
+        self._lists = dict[Any, Acquire | None]()
         self._of_stage: Any = None  # what decides which calls a pass makes, besides its micro-batch
-        self._ready = dict[Any, NotedPass]()  # by the key of the micro-batch
+        self._ready = dict[Any, Acquire]()  # by the key of the micro-batch
         self.compared, self.memory = set[Any](), Memory()
-        self.reason, self.replays = reason, 0
+        self.reason, self.replays, self.calls = reason, 0, 0
         if not isinstance(stage.source, Samples | Inlet) or not isinstance(
             stage.sink, LossSink | Outlet
         ):
@@ -188,11 +186,6 @@ class StageLists:
             self.reason = str(error)
         self._of_modules = [*map(KEY_OF_MODULE, self._modules)]
 
-    @property
-    def calls(self) -> int:
-        """The number of function calls in the longest recorded pass."""
-        return max(planned.calls for planned in self._lists.values() if planned)
-
     def _has_changed(self) -> bool:
         """True if a module was changed, or a value that users' code reads."""
         of_modules = [*map(KEY_OF_MODULE, self._modules)]
@@ -217,16 +210,17 @@ class StageLists:
         # how many samples of a micro-batch other ranks have depends on its number
         at = None if _of_first_run(stats) is LOCAL else number
         key = current.batch, at, type(stats), state.kind, *((a.shape, a.dtype) for a in arrays)
-        if (planned := self._ready.get(key)) is None:
+        if (acquire := self._ready.get(key)) is None:
             return (yield from self._unready(key, MicroBatch(state, number, current, arrays)))
-        replay = planned.replay(self.memory)
+        replay = acquire()
         try:  # what raises comes before the first stop
             yield from replay.forward(arrays, current.step, stats)
         except UnlikeError:
             replay.free()
             return (yield from by_tape(self._stage, state, number, current))
         self.replays += 1
-        return ReplayedPass(self._root_of(replay.outputs), replay, received(state))
+        replay.root, replay.received = self._root_of(replay.outputs), received(state)
+        return replay
 
     def _look(self) -> None:
         """Looks whether the stage has changed since its passes were recorded, and which recorded
@@ -268,9 +262,9 @@ class StageLists:
         if self.reason is not None:
             run: StagePass = yield from self._refused(state, number, current)
         elif whole in self.compared and not self._always_compared:
-            planned = self._lists[whole]
-            assert planned is not None
-            self._ready[key] = planned
+            acquire = self._lists[whole]
+            assert acquire is not None
+            self._ready[key] = acquire
             run = yield from self.run(state, number, current)
         elif self._on.is_host or whole in self._seen:
             run = self._beside_tape(whole, micro)
@@ -298,8 +292,8 @@ class StageLists:
         notes, beside = Notes(), None
         following: AbstractContextManager[None] = nullcontext()
         noted = NotedStats(micro.state.stats, notes)
-        if (planned := self._lists.get(key)) is not None:
-            replay, stats = planned.replay(self.memory), RecalledStats(noted, notes)
+        if (acquire := self._lists.get(key)) is not None:
+            replay, stats = acquire(), RecalledStats(noted, notes)
             forward = replay.forward(micro.arrays, micro.current.step, stats)
             beside = ForwardBeside(replay, forward, self._buffers(), notes)
             following = self._stage.beside(beside.follow)
@@ -308,13 +302,12 @@ class StageLists:
             root = run_stage(self._stage, micro.state, micro.number, current)
         on_tape = TapePass(self._stage, micro.state, root)
         if key not in self._lists:
-            self._lists[key] = self._recorded(micro, [moments.n for moments in noted.moments_of])
+            self._lists[key] = self._acquire_of(micro, [made.n for made in noted.moments_of])
         while beside is not None and beside.follow():
             pass
         if beside is None or not beside.is_alike:
             return on_tape
-        outputs = [t.array for t in (root.parts if isinstance(root, JoinedOutputs) else [root])]
-        same_forward = beside.is_same(outputs)
+        same_forward = beside.is_same([t.array for t in outputs_of(root)])
 
         def ended(same: bool) -> None:
             if same and same_forward:
@@ -324,78 +317,90 @@ class StageLists:
 
         return Compared(on_tape, beside.replay, micro.state, self._stage, notes, ended)
 
-    def _captured(self, micro: MicroBatch) -> NotedPass | None:
-        """Lets the device capture a pass, and returns what it has captured; returns None and sets
-        `reason` if that is impossible."""
-        capture, captured = addons.row("captures", self._on.name), None
-        if capture is None:
-            self.reason = f"nothing here captures passes on the device {self._on.name}"
-            return None
-        recorded = _StagePass(self._stage, micro.state.input)
-        try:
-            with self._values.restored() as has_changed:
-                captured = capture(self._on, self._stage, self._criteria, recorded, micro)
-                if has_changed():
-                    self.reason = "forward changes what it reads, or draws random numbers itself"
-        except NumbersReadError as error:
-            self.reason = str(error)
-        return None if self.reason else captured
-
-    def _check_memory(self, planned: PlannedPass) -> None:
-        """Sets `reason`, so that nothing is replayed, if memory is too short to compare a replay of
-        the pass `planned` with autograd: this needs the activations twice and the gradients up to
-        three times."""
-        gradients = sum(p.size * p.dtype.itemsize for p in planned.trained)
-        size, free = planned.kept.size + planned.scratch.size + 2 * gradients, memory_available()
-        if free is not None and 2 * size * self._on_node > free:
-            self.reason = (
-                f"of {free:,} bytes that are free on the node, a rank would need {size:,} more to "
-                "see that replays are right"
-            )
-
-    def _recorded(self, micro: MicroBatch, counts: Sequence[int]) -> NotedPass | None:
-        """Records the pass of a micro-batch; returns it with its memory plan, or None if it cannot
-        be recorded. `counts` has the number of values in each BatchNorm, over all ranks."""
+    def _acquire_of(self, micro: MicroBatch, counts: Sequence[int]) -> Acquire | None:
+        """Records the pass of a micro-batch, or lets the device capture it; returns what provides
+        its replays, or None, with `reason` set, if it cannot be replayed. `counts` has the number
+        of values in each BatchNorm, over all ranks."""
         if len(self._lists) == MOST_LISTS:
             self.reason = f"each of {MOST_LISTS} passes was another one"
             return None
-        if not self._on.is_host:
-            return self._captured(micro)
-        *arrays, samples = micro.arrays
-        stats, kind = micro.state.stats, micro.state.kind
-        assert kind is not None
-        which = None if stats is LOCAL else counts, isinstance(stats, ReplayStats)
-        how = Recording(samples, micro.current.batch, *which, kind.adds, kind.halves)
-        recorded = _StagePass(self._stage, micro.state.input)
+        forward = _forward(self._stage, micro.state.input)
         try:
-            with self._values.restored() as has_changed, wires(LoggedWire):
-                roots = (self._stage.module, *self._criteria)
-                passes = list[PassList]()
-                for byte in FILLS if self._values.is_foreign else FILLS[:2]:
-                    with addresses_filled_with(byte):
-                        passes.append(record(roots, recorded, arrays, how))
-                if passes[0].unfit:
-                    raise NumbersReadError(passes[0].unfit)
-                if has_changed():
-                    self.reason = "forward changes what it reads, or draws random numbers itself"
+            if not self._on.is_host:
+                replay = self._captured(forward, micro)
+                self.calls = max(self.calls, replay.calls)
+                return lambda: replay
+            planned = self._planned(self._recorded(forward, micro, counts), micro)
         except NumbersReadError as error:
             self.reason = str(error)
             return None
-        except Exception as error:  # code that reads values by itself gets wrong ones
-            self.reason = f"a pass cannot be recorded: {type(error).__name__}: {error}"
-            return None
-        if not all(same_calls(passes[0].calls, other.calls) for other in passes[1:]):
-            self.reason = self.reason or "two recordings of a pass differ"
-        stage = self._stage
+        self.calls = max(self.calls, planned.calls)
+        return partial(self.memory.acquire, planned)
+
+    def _captured(self, forward: Forward, micro: MicroBatch) -> Replay:
+        """Lets the device capture a pass, and returns what it has captured. Raises NumbersReadError
+        if that is impossible."""
+        capture = addons.row("captures", self._on.name)
+        if capture is None:
+            raise NumbersReadError(f"nothing here captures passes on the device {self._on.name}")
+        with self._values.restored() as has_changed:
+            captured: Replay = capture(self._on, self._stage, self._criteria, forward, micro)
+            if has_changed():
+                raise NumbersReadError(CHANGES)
+        return captured
+
+    def _recorded(self, forward: Forward, micro: MicroBatch, counts: Sequence[int]) -> RecordedPass:
+        """Records the pass of a micro-batch two times or more, and returns the first recording.
+        Raises NumbersReadError if it may not be replayed."""
+        kind, stats, of_pass = micro.state.kind, micro.state.stats, micro.current
+        assert kind is not None
+        roots, again = (self._stage.module, *self._criteria), isinstance(stats, ReplayStats)
+
+        def record_it() -> RecordedPass:
+            made_by = LOCAL if stats is LOCAL else StatsOfRanks(counts, tracks=not again)
+            current = KeyedPass.of(of_pass.samples, of_pass.batch, made_by, meta.like)
+            return record(roots, forward, micro.arrays[:-1], current, kind.adds, kind.halves)
+
+        with self._values.restored() as has_changed, wires(LoggedWire):
+            try:
+                first, *others = repeated(record_it, 3 if self._values.is_foreign else 2)
+            except NumbersReadError:
+                raise
+            except Exception as error:  # code that reads values by itself gets wrong ones
+                name = type(error).__name__
+                raise NumbersReadError(f"a pass cannot be recorded: {name}: {error}") from None
+            if first.unfit:
+                raise NumbersReadError(first.unfit)
+            if has_changed():
+                raise NumbersReadError(CHANGES)
+        if not all(same_calls(first.calls, other.calls) for other in others):
+            raise NumbersReadError("two recordings of a pass differ")
+        return first
+
+    def _planned(self, recorded: RecordedPass, micro: MicroBatch) -> PlannedPass:
+        """Returns a recorded pass with its memory plan. Raises NumbersReadError if it may not be
+        replayed."""
+        stage, kind = self._stage, micro.state.kind
+        assert kind is not None
         of_units = stage.of_units, stage.absent, stage.unrepeated
-        planned = PlannedPass(passes[0], kind.in_flight, *of_units)
+        planned = PlannedPass(recorded, kind.in_flight, *of_units)
         needed = tuple(p.needs_grad for p in self._parameters)
         if self._trained.setdefault(needed, planned.trained) != planned.trained:
             # whether a pass adds to a gradient is known of all parameters together
-            self.reason = "micro-batches use different parameters"
-        if self.reason is None:
-            self._check_memory(planned)
-        return None if self.reason else planned
+            raise NumbersReadError("micro-batches use different parameters")
+        self._check_memory(planned)
+        return planned
+
+    def _check_memory(self, planned: PlannedPass) -> None:
+        """Raises NumbersReadError if memory is too short to compare a replay of the pass `planned`
+        with autograd: this needs the activations twice and the gradients up to three times."""
+        gradients = sum(p.size * p.dtype.itemsize for p in planned.trained)
+        size, free = planned.kept.size + planned.scratch.size + 2 * gradients, memory_available()
+        if free is not None and 2 * size * self._on_node > free:
+            raise NumbersReadError(
+                f"of {free:,} bytes that are free on the node, a rank would need {size:,} more to "
+                "see that replays are right"
+            )
 
 
 def _of_first_run(stats: BatchStats) -> BatchStats:

@@ -20,9 +20,9 @@ from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.meta import is_meta
 from nnmpi.arrays.meta.shapes import axis_order, owner
 from nnmpi.nn.parameter import inverse
-from nnmpi.nn.record import PassList
 from nnmpi.parallel.facts.passes import PARTS, PassBytes
 from nnmpi.parallel.step.exchanges import LoggedWire, wires
+from nnmpi.parallel.step.recorded_pass import RecordedPass
 from nnmpi.schedules.op import Kind
 
 
@@ -103,7 +103,7 @@ class TracedMemory(ExitStack):
         self._marks.append(tracemalloc.get_traced_memory())
         tracemalloc.reset_peak()
 
-    def bytes(self, p: PassList, inputs: Iterable[Any], outputs: Iterable[Any]) -> PassBytes:
+    def bytes(self, p: RecordedPass, inputs: Iterable[Any], outputs: Iterable[Any]) -> PassBytes:
         """Returns the bytes of memory that the traced passes of `p` need; the calls of `mark` have
         separated the passes. `inputs` and `outputs` are the activations that the stage takes and
         sends."""

@@ -19,11 +19,12 @@ from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
 from nnmpi.nn.graph import Arguments, leaves, mapped
 from nnmpi.nn.parameter import inverse
-from nnmpi.nn.record import Recording, StandIn, record
+from nnmpi.nn.record import KeyedPass, StandIn, StatsOfRanks
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.facts.passes import PassBytes, PassExchange, bytes_of, exchanges_of
-from nnmpi.parallel.step.ports import JoinedOutputs, joined
+from nnmpi.parallel.step.ports import joined
+from nnmpi.parallel.step.recorded_pass import record
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.planning.paper import repeated
 from nnmpi.planning.paper.on_numbers import TracedMemory, assumed_exchanges, integers, small
@@ -161,8 +162,8 @@ def recorded(
 
 
 class _Stage:
-    """A pipeline stage on one rank, whose passes over `samples` samples are recorded: what `record`
-    asks of a RecordedPass. `cut` is the model with only this rank's parts of the layers."""
+    """A pipeline stage on one rank, whose passes over `samples` samples are recorded. `cut` is the
+    model with only this rank's parts of the layers."""
 
     def __init__(
         self, a: Arrangement, cut: ShardedModel, rank: int, stage: int, samples: int
@@ -183,35 +184,29 @@ class _Stage:
         """Records the passes once, on arrays that `stand_in` makes; with `halves` the backward pass
         in its two halves."""
         memory = TracedMemory() if stand_in is small else None
-        how = Recording(
-            np.arange(self._samples),
-            self._samples,
-            counts=repeat(2),  # of values in each BatchNorm, with which no error is raised
-            again=False,
-            adds=self._a.config.micro_batches > 1,
-            halves=halves,
-            stand_in=stand_in,
-            edge=memory.mark if memory else lambda: None,
-        )
+        counts = repeat(2)  # of values in each BatchNorm, with which no error is raised
+        samples, stats = np.arange(self._samples), StatsOfRanks(counts, tracks=True)
+        current = KeyedPass.of(samples, self._samples, stats, stand_in)
+        adds, edge = self._a.config.micro_batches > 1, memory.mark if memory else lambda: None
         arrays = [t.operand for t in self._tensors] + self._labels()
         with assumed_exchanges(), memory or nullcontext():
-            p = record((self._module,), self, arrays, how)
+            p = record((self._module,), self._forward, arrays, current, adds, halves, edge)
         inputs, outputs = p.inputs[: len(self._tensors)], () if self._is_last else p.outputs
         nbytes = memory.bytes(p, inputs, outputs) if memory else bytes_of(p, inputs, outputs)
         return StageFacts(nbytes, exchanges_of(p))
 
-    # ---- what `record` asks for
-
-    def inputs(self, arrays: Sequence[Any]) -> Sequence[Tensor]:
-        """Returns the tensors that the stage takes, given their arrays."""
+    def _forward(self, arrays: Sequence[Any]) -> tuple[Sequence[Tensor], Tensor]:
+        """Runs the forward pass on these inputs and labels. Returns the inputs that get a gradient,
+        and the tensor from which the backward pass starts."""
         pairs = zip(self._tensors, arrays, strict=False)
-        return [Tensor(array, t.requires_grad) for t, array in pairs]
+        inputs = [Tensor(array, t.requires_grad) for t, array in pairs]
+        return [t for t in inputs if t.requires_grad], self._root(inputs, arrays[len(inputs) :])
 
-    def run(self, module: Any, inputs: Sequence[Tensor], arrays: Sequence[Any]) -> Tensor:
-        """Runs the forward pass; returns the loss, or the joined outputs of the stage."""
+    def _root(self, inputs: Sequence[Tensor], labels: Sequence[Any]) -> Tensor:
+        """Returns the loss, or the joined outputs of the stage."""
         new: Iterator[Tensor] = iter(inputs)
         args, named = mapped(lambda x: next(new) if isinstance(x, Tensor) else x, self._arguments)
-        y, labels = module(*args, **named), arrays[len(inputs) :]
+        y = self._module(*args, **named)
         if not self._is_last:
             return joined(y)
         if not labels:  # a model alone
@@ -220,22 +215,6 @@ class _Stage:
         objective = self._a.graph.source.objective(self._a.sharding, self._cut.layout.axis)
         loss: Tensor = objective.loss(widened(y), labels[0])
         return loss
-
-    def outputs(self, root: Any) -> Sequence[Tensor]:
-        """Returns the results of the forward pass."""
-        return root.parts if isinstance(root, JoinedOutputs) else [root]
-
-    def seed(self, root: Any, gradients: Sequence[Any]) -> Any:
-        """Returns the gradient with which the backward pass begins."""
-        return root.seed(gradients) if isinstance(root, JoinedOutputs) else gradients[0]
-
-    def gradients(self, inputs: Sequence[Tensor]) -> Sequence[Any]:
-        """Returns the gradients of the inputs, and removes them from the inputs, as in a run, where
-        a stage hands them on."""
-        arrays = [t.grad_array for t in inputs if t.grad_array is not None]
-        for t in inputs:
-            t.grad_array = None
-        return arrays
 
     # ---- its input
 

@@ -11,11 +11,12 @@ from nnmpi.nn.passes import LOCAL
 from nnmpi.parallel.step.beside_tape import Compared
 from nnmpi.parallel.step.exchanges import Notes
 from nnmpi.parallel.step.ports import BackwardKind, PassState, Stage, TapePass
+from nnmpi.parallel.step.replay import Replay
 
 UNITS = 0, 1
 
 
-class AtOnce:
+class AtOnce(Replay):
     """As two graphs on a GPU, which are not cut: `spoilt` is the parameter with a wrong
     gradient."""
 
@@ -25,18 +26,12 @@ class AtOnce:
     def __init__(self, wanted: dict[Any, Any], spoilt: Any) -> None:
         self._wanted, self._spoilt = wanted, spoilt
 
-    def free(self) -> None:
-        return
-
-    def forward(self, *arguments: Any) -> Generator[None, None, None]:
-        yield from ()
-
-    def first_half(self, seeds: Sequence[Any]) -> Generator[None, None, None]:
+    def _first(self, seeds: Sequence[Any]) -> Generator[None, None, None]:
         for p, gradient in self._wanted.items():
             p.grad = gradient + (p is self._spoilt)
         yield from ()
 
-    def second_half(self) -> Generator[None, None, None]:
+    def _second(self) -> Generator[None, None, None]:
         yield
 
 

@@ -1,0 +1,307 @@
+"""RecordedPass: the forward and backward pass of a pipeline stage as a list of kernel calls, which
+is recorded once (`nn/record.py`) and then replayed without modules and autograd.
+
+    calls     F F F F F  I I I  W W W   the forward pass (F), and the two halves of the backward
+                                        pass: gradients of inputs (I) and of parameters (W)
+    inputs    samples, labels, keys of random numbers, seeds of the backward pass: written before
+              a replay
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple, TypeAlias
+
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.kernels import progress_hook
+from nnmpi.arrays.meta import NumbersReadError
+from nnmpi.arrays.meta.log import Call, log_call
+from nnmpi.arrays.meta.memory_plan import lifetimes, places_of, plan_in_parts
+from nnmpi.autograd import Tensor
+from nnmpi.autograd.recording import recording
+from nnmpi.nn.module import Module
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.passes import variables_set
+from nnmpi.nn.record import (
+    KeyedPass,
+    RecordedKey,
+    StandIns,
+    checks_first,
+    progress,
+    ready,
+    recorded_calls,
+    uses,
+)
+from nnmpi.parallel.step.ports import outputs_of, seed_of
+
+
+class RecordedPass(NamedTuple):
+    """The recorded kernel calls of a forward and a backward pass. The arrays in them have no data:
+    they only stand for arrays with memory, which a replay puts in their place.
+
+    calls      checks of inputs, then the forward pass; the backward pass begins at call number
+               `backward`, and its second half, if there is one, at number `second`
+    given      pairs (array without data, existing memory that it stands for)
+    inputs     the arrays that stand for the inputs of the pass, such as samples and labels
+    keys       the keys of random numbers
+    outputs    the arrays of the results of the forward pass: a loss, or tensors for another stage
+    seeds      for each output the array of its gradient, an input of the backward pass; or None
+    gradients  the arrays of the results of the backward pass: the gradients of those inputs that
+               come from another stage
+    adds       True if the backward pass adds to gradients of an earlier one
+    halves     True if the backward pass has two halves: gradients of inputs, then of parameters
+    unfit      why the calls may not be repeated in the place of the pass; "" if they may
+    """
+
+    calls: Sequence[Call]
+    backward: int
+    second: int
+    given: Sequence[tuple[Any, Array]]
+    inputs: Sequence[Any]
+    keys: Sequence[RecordedKey]
+    outputs: Sequence[Any]
+    seeds: Sequence[Any]
+    gradients: Sequence[Any]
+    adds: bool
+    halves: bool
+    unfit: str = ""
+
+
+Forward: TypeAlias = Callable[[Sequence[Any]], tuple[Sequence[Tensor], Tensor]]
+"""(arrays): runs the forward pass of a stage, and its loss, on its input arrays and labels. Returns
+the inputs whose gradients another stage gets, and the tensor from which the backward pass starts:
+the loss, or JoinedOutputs."""
+
+
+def record(
+    parts: Sequence[Module],
+    forward: Forward,
+    arrays: Sequence[Array],
+    current: KeyedPass,
+    adds: bool,
+    halves: bool,
+    edge: Callable[[], object] = lambda: None,
+) -> RecordedPass:
+    """Records a forward and a backward pass on inputs with the shapes of `arrays`.
+
+    parts      the module of the stage, and the loss function if it is a module
+    forward    runs them
+    current    the Pass, which is for this recording alone
+    adds       True if the backward pass adds to gradients that another one has computed
+    halves     True if the backward pass has two halves: gradients of inputs, then of parameters
+    edge       is called where a part of the pass begins or ends
+    """
+    stand_ins = StandIns(current.stand_in)
+    modules = [m for part in parts for m in part.modules()]
+    with (
+        recorded_calls(parts, (), stand_ins, current) as (calls, reasons),
+        on_tape(partial(log_call, progress)),
+    ):
+        for p in (p for part in parts for p in part.parameters()):
+            p.has_grad = adds and p.needs_grad
+        changes = [m._changes for m in modules]
+        edge()
+        given: list[Any] = [*map(current.stand_in, arrays)]
+        inputs, root = forward(given)
+        edge()
+        unfit = ["forward sets an attribute"] * (changes != [m._changes for m in modules])
+        unfit += [f"forward {reason}" for reason in reasons()]
+        outputs, backward = outputs_of(root), len(calls)
+        halves = halves and root.needs_grad and bool(inputs)
+        seeds, gradients, second = list[Any](), list[Any](), backward
+        if root.needs_grad:
+            seeds = [current.stand_in(t.array) if t.needs_grad else None for t in outputs]
+            gradients, second = _backward(root, seeds, inputs, halves, edge, calls, unfit)
+        else:
+            unfit.append("a pass without gradients")
+    given, results = [*given, current.samples], [t.operand for t in outputs]
+    try:
+        calls = checks_first(calls, given)
+    except NumbersReadError as error:
+        unfit.append(str(error))
+    places = backward, second, stand_ins.pairs, given, current.keys, results, seeds, gradients
+    return RecordedPass(calls, *places, adds, halves, unfit=next(iter(unfit), ""))
+
+
+def on_tape(poll: Callable[[], object]) -> AbstractContextManager[None]:
+    """Returns a context in which autograd records ops, and kernels call `poll` to let communication
+    in the background advance."""
+    return variables_set((recording, True), (progress_hook, poll))
+
+
+def _backward(
+    root: Tensor,
+    seeds: Sequence[Any],
+    inputs: Sequence[Tensor],
+    halves: bool,
+    edge: Callable[[], object],
+    calls: Sequence[Call],
+    unfit: list[str],
+) -> tuple[list[Any], int]:
+    """Runs the backward pass from `root`, which adds to `calls`, given the gradients of the outputs
+    (`seeds`); if it may not be replayed, adds the reason to `unfit`. Returns the gradients of
+    `inputs`, and the number of the call at which its second half begins."""
+
+    def on_leaf(leaf: Any) -> None:
+        if isinstance(leaf, Parameter):
+            log_call(ready, leaf)
+        elif leaf not in {*inputs}:
+            unfit.append("the gradient of a tensor that is no parameter")
+
+    seed = seed_of(root, seeds)
+    if not halves:
+        root.backward(seed, on_leaf=on_leaf)
+    elif (rest := root.backward(seed, until=inputs)) is not None:
+        gradients, second = _taken(inputs), len(calls)
+        edge()
+        rest.finish(on_leaf)
+        edge()
+        return gradients, second
+    edge()
+    return _taken(inputs), len(calls)
+
+
+def _taken(inputs: Sequence[Tensor]) -> list[Any]:
+    """Returns the gradients of inputs, zeros where a stage has not used one, and removes them from
+    the inputs, as in a run, where a stage hands them on."""
+    gradients = list[Any]()
+    for t in inputs:
+        if (array := t.grad_array) is None:
+            array = backend.xp_of(t.array).zeros_like(t.array)
+        gradients.append(array)
+        t.grad_array = None
+    return gradients
+
+
+# ---- places in memory, and units
+
+
+class PlannedPass:
+    """A recorded forward and backward pass (a list of function calls on arrays), with a plan that
+    gives each array a place in memory. The pass has three parts: forward, and the two halves of
+    backward.
+
+    calls       the number of function calls that run it
+    trained     the parameters whose gradients the backward pass computes
+    kept        the plan for arrays that live longer than one part; each micro-batch in flight has
+                such memory of its own
+    scratch     the plan for arrays that live within one part
+
+    in_flight   how many micro-batches are between their forward and backward passes at the same
+                time
+    units       the parameters of each unit (a part of the stage, usually a layer, between which a
+                pass can stop)
+    absent      the parameters that may not be in memory while each unit runs, since with ZeRO 3
+                parameters take turns there (see `StageUnits`)
+    unrepeated  those of `absent` that a function which runs again in the backward pass of each unit
+                may not read either
+    """
+
+    def __init__(
+        self,
+        recorded: RecordedPass,
+        in_flight: int = 1,
+        units: Sequence[Collection[Parameter]] = ((),),
+        absent: Sequence[Collection[Parameter]] = ((),),
+        unrepeated: Sequence[Collection[Parameter]] = ((),),
+    ) -> None:
+        self.recorded, calls = recorded, recorded.calls
+        written = *recorded.inputs, *(key.words for key in recorded.keys)  # before the first call
+        others = [(a, 0) for a in written]
+        at_edge = *recorded.outputs, *recorded.seeds
+        others += [(a, recorded.backward) for a in at_edge if a is not None]
+        others += [(a, max(recorded.second - 1, recorded.backward)) for a in recorded.gradients]
+        outputs = [(a, 0) for a in recorded.outputs]  # one may be an input that no call uses
+        self.used, self.given = {*lifetimes(calls, outputs)}, places_of(recorded.given)
+        self.trained = frozenset(call.args[0] for call in calls if call.function is ready)
+        alive = [a for key, a in lifetimes(calls, others).items() if key not in self.given]
+        starts = 0, recorded.backward, recorded.second
+        self.kept, self.scratch = plan_in_parts(alive, starts, in_flight)
+        self.calls = sum(call.function is not uses for call in calls)
+        self.slices = _slices(recorded, units, absent, unrepeated)
+
+
+class Slices(NamedTuple):
+    """For each unit (a part of a stage, usually a layer), the range of the recorded calls that
+    belong to it: in the forward pass, and in the two halves of the backward pass, where the last
+    unit comes first. If the backward pass has no halves, `first` is empty and `second` has all of
+    it."""
+
+    forward: Sequence[slice]
+    first: Sequence[slice]
+    second: Sequence[slice]
+
+
+def _slices(
+    recorded: RecordedPass,
+    of_units: Sequence[Collection[Parameter]],
+    absent: Sequence[Collection[Parameter]],
+    unrepeated: Sequence[Collection[Parameter]],
+) -> Slices:
+    """Divides the calls of a recorded pass (`recorded`) among the units of the stage (its parts,
+    usually layers).
+
+    In the forward pass, a unit ends before a parameter of a later unit is used; in the backward
+    pass, where all gradients of its parameters are final: of_units[u] are the parameters of unit u.
+    With ZeRO 3 parameters take turns in memory, and absent[u] are those that may not be there while
+    unit u runs: then unit u ends before the first use of one of these. For a use in a function that
+    runs again in the backward pass, unrepeated[u] takes the place of absent[u].
+    """
+    begin = recorded.second if recorded.halves else recorded.backward
+    forward, second = range(recorded.backward), range(begin, len(recorded.calls))
+    first, downwards = range(recorded.backward, begin), (absent[::-1], unrepeated[::-1])
+    if any(absent):
+        later, ends = absent, _before(recorded, second, *downwards)
+    else:
+        later = [frozenset[Parameter]().union(*of_units[u:]) for u in range(1, len(of_units) + 1)]
+        ends = _behind(recorded, second, of_units)
+    return Slices(
+        _cut(forward, _before(recorded, forward, later, later)),
+        _cut(first, _before(recorded, first, *downwards) if first else ()),
+        _cut(second, ends),
+    )
+
+
+def _before(
+    recorded: RecordedPass,
+    calls: range,
+    others: Sequence[Collection[Parameter]],
+    unrepeated: Sequence[Collection[Parameter]],
+) -> Sequence[int]:
+    """Divides the calls of a forward pass, or of all or half of a backward pass, among the units of
+    a stage (parts, usually layers). Returns, for each unit except the first, the index in
+    `recorded.calls` of the call at which it begins. `calls` is the range of indices of the pass.
+
+    others[k] has parameters that unit k, counted in the order of this pass, never uses: the first
+    use of one of them ends unit k and begins unit k + 1. If no call uses any of them, unit k has
+    all the remaining calls, and the later units have none. For a use by a function that runs again,
+    unrepeated[k] takes the place of others[k].
+    """
+    begins, left = list[int](), [*zip(others[:-1], unrepeated[:-1], strict=True)]
+    for k in calls:
+        call = recorded.calls[k]
+        while left and call.function is uses and call.args[0] in left[0][call.args[1]]:
+            begins.append(k)
+            del left[0]
+    return begins + [calls.stop] * len(left)
+
+
+def _behind(
+    recorded: RecordedPass, calls: range, of_units: Sequence[Collection[Parameter]]
+) -> Sequence[int]:
+    """Divides the calls of a backward pass among the units of a stage (parts, usually layers): a
+    unit ends after the call that makes the last gradient of its parameters final. Returns, for each
+    unit except the first that runs, the index in `recorded.calls` of the call at which it begins.
+
+    `calls` is the range of indices of the backward pass; of_units[u] are the parameters of unit u,
+    in the order of the forward pass.
+    """
+    final = {recorded.calls[k].args[0]: k + 1 for k in calls if recorded.calls[k].function is ready}
+    ends = ([final.get(p, 0) for p in inside] for inside in of_units[:0:-1])
+    return [*accumulate((max([calls.start, *of_unit]) for of_unit in ends), max)]
+
+
+def _cut(calls: range, places: Sequence[int]) -> list[slice]:
+    return [slice(*pair) for pair in pairwise([calls.start, *places, calls.stop])]
