@@ -225,8 +225,8 @@ def unchanged(*parts: Module, others: Iterable[Parameter] = ()) -> Iterator[None
     """
     modules = list(dict.fromkeys(m for part in parts for m in part.modules()))
     attributes = [vars(m) | {name: dict(vars(m)[name]) for name in REGISTRIES} for m in modules]
-    own = chain.from_iterable(part.parameters() for part in parts)
-    parameters = [(p, p.store, p.index, p.has_grad) for p in dict.fromkeys((*own, *others))]
+    of_parts = chain.from_iterable(part.parameters() for part in parts)
+    parameters = [(p, p.store, p.index, p.has_grad) for p in dict.fromkeys((*of_parts, *others))]
     try:
         for m, name, t in buffers_of(modules):
             setattr(m, name, t.operand.copy())
