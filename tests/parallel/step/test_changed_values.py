@@ -13,7 +13,6 @@ import nnmpi
 from nnmpi import Config, Tensor, Trainer, nn
 from nnmpi.comm import comm_self
 from nnmpi.io.output import Event, NullReport
-from nnmpi.parallel.step import replayed_stages
 from nnmpi.parallel.step.replayed_stages import ReplayedStages
 
 WAYS = {**table.OF_PROGRAM, **table.OF_MODEL}
@@ -34,7 +33,7 @@ class Changes:
             self._way.changed(self._names, trainer.model)
 
 
-def trained(way: Way, compiled: bool, of_model: bool, stages: list[ReplayedStages]) -> Found:
+def trained(way: Way, compiled: bool, of_model: bool, made: list[ReplayedStages]) -> Found:
     """The losses of seven steps on equal batches, at a rate that changes no parameter; and how many
     passes were replayed."""
     names = way.names(of_model)
@@ -49,7 +48,7 @@ def trained(way: Way, compiled: bool, of_model: bool, stages: list[ReplayedStage
             trainer.fit(NullReport())
     finally:
         exec(way.undo, names)
-    return heard.losses, sum(lists.replays for one in stages for lists in one.lists.values())
+    return heard.losses, sum(lists.replays for one in made for lists in one.lists.values())
 
 
 def looped(way: Way, compiled: bool, of_model: bool) -> Found:
@@ -88,31 +87,19 @@ def test_there_are_58_ways_and_more() -> None:
     assert len(WAYS) >= 58
 
 
-@pytest.fixture
-def stages(monkeypatch: pytest.MonkeyPatch) -> list[ReplayedStages]:
-    made = list[ReplayedStages]()
-
-    def noted(*args: Any) -> ReplayedStages:
-        made.append(ReplayedStages(*args))
-        return made[-1]
-
-    monkeypatch.setattr(replayed_stages, "ReplayedStages", noted)
-    return made
-
-
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_trainer_notices_a_change_in_a_model(way: Way, stages: list[ReplayedStages]) -> None:
+def test_a_trainer_notices_a_change_in_a_model(way: Way, made: list[ReplayedStages]) -> None:
     wanted = trained(way, False, True, [])
-    stages.clear()
-    check(way, trained(way, True, True, stages), wanted)
+    made.clear()
+    check(way, trained(way, True, True, made), wanted)
 
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("way", table.OF_PROGRAM.values(), ids=table.OF_PROGRAM)
-def test_a_trainer_notices_a_change_in_a_loss(way: Way, stages: list[ReplayedStages]) -> None:
+def test_a_trainer_notices_a_change_in_a_loss(way: Way, made: list[ReplayedStages]) -> None:
     wanted = trained(way, False, False, [])
-    stages.clear()
-    check(way, trained(way, True, False, stages), wanted)
+    made.clear()
+    check(way, trained(way, True, False, made), wanted)
 
 
 @pytest.mark.filterwarnings("ignore:nnmpi.compile")
@@ -131,12 +118,12 @@ HARMLESS = {**table.HARMLESS, **table.HARMLESS_OF_MODEL}
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_harmless_expressions_are_replayed(name: str, stages: list[ReplayedStages]) -> None:
+def test_harmless_expressions_are_replayed(name: str, made: list[ReplayedStages]) -> None:
     way = HARMLESS[name]
     for of_model in (True, False)[: 1 + (name in table.HARMLESS)]:
         assert looped(way, True, of_model)[1] == 6
-        assert trained(way, True, of_model, stages)[1] >= 4
-        stages.clear()
+        assert trained(way, True, of_model, made)[1] >= 4
+        made.clear()
 
 
 def test_a_second_fit_keeps_no_stale_lists() -> None:

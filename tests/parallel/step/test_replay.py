@@ -2,7 +2,7 @@
 
 import re
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial, wraps
 from typing import Any
@@ -32,25 +32,27 @@ CNN: dict[str, Any] = {"model": "digits-cnn", "epochs": 2}
 WORDS: dict[str, Any] = {"data": "text", "context": 16, "steps": 4, "epochs": 1, "batch_size": 4}
 DEEP: dict[str, Any] = {"model": "mlp:64-20-18-16-14-12-10", "steps": 9}
 GPT: dict[str, Any] = {"model": "gpt:2x2x16", "dropout": 0.2, **WORDS}
-DECODER: dict[str, Any] = {
-    "build": partial(Decoder, VOCABULARY, 16, heads=2, width=16, dropout=0.2),
-    "given": partial(windows, 30, 16),
-    "steps": 4,
-    "epochs": 1,
-    "batch_size": 4,
-}
+DECODER: dict[str, Any] = {"steps": 4, "epochs": 1, "batch_size": 4}
+DECODER["build"] = partial(Decoder, VOCABULARY, 16, heads=2, width=16, dropout=0.2)
+DECODER["given"] = partial(windows, 30, 16)
+
+STAGES: dict[str, Any] = {**DEEP, "pp": 2, "cut": "5", "bucket_mb": 0.001}
+HALVES: dict[str, Any] = {**STAGES, "micro_batches": 4, "schedule": "zb-h1"}
+CHUNKS: dict[str, Any] = {**DEEP, "pp": 2, "cut": "3,5,8", "micro_batches": 4}
+TIED: dict[str, Any] = {**DECODER, "bucket_mb": 0.005, "micro_batches": 2}
+AGAIN: dict[str, Any] = {"recompute": "block", "micro_batches": 3, "steps": 9}
+AGAIN["build"] = GRAPH_MODELS["residual cnn"]
+RERUN, IN_BLOCKS = {"recompute": "stage"}, {**GPT, "bucket_mb": 0.001, "recompute": "block"}
+MLP, IMAGES = {"model": "mlp:64-12-10"}, {"data": "synthetic:1x28x28:10:60", "dtype": "float32"}
 
 RUNS: dict[str, dict[str, Any]] = {
-    "mlp": {"model": "mlp:64-12-10", "steps": 9},
+    "mlp": {**MLP, "steps": 9},
     "cnn": {**CNN, "optimizer": "sgd", "overlap": False},
     "cnn in 32 bits": {**CNN, "dtype": "float32"},
     "cnn in 16 bits": {**CNN, "dtype": "bfloat16", "steps": 5},
     "micro-batches": {**CNN, "batch_size": 50, "micro_batches": 3, "clip_norm": 0.5},
-    "images of 28 x 28": {
-        "model": "mnist-cnn",
-        "data": "synthetic:1x28x28:10:60",
-        "dtype": "float32",
-    },
+    "micro-batches in flight": {**CNN, "schedule": "gpipe", "micro_batches": 2},
+    "images of 28 x 28": {**IMAGES, "model": "mnist-cnn"},
     "decoder": DECODER,
     "decoder in 16 bits": {**DECODER, "dtype": "float16"},
     "gpt": {**GPT, "dropout": 0.0},
@@ -60,83 +62,31 @@ RUNS: dict[str, dict[str, Any]] = {
     "blocks run again": {**GPT, "recompute": "block"},
     "attention runs again": {**GPT, "recompute": "selective"},
     "attention runs again, in 16 bits": {**DECODER, "recompute": "selective", "dtype": "float16"},
-    "blocks with statistics run again": {
-        "build": GRAPH_MODELS["residual cnn"],
-        "recompute": "block",
-        "micro_batches": 3,
-        "steps": 9,
-    },
+    "blocks with statistics run again": AGAIN,
 }
 RANKS: dict[str, tuple[int, dict[str, Any]]] = {
-    "ring": (3, {"model": "mlp:64-12-10", "allreduce": "ring", "bucket_mb": 0.002}),
-    "shared": (2, {"model": "mlp:64-12-10", "allreduce": "shared", "clip_norm": 0.1}),
+    "ring": (3, {**MLP, "allreduce": "ring", "bucket_mb": 0.002}),
+    "shared": (2, {**MLP, "allreduce": "shared", "clip_norm": 0.1}),
     "statistics of 9, 9 and 8 samples": (3, {**CNN, "micro_batches": 3, "batch_size": 26}),
-    "zero 1": (2, {"model": "mlp:64-12-10", "zero": 1, "micro_batches": 2}),
+    "zero 1": (2, {**MLP, "zero": 1, "micro_batches": 2}),
     "zero 1, buckets": (2, {**DECODER, "zero": 1, "bucket_mb": 0.005, "allreduce": "ring"}),
     "zero 2": (3, {**CNN, "zero": 2, "bucket_mb": 0.005, "micro_batches": 2}),
-    "zero 2, a tied weight": (2, {**DECODER, "zero": 2, "bucket_mb": 0.005, "micro_batches": 2}),
-    "zero 2 in pipelines": (
-        4,
-        {
-            **DEEP,
-            "pp": 2,
-            "cut": "5",
-            "zero": 2,
-            "bucket_mb": 0.001,
-            "micro_batches": 4,
-            "schedule": "zb-h1",
-        },
-    ),
+    "zero 2, a tied weight": (2, {**TIED, "zero": 2}),
+    "zero 2 in pipelines": (4, {**HALVES, "zero": 2}),
     "zero 3": (2, {**DEEP, "zero": 3, "bucket_mb": 0.001, "micro_batches": 2}),
     "zero 3, statistics": (3, {**CNN, "zero": 3, "bucket_mb": 0.005, "clip_norm": 0.5}),
-    "zero 3, a tied weight": (
-        2,
-        {**DECODER, "zero": 3, "bucket_mb": 0.005, "micro_batches": 2, "dtype": "float32"},
-    ),
-    "zero 3, a bucket": (2, {"model": "mlp:64-12-10", "zero": 3}),
-    "zero 3, stages run again": (
-        4,
-        {
-            **DEEP,
-            "pp": 2,
-            "cut": "5",
-            "zero": 3,
-            "bucket_mb": 0.001,
-            "micro_batches": 3,
-            "recompute": "stage",
-        },
-    ),
-    "zero 3 in halves": (
-        4,
-        {
-            **DEEP,
-            "pp": 2,
-            "cut": "5",
-            "zero": 3,
-            "bucket_mb": 0.001,
-            "micro_batches": 4,
-            "schedule": "zb-h1",
-        },
-    ),
+    "zero 3, a tied weight": (2, {**TIED, "zero": 3, "dtype": "float32"}),
+    "zero 3, a bucket": (2, {**MLP, "zero": 3}),
+    "zero 3, stages run again": (4, {**STAGES, "zero": 3, "micro_batches": 3, **RERUN}),
+    "zero 3 in halves": (4, {**HALVES, "zero": 3}),
     "zero 3, tp": (4, {**DECODER, "dp": 2, "tp": 2, "zero": 3, "bucket_mb": 0.005}),
     "pipeline": (2, {**CNN, "pp": 2, "cut": "5", "micro_batches": 3}),
     "gpipe": (2, {**CNN, "pp": 2, "cut": "4", "micro_batches": 3, "schedule": "gpipe"}),
-    "interleaved": (
-        2,
-        {**DEEP, "pp": 2, "cut": "3,5,8", "micro_batches": 4, "schedule": "interleaved"},
-    ),
-    "zb-v": (2, {**DEEP, "pp": 2, "cut": "3,5,8", "micro_batches": 4, "schedule": "zb-v"}),
-    "dualpipe-v": (
-        2,
-        {**DEEP, "pp": 2, "cut": "3,5,8", "micro_batches": 4, "schedule": "dualpipe-v"},
-    ),
+    **{how: (2, {**CHUNKS, "schedule": how}) for how in ("interleaved", "zb-v", "dualpipe-v")},
     "zb-h1": (3, {**DEEP, "pp": 3, "cut": "4,8", "micro_batches": 4, "schedule": "zb-h1"}),
     "blocks over two ranks": (2, {**DECODER, "pp": 2, "cut": "4", "micro_batches": 2}),
-    "recomputed": (2, {**CNN, "micro_batches": 2, "recompute": "stage"}),
-    "recomputed in a pipeline": (
-        2,
-        {**CNN, "pp": 2, "cut": "5", "micro_batches": 3, "recompute": "stage"},
-    ),
+    "recomputed": (2, {**CNN, "micro_batches": 2, **RERUN}),
+    "recomputed in a pipeline": (2, {**CNN, "pp": 2, "cut": "5", "micro_batches": 3, **RERUN}),
     "tp": (2, {**CNN, "tp": 2, "micro_batches": 2}),
     "tp, blocks": (2, {**DECODER, "tp": 2}),
     "sequence parallel": (2, {**DECODER, "tp": 2, "sequence_parallel": True}),
@@ -147,41 +97,18 @@ RANKS: dict[str, tuple[int, dict[str, Any]]] = {
     "gpt over two ranks": (2, {**GPT, "pp": 2, "cut": "4", "micro_batches": 2}),
     "tp, pipeline": (4, {**DECODER, "tp": 2, "pp": 2, "cut": "4", "micro_batches": 2}),
     "pipelines": (4, {**CNN, "dp": 2, "pp": 2, "cut": "6", "micro_batches": 2}),
-    "blocks with statistics run again": (
-        2,
-        {
-            "build": GRAPH_MODELS["residual cnn"],
-            "recompute": "block",
-            "micro_batches": 3,
-            "steps": 9,
-        },
-    ),
-    "zero 3, blocks run again": (
-        2,
-        {**GPT, "zero": 3, "bucket_mb": 0.001, "micro_batches": 2, "recompute": "block"},
-    ),
+    "blocks with statistics run again": (2, AGAIN),
+    "zero 3, blocks run again": (2, {**IN_BLOCKS, "zero": 3, "micro_batches": 2}),
     "zero 3 in halves, a block that is cut runs again": (
-        4,
-        {
-            **GPT,
-            "pp": 2,
-            "cut": "9",
-            "zero": 3,
-            "bucket_mb": 0.001,
-            "micro_batches": 4,
-            "schedule": "zb-h1",
-            "recompute": "block",
-        },
+        *(4, {**HALVES, **IN_BLOCKS, "zero": 3, "cut": "9"}),
     ),
     "cp, attention runs again": (2, {**GPT, "cp": 2, "recompute": "selective"}),
     "tp, blocks run again": (2, {**GPT, "tp": 2, "recompute": "block"}),
 }
+BY_SAMPLES = {**CNN, "tp": 2, "layout": "1=channels,5=samples"}
+BY_STREAM = {**DEEP, "pp": 2, "schedule": "pipedream", "clip_norm": None}
 BY_TAPE: dict[str, tuple[int, dict[str, Any], str]] = {
-    "tp, samples": (
-        2,
-        {**CNN, "tp": 2, "layout": "1=channels,5=samples"},
-        "an exchange of numbers on the host",
-    ),
+    "tp, samples": (2, BY_SAMPLES, "an exchange of numbers on the host"),
     "pipedream": (
         2,
         {**DEEP, "pp": 2, "schedule": "pipedream", "clip_norm": None},
@@ -190,20 +117,13 @@ BY_TAPE: dict[str, tuple[int, dict[str, Any], str]] = {
 }
 
 
-@pytest.fixture
-def stages(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[StageLists]]]:
-    """A function that returns the lists of all stages of the test."""
-    made = list[ReplayedStages]()
-
-    def noted(*args: Any) -> ReplayedStages:
-        made.append(ReplayedStages(*args))
-        return made[-1]
-
-    monkeypatch.setattr(replayed_stages, "ReplayedStages", noted)
-    return lambda: [lists for stage in made for lists in stage.lists.values()]
-
-
 Stages = Callable[[], list[StageLists]]
+
+
+@pytest.fixture
+def stages(made: list[ReplayedStages]) -> Stages:
+    """A function that returns the lists of all stages of the test."""
+    return lambda: [lists for stage in made for lists in stage.lists.values()]
 
 
 def few(spec: str) -> Dataset:
@@ -410,71 +330,28 @@ def trained(build: Callable[[], nn.Module], change: Callable[[Any], object], on:
     return heard.losses, {name: a.tobytes() for name, a in contents(trainer).items()}
 
 
-CHANGES: dict[str, Callable[[Any], object]] = {
-    "nothing": lambda model: None,
-    "attribute": lambda model: setattr(model[4], "p", 0.5),
-    "a frozen layer": lambda model: model[1].requires_grad_(False),
-    "a new layer": lambda model: setattr(model, "3", nn.ReLU()),
-    "values": lambda model: model[1].weight.data.__imul__(2),
-    "values of a buffer": lambda model: model[2].running_mean.__imul__(2),
-    "a buffer": lambda model: setattr(model[2], "running_mean", model[2].running_mean + 1),
-    "mode": lambda model: model[2].eval(),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_change_between_epochs_counts(change: Callable[[Any], object], stages: Stages) -> None:
-    assert trained(layers, change, True) == trained(layers, change, False)
-    (lists,) = stages()
-    assert lists.reason is None
-    assert lists.replays
-
-
-class OfUser(nn.Module):
-    def __init__(self) -> None:
-        self.inner = layers()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x) * 2
+def hook(model: Any) -> None:
+    model[1].register_forward_hook(lambda module, args, y: y * 2)
 
 
 def hooked() -> nn.Module:
     model = layers()
-    model[1].register_forward_hook(lambda module, args, y: y * 2)
+    hook(model)
     return model
 
 
-def test_code_of_users_is_replayed(stages: Stages) -> None:
-    assert trained(OfUser, CHANGES["nothing"], True) == trained(OfUser, CHANGES["nothing"], False)
-    (lists,) = stages()
-    assert lists.reason is None
-    assert lists.replays
-
-
-def test_layers_with_hooks_run_by_the_tape(stages: Stages) -> None:
-    assert trained(hooked, CHANGES["nothing"], True) == trained(hooked, CHANGES["nothing"], False)
+@pytest.mark.parametrize(
+    ("build", "change", "replays"),
+    [(hooked, lambda model: None, False), (layers, hook, True)],
+    ids=["from the start", "after an epoch"],
+)
+def test_layers_with_hooks_run_by_the_tape(
+    build: Callable[[], nn.Module], change: Callable[[Any], object], replays: bool, stages: Stages
+) -> None:
+    assert trained(build, change, True) == trained(build, change, False)
     (lists,) = stages()
     assert lists.reason == "Linear has hooks"
-    assert not lists.replays
-
-
-def test_a_hook_that_is_added_later_runs(stages: Stages) -> None:
-    def hook(model: Any) -> None:
-        model[1].register_forward_hook(lambda module, args, y: y * 2)
-
-    assert trained(layers, hook, True) == trained(layers, hook, False)
-    (lists,) = stages()
-    assert lists.replays
-    assert lists.reason == "Linear has hooks"
-
-
-def test_micro_batches_in_flight_have_memory_of_their_own(stages: Stages) -> None:
-    options = {**CNN, "schedule": "gpipe", "micro_batches": 2}
-    tape, other = (run(comm_self(), **options, compile=on) for on in (False, True))
-    same_bits(other, tape)
-    (lists,) = stages()
-    assert lists.reason is None
-    assert lists.replays
+    assert bool(lists.replays) is replays
 
 
 def changed_losses(

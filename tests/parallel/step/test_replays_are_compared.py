@@ -17,22 +17,8 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event, NullReport
 from nnmpi.optim import compiled
-from nnmpi.parallel.step import replayed_stages, stage_lists
+from nnmpi.parallel.step import stage_lists
 from nnmpi.parallel.step.replayed_stages import ReplayedStages
-
-
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[ReplayedStages]:
-    """All that was made of these in the test."""
-    stages = list[ReplayedStages]()
-
-    def noted(*args: Any) -> ReplayedStages:
-        stages.append(ReplayedStages(*args))
-        return stages[-1]
-
-    monkeypatch.setattr(replayed_stages, "ReplayedStages", noted)
-    return stages
-
 
 TEXT: dict[str, Any] = {
     "data": "text:README.md",
@@ -95,6 +81,7 @@ CHANGES: tuple[Callable[[Any], object], ...] = (
     lambda model: model[5].weight.requires_grad_(False),
     lambda model: model[2].train(),
     lambda model: model[6].running_mean.mul_(0.5),
+    lambda model: model[1].weight.data.__imul__(2),
     lambda model: model[5].requires_grad_(True),
     lambda model: model[6].eval(),
     lambda model: setattr(model[6].running_mean, "data", ones(8, dtype=model[1].weight.dtype)),

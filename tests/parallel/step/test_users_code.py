@@ -19,7 +19,6 @@ from nnmpi.comm import comm_self
 from nnmpi.data import Dataset, Split
 from nnmpi.io.output import Event, NullReport
 from nnmpi.nn import functional
-from nnmpi.parallel.step import replayed_stages
 from nnmpi.parallel.step.replayed_stages import ReplayedStages
 
 MODULES = 500
@@ -204,19 +203,6 @@ def trained(seed: int, compiled: bool) -> tuple[list[float], dict[str, bytes]]:
         trainer.fit(NullReport())
         state = {k: np.asarray(v).tobytes() for k, v in trainer.model.state_dict().items()}
     return heard.losses, state
-
-
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[ReplayedStages]:
-    """The lists of all stages of the test."""
-    stages = list[ReplayedStages]()
-
-    def noted(*args: Any) -> ReplayedStages:
-        stages.append(ReplayedStages(*args))
-        return stages[-1]
-
-    monkeypatch.setattr(replayed_stages, "ReplayedStages", noted)
-    return stages
 
 
 @pytest.mark.one_in(10)
