@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from helpers.datafiles import refused
 from helpers.device import DEVICE, needs_device
+from helpers.traced import traced
 
 import nnmpi
 from nnmpi import nn
 from nnmpi.arrays.backend import CPU, Backend
-from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.seeding import seed_state, seeded
-from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.unit_costs import Timing, UnitCost, profile
 
@@ -65,14 +64,8 @@ def batch(name: str, dtype: str = "float32") -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape).astype(dtype)
 
 
-def graph_of(model: nn.Module, x: np.ndarray) -> Graph:
-    return trace(
-        model, lambda n: ((nnmpi.tensor(np.zeros((n, *x.shape[1:]), x.dtype)),), {}), x.dtype
-    )
-
-
 def profiled(model: nn.Module, x: np.ndarray, on: Backend, repeats: int = 5) -> list[UnitCost]:
-    graph = graph_of(model, x)
+    graph = traced(model, *x.shape[1:], given=x.dtype.name, dtype=x.dtype.name)
     return profile(model, graph, units(graph), x, on, Timing(repeats))
 
 
@@ -88,7 +81,7 @@ def test_a_profile_changes_nothing(name: str, dtype: str) -> None:
     model, before = fresh(name), seed_state.get()
     state, buffers = kept(model), [t.array for t in model.buffers()]
     costs = profiled(model, batch(name, dtype), CPU, repeats=1)
-    assert len(costs) == len(units(graph_of(model, batch(name, dtype))))
+    assert len(costs) == len(units(traced(model, *MADE[name][1], given=dtype, dtype=dtype)))
     assert kept(model) == state
     assert not any(p.is_drawn for p in model.parameters())
     assert all(a is t.array for a, t in zip(buffers, model.buffers(), strict=True))

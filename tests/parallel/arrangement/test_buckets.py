@@ -2,12 +2,10 @@
 
 import math
 
-import numpy as np
+from helpers.traced import traced
 
-import nnmpi
 from nnmpi import nn
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.arrange import cut_buckets, gathered_together
 from nnmpi.parallel.arrangement.arrangement import users_of
 from nnmpi.parallel.arrangement.rank_model import HeldVariable
@@ -42,11 +40,6 @@ def layers(n: int) -> list[nn.Linear]:
     return [nn.Linear(4, 4) for _ in range(n)]
 
 
-def graph_of(model: nn.Module) -> Graph:
-    zeros = lambda n: ((nnmpi.tensor(np.zeros((n, 4), "float32")),), {})  # noqa: E731
-    return trace(model, zeros, "float32")
-
-
 def trained(graph: Graph, users: list[frozenset[int]] | None = None) -> list[HeldVariable]:
     """All trained parameters, in the order of the state dict."""
     found = [(v, variable) for v, variable in enumerate(graph.variables) if variable.is_trained]
@@ -65,7 +58,7 @@ def names(graph: Graph) -> list[list[str]]:
 def test_a_unit_is_a_layer_or_layers_that_share_a_weight() -> None:
     a, b, c, d = layers(4)
     d.weight = b.weight
-    graph = graph_of(nn.Sequential(a, nn.Tanh(), b, c, d))
+    graph = traced(nn.Sequential(a, nn.Tanh(), b, c, d), 4)
     assert names(graph) == [
         ["0.weight", "0.bias"],
         ["2.weight", "2.bias", "4.bias"],
@@ -76,12 +69,12 @@ def test_a_unit_is_a_layer_or_layers_that_share_a_weight() -> None:
 def test_frozen_parameters_are_in_no_unit() -> None:
     a, b = layers(2)
     a.weight.requires_grad = False
-    assert names(graph_of(nn.Sequential(a, b))) == [["0.bias"], ["1.weight", "1.bias"]]
+    assert names(traced(nn.Sequential(a, b), 4)) == [["0.bias"], ["1.weight", "1.bias"]]
 
 
 def test_buckets_of_units_are_cut_from_the_end_and_between_stages() -> None:
     """Each layer takes 32 numbers: 16, and 4 padded to 16."""
-    graph = graph_of(nn.Sequential(*layers(4)))
+    graph = traced(nn.Sequential(*layers(4)), 4)
     users = [frozenset({0})] * 4 + [frozenset({3})] * 4
     stages = [users_of(unit) for unit in gathered_together(graph, trained(graph, users))]
     assert stages == [{0}, {0}, {3}, {3}]
@@ -93,7 +86,7 @@ def test_buckets_of_units_are_cut_from_the_end_and_between_stages() -> None:
 def test_a_unit_of_two_stages_is_a_bucket_of_its_own() -> None:
     a, b, c, d = layers(4)
     c.weight = b.weight
-    graph = graph_of(nn.Sequential(a, b, c, d))
+    graph = traced(nn.Sequential(a, b, c, d), 4)
     users = [frozenset(u) for u in ({0}, {0}, {0, 1}, {0}, {1}, {1}, {1})]
     stages = [users_of(unit) for unit in gathered_together(graph, trained(graph, users))]
     assert stages == [{0}, {0, 1}, {1}]

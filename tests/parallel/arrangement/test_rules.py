@@ -2,14 +2,11 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers.datafiles import refused
+from helpers.traced import traced
 
-import nnmpi
 from nnmpi import Config, addons, nn
-from nnmpi.nn.graph import Graph
-from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.arrange import PIPELINE, REPLICATED, arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
@@ -19,14 +16,8 @@ from nnmpi.planning.machine import TYPICAL
 from nnmpi.planning.stage_costs import division_on_paper
 from nnmpi.planning.unit_times import ModelTimes
 
-
-def traced() -> Graph:
-    layers = nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)
-    model = nn.Sequential(*layers)
-    return trace(model, lambda n: ((nnmpi.tensor(np.zeros((n, 6))),), {}), "float64")
-
-
-GRAPH = traced()
+LAYERS = nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)
+GRAPH = traced(nn.Sequential(*LAYERS), 6, given="float64", dtype="float64")
 
 
 def arranged(ranks: int, nodes: int = 1, free: int | None = None, **options: Any) -> Arrangement:

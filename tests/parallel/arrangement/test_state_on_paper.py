@@ -2,12 +2,10 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
+from helpers.traced import traced
 
-import nnmpi
 from nnmpi import Config, nn
-from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
@@ -27,7 +25,7 @@ def layers() -> nn.Sequential:
 
 
 def arranged(ranks: int, nodes: int = 1, **options: Any) -> Arrangement:
-    graph = trace(layers(), lambda n: ((nnmpi.tensor(np.zeros((n, 6))),), {}), "float64")
+    graph = traced(layers(), 6, given="float64", dtype="float64")
     config, cluster = Config(**options), Cluster.on_paper(ranks, nodes)
     division = division_on_paper(ModelTimes(graph, TYPICAL, "float32"), config)
     return arrange(config, cluster, graph, shard(graph, config.tp), division)

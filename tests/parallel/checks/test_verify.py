@@ -62,16 +62,21 @@ def test_no_subject_passes_that_is_not_within_the_bound(subject: str) -> None:
         assert said.startswith(f"{subject} of the layout differ")
 
 
-class Nudges(NullReport):
-    """Moves one number of a rank's replica to the next one after the second step."""
+def nudge(row: np.ndarray) -> None:
+    """Moves the first number to the next one."""
+    row[0] = np.nextafter(row[0], np.inf, dtype=row.dtype)
 
-    def __init__(self, p: nn.Parameter) -> None:
+
+class After(NullReport):
+    """Changes the model of a rank after the second step."""
+
+    def __init__(self, change: Callable[[], None]) -> None:
         super().__init__()
-        self._row = p.data.reshape(-1)
+        self._change = change
 
     def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
         if step == 2:
-            self._row[0] = np.nextafter(self._row[0], np.inf, dtype=self._row.dtype)
+            self._change()
 
 
 @pytest.mark.parametrize("options", [{"allreduce": "ring"}, {"reproducible": True}], ids=str)
@@ -83,7 +88,8 @@ def test_replicas_have_to_have_equal_bits_however_little_they_differ(
 
     def rank(comm: Comm) -> int:
         trainer = Trainer(config, small, rows(), comm)
-        report = Nudges(next(trainer.model.parameters())) if comm.rank == 1 else NullReport()
+        row = next(trainer.model.parameters()).data.reshape(-1)
+        report = After(partial(nudge, row)) if comm.rank == 1 else NullReport()
         with pytest.raises(VerifyError, match=r"\Astep 3: parameters are not the same on all"):
             trainer.fit(report)
         return trainer.step
@@ -227,18 +233,6 @@ def test_an_update_of_a_rank_that_is_wrong_by_less_than_the_rounding_is_found(
         assert found < UNIT[dtype]
 
 
-class Shifts(NullReport):
-    """Changes a running statistic of a model on all ranks after the second step."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self._model = model
-
-    def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
-        if step == 2:
-            self._model[1].running_mean += 1.0
-
-
 def test_wrong_running_statistics_are_found() -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(6, 5, bias=False), nn.BatchNorm1d(5), nn.Linear(5, 3))
@@ -246,7 +240,7 @@ def test_wrong_running_statistics_are_found() -> None:
     def rank(comm: Comm) -> None:
         trainer = Trainer(Config(verify=True, batch_size=14, dtype="float64"), build, rows(), comm)
         with pytest.raises(VerifyError, match="step 3: buffers of the layout differ"):
-            trainer.fit(Shifts(trainer.model))
+            trainer.fit(After(lambda: trainer.model[1].running_mean.add_(1.0)))
 
     threads.run(2, rank)
 
@@ -269,18 +263,6 @@ def track(model: nn.Module) -> None:
 def untie(model: nn.Module) -> None:
     row = model[2].weight.data[0]
     row[...] = np.nextafter(row, row.dtype.type(9))
-
-
-class After(NullReport):
-    """Changes the model of a rank after the second step."""
-
-    def __init__(self, change: Callable[[], None]) -> None:
-        super().__init__()
-        self._change = change
-
-    def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
-        if step == 2:
-            self._change()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

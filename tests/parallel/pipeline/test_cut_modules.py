@@ -58,68 +58,58 @@ def losses_of(comm: Comm, change: Callable[[Model, int], object], **layout: Any)
         return [*heard.losses, trainer.evaluate()[0]]
 
 
+def drop(model: Model, step: int) -> None:
+    model.inner.drop.p = 0.1 * step
+
+
+def forget(model: Model, step: int) -> None:
+    if "factor" in vars(model.inner):
+        del model.inner.factor
+
+
 def rescale(model: Model, step: int) -> None:
     model.inner.scale, model.shift = 1.0 + step / 4, step
 
 
+CUT: dict[str, Any] = {"pp": 2, "cut": "2"}
+
+
 @pytest.mark.parametrize(
-    ("ranks", "layout"),
+    ("change", "ranks", "layout"),
     [
-        (2, {"pp": 2, "cut": "2"}),
-        (2, {"pp": 2, "cut": "2", "compile": True}),
-        (2, {"pp": 2, "cut": "3", "micro_batches": 3, "recompute": "stage"}),
-        (2, {"pp": 2, "schedule": "interleaved", "micro_batches": 2}),
-        (3, {"pp": 3, "micro_batches": 3, "schedule": "zb-h1"}),
-        (4, {"pp": 2, "tp": 2, "micro_batches": 2}),
+        (rescale, 2, CUT),
+        (rescale, 2, {**CUT, "compile": True}),
+        (rescale, 2, {"pp": 2, "cut": "3", "micro_batches": 3, "recompute": "stage"}),
+        (rescale, 2, {"pp": 2, "schedule": "interleaved", "micro_batches": 2}),
+        (rescale, 3, {"pp": 3, "micro_batches": 3, "schedule": "zb-h1"}),
+        (rescale, 4, {"pp": 2, "tp": 2, "micro_batches": 2}),
+        (drop, 2, CUT),  # a layer that did nothing begins to do something
+        (forget, 2, CUT),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_stages_use_attributes_as_they_are(ranks: int, layout: dict[str, Any]) -> None:
-    expected = threads.run(1, losses_of, rescale)[0]
-    for losses in threads.run(ranks, lambda comm: losses_of(comm, rescale, **layout)):
+def test_stages_use_attributes_as_they_are(
+    change: Callable[[Model, int], object], ranks: int, layout: dict[str, Any]
+) -> None:
+    expected = threads.run(1, losses_of, change)[0]
+    for losses in threads.run(ranks, lambda comm: losses_of(comm, change, **layout)):
         assert losses == pytest.approx(expected, rel=1e-10)
 
 
-def test_what_makes_other_calls_is_refused() -> None:
-    def double(model: Model, step: int) -> None:
-        model.inner.doubles = True
-
-    with pytest.raises(ValueError, match=r"set since the start \(inner.doubles\) the model makes"):
-        threads.run(2, lambda comm: losses_of(comm, double, pp=2, cut="2"))
-
-
-def test_a_layer_that_is_replaced_is_refused() -> None:
-    def replace(model: Model, step: int) -> None:
-        model.inner.drop = nn.Dropout(0.5)
-
-    with pytest.raises(ValueError, match=r"inner \(Inner\) has got another layer or parameter"):
-        threads.run(2, lambda comm: losses_of(comm, replace, pp=2, cut="2"))
+REFUSED: dict[str, Callable[[Model], object]] = {
+    r"set since the start \(inner.doubles\) the model makes": (
+        lambda model: setattr(model.inner, "doubles", True)
+    ),
+    r"inner \(Inner\) has got another layer or parameter": (
+        lambda model: setattr(model.inner, "drop", nn.Dropout(0.5))
+    ),
+    r"inner \(Inner\) has got a hook, but pipeline stages": (
+        lambda model: model.inner.register_forward_hook(lambda module, inputs, output: output)
+    ),
+}
 
 
-def test_layers_are_called_as_they_are() -> None:
-    """Also where a layer that did nothing begins to do something."""
-
-    def drop(model: Model, step: int) -> None:
-        model.inner.drop.p = 0.1 * step
-
-    expected = threads.run(1, losses_of, drop)[0]
-    for losses in threads.run(2, lambda comm: losses_of(comm, drop, pp=2, cut="2")):
-        assert losses == pytest.approx(expected, rel=1e-10)
-
-
-def test_an_attribute_that_is_deleted_counts() -> None:
-    def forget(model: Model, step: int) -> None:
-        if "factor" in vars(model.inner):
-            del model.inner.factor
-
-    expected = threads.run(1, losses_of, forget)[0]
-    for losses in threads.run(2, lambda comm: losses_of(comm, forget, pp=2, cut="2")):
-        assert losses == pytest.approx(expected, rel=1e-10)
-
-
-def test_a_hook_of_a_module_that_is_cut_is_refused() -> None:
-    def hook(model: Model, step: int) -> None:
-        model.inner.register_forward_hook(lambda module, inputs, output: output)
-
-    with pytest.raises(ValueError, match=r"inner \(Inner\) has got a hook, but pipeline stages"):
-        threads.run(2, lambda comm: losses_of(comm, hook, pp=2, cut="2"))
+@pytest.mark.parametrize("words", REFUSED)
+def test_changes_that_a_cut_module_cannot_take_are_refused(words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        threads.run(2, lambda comm: losses_of(comm, lambda m, step: REFUSED[words](m), **CUT))

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
+from helpers.traced import traced
 
 import nnmpi
 from nnmpi import nn
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import MODELS
-from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.partition import (
     NOISE,
@@ -33,18 +33,9 @@ class Scaled(nn.Sequential):
         return super().forward(x) * 2
 
 
-def graph_of(model: nn.Module, *shape: int) -> Graph:
-    """That of a model of samples of this shape."""
-
-    def samples(n: int) -> tuple[tuple[nnmpi.Tensor], dict[str, nnmpi.Tensor]]:
-        return (nnmpi.tensor(np.zeros((n, *shape), np.float32)),), {}
-
-    return trace(model, samples, "float32")
-
-
 def known(name: str) -> Graph:
     shapes = {"mnist-cnn": (1, 28, 28), "digits-cnn": (1, 8, 8), "iris-mlp": (4,)}
-    return graph_of(MODELS[name](), *shapes[name])
+    return traced(MODELS[name](), *shapes[name])
 
 
 def nested() -> nn.Sequential:
@@ -62,21 +53,21 @@ def nested() -> nn.Sequential:
 
 def test_a_model_that_is_one_layer_is_refused() -> None:
     with refused("1 layer with trained parameters and 2 stages"):
-        parse_cut("1", graph_of(nn.Linear(2, 2), 2), 2)
+        parse_cut("1", traced(nn.Linear(2, 2), 2), 2)
     with refused("0 layers with trained parameters and 2 stages"):
-        parse_cut("1", graph_of(nn.Sequential(), 2), 2)
+        parse_cut("1", traced(nn.Sequential(), 2), 2)
 
 
 def test_a_division_knows_shared_weights_and_refuses_shared_buffers() -> None:
     norm, shared = nn.BatchNorm1d(3), nn.Linear(3, 3)
     model = nn.Sequential(shared, norm, nn.Tanh(), shared, norm, nn.Linear(3, 3))
-    graph = graph_of(model, 3)
+    graph = traced(model, 3)
     found = units(graph)
     weights = [v.path for v in graph.variables if v.path.startswith("0.")]
     with refused("1 (BatchNorm1d) is used in stages 0 and 1", "a --cut that"):
         divide(graph, found, (3,), (0, 1))
     assert divide(graph, found, (5,), (0, 1)).tied(graph) == {}
-    plain = graph_of(nn.Sequential(shared, nn.Tanh(), shared), 3)
+    plain = traced(nn.Sequential(shared, nn.Tanh(), shared), 3)
     assert divide(plain, units(plain), (1,), (0, 1)).tied(plain) == dict.fromkeys(weights, (0, 1))
     assert divide(plain, units(plain), (1,), (0, 0)).tied(plain) == {}
 
@@ -161,7 +152,7 @@ def test_the_first_stage_has_most_micro_batches_at_once() -> None:
 
 def test_too_few_trained_layers_are_refused() -> None:
     model = MODELS["iris-mlp"]()
-    graph = graph_of(model, 4)
+    graph = traced(model, 4)
     has_trained = [unit.is_trained for unit in units(graph)]
     with refused("2 layers with trained parameters and 3 stages", "--pp or --virtual-stages"):
         split_points(costs_of([1.0] * len(has_trained), has_trained), 3)
@@ -170,7 +161,7 @@ def test_too_few_trained_layers_are_refused() -> None:
     for p in model[0].parameters():
         p.requires_grad = False
     with refused("1 layer with trained parameters and 2 stages"):
-        parse_cut("1", graph_of(model, 4), 2)
+        parse_cut("1", traced(model, 4), 2)
     with refused("0 layers with trained parameters and 2 stages"):
         split_points(costs_of([]), 2)
 
@@ -186,7 +177,7 @@ def test_a_cut_by_hand_counts_layers() -> None:
     found = units(graph)
     for chosen in combinations((1, 3, 4, 5), 2):
         assert parse_cut(as_text(chosen, found), graph, 3) == tuple(found[k].first for k in chosen)
-    assert parse_cut("4,5", graph_of(nested(), 1, 8, 8), 3) == (4, 5)
+    assert parse_cut("4,5", traced(nested(), 1, 8, 8), 3) == (4, 5)
 
 
 REFUSED: dict[str, tuple[int, tuple[str, ...]]] = {

@@ -66,11 +66,28 @@ def sometimes(never: bool) -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 8), rarely, nn.Tanh(), always, nn.Linear(8, 3))
 
 
+def norms() -> nn.Sequential:
+    """A norm, weight and bias, that both stages have."""
+    norm = nn.LayerNorm(8)
+    return nn.Sequential(nn.Linear(8, 8), norm, nn.Tanh(), nn.Linear(8, 8), norm, nn.Linear(8, 3))
+
+
 def losses(comm: Comm, build: Any = crossed, **options: Any) -> list[float]:
     """The loss of training and of the test at the end."""
     trainer = Trainer(Config(**OPTIONS | options), build=build, data=DATA, comm=comm)
     done = trainer.fit(NullReport())
     return [done["loss"], done["test_loss"]]
+
+
+def train_as_one_rank(same: dict[str, Any], **layout: Any) -> None:
+    """Two stages; `same` are options of the one rank too."""
+    (expected,) = threads.run(1, partial(losses, **same))
+    job = partial(losses, **same, pp=2, **layout)
+    for found in threads.run(2 * layout.get("dp", 1), job):
+        assert found == pytest.approx(expected, rel=1e-10)
+
+
+CLIPPED = {"clip_norm": 0.1}
 
 
 @pytest.mark.one_in(2)
@@ -81,53 +98,32 @@ def test_weights_that_two_stages_share_in_opposite_orders(
     dp: int, overlap: bool, zero: int, how: str
 ) -> None:
     """Their sums start in different orders on the two ranks, and none waits for the other."""
-    options = {"clip_norm": 0.1, "optimizer": "adam"}
-    (expected,) = threads.run(1, partial(losses, **options))
-    layout = {"pp": 2, "dp": dp, "cut": "3", "overlap": overlap, "zero": zero, "allreduce": how}
-    job = partial(losses, **options, **layout)
-    for found in threads.run(2 * dp, job):
-        assert found == pytest.approx(expected, rel=1e-10)
+    same = {**CLIPPED, "optimizer": "adam"}
+    train_as_one_rank(same, dp=dp, cut="3", overlap=overlap, zero=zero, allreduce=how)
 
 
 @pytest.mark.parametrize("zero", [0, 1])
 def test_a_stage_with_nothing_but_a_shared_weight(zero: int) -> None:
-    (expected,) = threads.run(1, partial(losses, build=ends, clip_norm=0.1))
-    layout = {"pp": 2, "dp": 2, "cut": "4", "zero": zero, "allreduce": "ring", "clip_norm": 0.1}
-    for found in threads.run(4, partial(losses, build=ends, **layout)):
-        assert found == pytest.approx(expected, rel=1e-10)
+    train_as_one_rank({"build": ends, **CLIPPED}, dp=2, cut="4", zero=zero, allreduce="ring")
 
 
 @pytest.mark.parametrize("zero", [2, 3])
 def test_zero_that_scatters_a_shared_weight_with_one_that_is_not_is_refused(zero: int) -> None:
     with pytest.raises(ValueError, match=rf"zero {zero} gathers .* use --zero 1, or a --cut that"):
         threads.run(4, partial(losses, pp=2, dp=2, cut="3", zero=zero))
-    (expected,) = threads.run(1, losses)
-    for found in threads.run(4, partial(losses, pp=2, dp=2, cut="8", zero=zero)):
-        assert found == pytest.approx(expected, rel=1e-10)
-
-
-def norms() -> nn.Sequential:
-    """A norm, weight and bias, that both stages have."""
-    norm = nn.LayerNorm(8)
-    return nn.Sequential(nn.Linear(8, 8), norm, nn.Tanh(), nn.Linear(8, 8), norm, nn.Linear(8, 3))
+    train_as_one_rank({}, dp=2, cut="8", zero=zero)
 
 
 @pytest.mark.parametrize("zero", [1, 2, 3])
 @pytest.mark.parametrize("dp", [2, 3])
 def test_a_layer_that_two_stages_share(dp: int, zero: int) -> None:
-    (expected,) = threads.run(1, partial(losses, build=norms, clip_norm=0.1))
-    layout = {"pp": 2, "dp": dp, "cut": "3", "zero": zero, "clip_norm": 0.1, "bucket_mb": 1e-6}
-    for found in threads.run(2 * dp, partial(losses, build=norms, **layout)):
-        assert found == pytest.approx(expected, rel=1e-10)
+    train_as_one_rank({"build": norms, **CLIPPED}, dp=dp, cut="3", zero=zero, bucket_mb=1e-6)
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_a_weight_that_two_stages_of_one_rank_share(zero: int) -> None:
     """Both ranks have two stages; layers 0 and 4 are in stages 0 and 2."""
-    (expected,) = threads.run(1, partial(losses, build=twice))
-    layout = {"pp": 2, "dp": 2, "cut": "2,4,6", "schedule": "interleaved"}
-    for found in threads.run(4, partial(losses, build=twice, **layout, zero=zero)):
-        assert found == pytest.approx(expected, rel=1e-10)
+    train_as_one_rank({"build": twice}, dp=2, cut="2,4,6", schedule="interleaved", zero=zero)
 
 
 @pytest.mark.parametrize("zero", [0, 1])
@@ -135,11 +131,8 @@ def test_a_weight_that_two_stages_of_one_rank_share(zero: int) -> None:
 @pytest.mark.parametrize("dp", [1, 2])
 def test_a_shared_weight_without_a_gradient_in_one_stage(dp: int, never: bool, zero: int) -> None:
     """It is updated where it was not used too, or the copies would become different."""
-    options = {"build": partial(sometimes, never), "optimizer": "adam", "lr": 0.1}
-    (expected,) = threads.run(1, partial(losses, **options))
-    layout = {"pp": 2, "dp": dp, "cut": "2", "zero": zero}
-    for found in threads.run(2 * dp, partial(losses, **layout, **options)):
-        assert found == pytest.approx(expected, rel=1e-10)
+    same = {"build": partial(sometimes, never), "optimizer": "adam", "lr": 0.1}
+    train_as_one_rank(same, dp=dp, cut="2", zero=zero)
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,15 @@
 """Experts whose tokens are cut along positions: who sends what, and when they stay whole."""
 
-import numpy as np
 import pytest
+from helpers.traced import traced
 from helpers.training.laws_language import MODELS, POSITIONS, tokens
 from helpers.training.pipelined import run
 
-import nnmpi
 from nnmpi import nn
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.layers.experts import Router
-from nnmpi.nn.tracing import trace
 from nnmpi.parallel.tensor.shard import shard
-
-
-def traced(model: nn.Module) -> Graph:
-    zeros = lambda n: ((nnmpi.tensor(np.zeros((n, POSITIONS), "int64")),), {})  # noqa: E731
-    return trace(model, zeros, "float32")
 
 
 def forms(graph: Graph, sequence: bool) -> dict[str, str]:
@@ -24,7 +17,7 @@ def forms(graph: Graph, sequence: bool) -> dict[str, str]:
 
 
 def test_the_plan_of_experts() -> None:
-    graph = traced(MODELS["routed"](POSITIONS))
+    graph = traced(MODELS["routed"](POSITIONS), POSITIONS, given="int64")
     cut, whole = (forms(graph, sequence) for sequence in (True, False))
     for at in ("3.layers.1", "5.layers.0"):
         assert [cut[f"{at}.{name}"] for name in ("router", "experts")] == ["counts", "all-to-all"]
@@ -40,7 +33,7 @@ def test_the_plan_of_experts() -> None:
 
 
 def test_experts_before_what_takes_whole_samples_have_whole_samples() -> None:
-    cut = forms(traced(MODELS["mixture"](POSITIONS)), sequence=True)
+    cut = forms(traced(MODELS["mixture"](POSITIONS), POSITIONS, given="int64"), sequence=True)
     assert cut["6.layers.0.router"] == "copy"
     assert cut["6.layers.0.experts"] == "rows"
 

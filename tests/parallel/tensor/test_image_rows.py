@@ -2,19 +2,15 @@
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
+from helpers.traced import traced
 
-import nnmpi
 from nnmpi import nn
 from nnmpi.arrays.kernels.window import Window
-from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm, thread_ranks
-from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import cifar_cnn, digits_cnn, mnist_cnn
-from nnmpi.nn.tracing import trace
 from nnmpi.parallel.tensor.constraints import Constraints
 from nnmpi.parallel.tensor.image_rows.cut import HALO, HALO_GRADIENT
 from nnmpi.parallel.tensor.image_rows.halo import Halo
@@ -68,13 +64,6 @@ def test_a_3x3_convolution_sends_one_row_to_each_neighbour() -> None:
     row = 4 * 2 * 5 * 8
     end, middle = [[0, 1, 0], [0, row, 0]], [[1, 0, 1], [row, 0, row]]
     assert thread_ranks.run(3, sent) == [end * 2, middle * 2, end * 2]
-
-
-def traced(model: nn.Module, *sample: int) -> Graph:
-    def zeros(samples: int) -> tuple[tuple[Tensor], dict[str, Any]]:
-        return (nnmpi.tensor(np.zeros((samples, *sample), np.float32)),), {}
-
-    return trace(model, zeros, "float32")
 
 
 ROWS = Constraints(frozenset({"rows"}), {}, 64)

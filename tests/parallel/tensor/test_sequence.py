@@ -4,18 +4,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers.datafiles import refused
+from helpers.traced import traced
 from helpers.training.laws_language import MODELS, POSITIONS, tokens
 from helpers.training.pipelined import run
 from helpers.training.transformer_models import Decoder
 
-import nnmpi
 from nnmpi import Config, nn
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
@@ -27,11 +25,6 @@ from nnmpi.planning.paper.rank import traffic
 # ---- the plan
 
 
-def traced(model: nn.Module, positions: int) -> Graph:
-    zeros = lambda n: ((nnmpi.tensor(np.zeros((n, positions), "int64")),), {})  # noqa: E731
-    return trace(model, zeros, "float32")
-
-
 def of_gpt(tp: int, sequence: bool) -> tuple[Graph, Sharding]:
     return of_model(nn.GPT(2, 4, 64, 50, 32, dropout=0.1), tp, sequence)
 
@@ -41,7 +34,7 @@ def of_decoder(tp: int, sequence: bool) -> tuple[Graph, Sharding]:
 
 
 def of_model(model: nn.Module, tp: int, sequence: bool) -> tuple[Graph, Sharding]:
-    graph = traced(model, 32)
+    graph = traced(model, 32, given="int64")
     return graph, shard(graph, tp, sequence=sequence) if tp > 1 else UNSHARDED
 
 
@@ -136,7 +129,7 @@ def test_the_flag_trains_in_16_bits_as_without_it() -> None:
 
 
 def test_positions_that_do_not_suffice_are_refused() -> None:
-    graph = traced(Decoder(9, 3, 1, 4, 8), 3)
+    graph = traced(Decoder(9, 3, 1, 4, 8), 3, given="int64")
     with refused("sequence parallelism", "a sample has 3", "the 4 ranks"):
         shard(graph, 4, sequence=True)
 
@@ -161,12 +154,11 @@ FEW_HEADS: dict[str, tuple[Callable[[], nn.Module], str]] = {
 def test_fewer_heads_than_ranks_are_refused(case: str) -> None:
     build, heads = FEW_HEADS[case]
     with refused("sequence parallelism", heads, "among 3 ranks: use a --tp of at most 2, or"):
-        shard(traced(build(), 6), 3, sequence=True)
+        shard(traced(build(), 6, given="int64"), 3, sequence=True)
 
 
 def test_a_model_without_positions_is_refused() -> None:
     layers = nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)
-    zeros = lambda n: ((nnmpi.tensor(np.zeros((n, 6), "float32")),), {})  # noqa: E731
     none = "the model has none between layers that are divided: leave --sequence-parallel out"
     with refused("sequence parallelism", none):
-        shard(trace(nn.Sequential(*layers), zeros, "float32"), 2, sequence=True)
+        shard(traced(nn.Sequential(*layers), 6), 2, sequence=True)

@@ -6,15 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.tensor import laws_tensor_graphs as laws
+from helpers.traced import traced
 from helpers.training.graph_models import SAMPLE
 
 import nnmpi
 from nnmpi import Config, data, nn
 from nnmpi.autograd import Tensor
 from nnmpi.comm import thread_ranks
-from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import MODELS, mlp
-from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.tensor import Way
 from nnmpi.parallel.tensor.parallelize import rebuild
@@ -24,13 +23,6 @@ from nnmpi.planning.paper.rank import traffic
 from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import uncut
-
-
-def traced(model: nn.Module, *sample: int) -> Graph:
-    def zeros(samples: int) -> tuple[tuple[Tensor], dict[str, Any]]:
-        return (nnmpi.tensor(np.zeros((samples, *sample), np.float32)),), {}
-
-    return trace(model, zeros, "float32")
 
 
 def plan(model: nn.Module, *sample: int, ranks: int = 2, whole_output: bool = False) -> str:

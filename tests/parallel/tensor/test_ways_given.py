@@ -2,20 +2,18 @@
 
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from helpers.datafiles import refused
+from helpers.traced import traced
 
 import nnmpi
 from nnmpi import Config, nn
-from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import mnist_cnn
-from nnmpi.nn.tracing import trace
 from nnmpi.options import terms
 from nnmpi.options.cli import from_layout, layout_file
 from nnmpi.parallel.tensor.constraints import Constraints
@@ -28,13 +26,6 @@ from nnmpi.parallel.tensor.ways import (
 )
 
 TRICK = {"0": "samples", "3": "samples"}
-
-
-def traced(model: nn.Module, *sample: int) -> Graph:
-    def zeros(samples: int) -> tuple[tuple[Tensor], dict[str, Any]]:
-        return (nnmpi.tensor(np.zeros((samples, *sample), np.float32)),), {}
-
-    return trace(model, zeros, "float32")
 
 
 def test_convolutions_by_samples_and_products_by_channels() -> None:
@@ -116,7 +107,7 @@ def attention() -> Graph:
     attend = nn.Linear(8, 24), nn.SelfAttention(2, is_causal=True), nn.Linear(8, 8)
     within = nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8), nn.Linear(8, 11, bias=False)
     model = nn.Sequential(*of_words, *attend, *within, nn.ChannelsFirst())
-    return trace(model, lambda n: ((nnmpi.tensor(np.zeros((n, 6), np.int64)),), {}), "float32")
+    return traced(model, 6, given="int64")
 
 
 OF_ANY = (set[str](), {"channels"}, {"batch"}, {"batch", "channels"})
