@@ -8,14 +8,14 @@ from nnmpi.options.amounts import amount
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.step_list.chain import chain_of
-from nnmpi.planning.list_times import LINK, Arrivals, Messages, shares_of, whole_list
+from nnmpi.planning.list_times import LINK, shares_of
 from nnmpi.planning.paper.activations import alive
 from nnmpi.planning.paper.rank import memory
 from nnmpi.planning.paper.recording import section_bytes
 from nnmpi.planning.rank_lists import list_of_batch
 from nnmpi.planning.step_time import CostModel, step_model
 from nnmpi.schedules.op import NONE, PASSES, SENDS, Kind, Op
-from nnmpi.sim.clock import timed
+from nnmpi.sim.clock import carried_out
 from nnmpi.sim.drawing.timeline import Level, Span, Timeline
 
 RANK, BESIDE, SENT, MEMORY = range(4)
@@ -37,21 +37,15 @@ def timelines(a: Arrangement, costs: CostModel) -> list[Timeline]:
     """Returns the predicted timeline of a step, in milliseconds, for each rank of one pipeline:
     that of the last replica. Raises ValueError for more than MOST_OPERATIONS operations."""
     model, ranks = step_model(a, costs), a.mesh.group(a.mesh.size - 1, "pp")
-    lists = [whole_list(list_of_batch(a, rank)) for rank in ranks]
-    if (count := sum(map(len, lists))) > MOST_OPERATIONS:
+    lists = [list_of_batch(a, rank) for rank in ranks]
+    if (count := sum(len(step.ops) for step in lists)) > MOST_OPERATIONS:
         raise ValueError(
             f"--list --svg draws at most {MOST_OPERATIONS:,} operations, and this step has "
             f"{count:,}: give fewer --micro-batches, or a larger --bucket-mb"
         )
-    messages = Arrivals(dict)
-    timings = [
-        times.timing(Arrivals(dict), Messages(messages, model.messages), item.optimizer(a, costs))
-        for times, item in zip(model.lists, model.ranks, strict=True)
-    ]
     spans: list[list[tuple[Op, Span]]] = [[] for _ in ranks]
-    for r, op, start, end in timed(lists, lambda r, op: timings[r](op)):
-        lane = timings[r](op).lane
-        row = RANK if lane is None else BESIDE if lane == LINK else SENT
+    for r, op, timing, start, end in carried_out(lists, lambda r, op: model.lists[r].timing(op)):
+        row = RANK if timing.lane is None else BESIDE if timing.lane == LINK else SENT
         number = op.at if op.micro == NONE else op.micro
         kind = DRAWN_AS.get(op.kind, op.kind.value)
         spans[r].append((op, Span(row, kind, number, -1, 1e3 * start, 1e3 * end)))

@@ -10,9 +10,7 @@ after the other, unless the description of its machine says that they are hidden
 """
 
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -25,9 +23,7 @@ from nnmpi.parallel.step_list.chain import chain_of, gathers_for_use
 from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.machine import Machine
 from nnmpi.schedules.lists.chain import Chain
-from nnmpi.schedules.lists.passes import message_of
-from nnmpi.schedules.lists.step_list import StepList
-from nnmpi.schedules.op import MESSAGES, PASSES, SENDS, Kind, Op
+from nnmpi.schedules.op import PASSES, SENDS, Kind, Op
 from nnmpi.sim.clock import Timing
 
 COLUMNS = {Kind.F: (0,), Kind.RECOMPUTE: (0,), Kind.B: (1, 2), Kind.I: (1,), Kind.W: (2,)}
@@ -36,18 +32,6 @@ parameters."""
 
 LINK = "link"
 """The lane of a timeline for exchanges between nodes."""
-
-BEGINS = {
-    Kind.FINISH: Kind.SUM,
-    Kind.WAIT: Kind.GATHER,
-    Kind.RECV_F: Kind.SEND_F,
-    Kind.RECV_B: Kind.SEND_B,
-}
-"""For each operation that completes another one: the operation that it completes."""
-
-Arrivals = defaultdict[tuple[Kind, int], dict[int, float]]
-"""The times at which sums, gathers and messages are complete: by (operation that begins it, bucket
-or unit), then by micro-batch."""
 
 
 class PassTimes(NamedTuple):
@@ -66,24 +50,13 @@ class PassTimes(NamedTuple):
     units: Sequence[Unit]
 
 
-class Messages(NamedTuple):
-    """The messages between the ranks of a pipeline, in a simulation of their steps.
-
-    arrivals  a dict: (SEND_F or SEND_B, boundary between stages) -> a dict: micro-batch -> the time
-              at which the message arrives; the simulation makes the entries
-    seconds   a dict: (kind of message, stage that sends it) -> the seconds that it takes
-    """
-
-    arrivals: Arrivals
-    seconds: Mapping[tuple[Kind, int], float]
-
-
 class ListTimes:
-    """Predicts how many seconds each operation takes that one rank carries out in a step; `timing`
-    gives these to a simulation.
+    """Predicts how many seconds each operation takes that one rank carries out in a step.
 
     by_op      a dict: (kind of operation, bucket) -> the collectives that such an operation starts
     times      the seconds of the rank's passes
+    messages   a dict: (kind of message, stage that sends it) -> the seconds that it takes
+    update     the seconds of the optimizer
     exchanges  predicts the seconds of a collective
     """
 
@@ -93,64 +66,38 @@ class ListTimes:
         rank: int,
         by_op: Mapping[tuple[Kind, int], Sequence[Exchange]],
         times: PassTimes,
+        messages: Mapping[tuple[Kind, int], float],
+        update: float,
         exchanges: ExchangeTimes,
         machine: Machine,
     ) -> None:
         self.a, self.rank = a, rank
         self._by_op, self._times, self._exchanges, self._machine = by_op, times, exchanges, machine
-        self._for_use, self._chain = gathers_for_use(a), chain_of(a, rank)
+        self._messages, self._update = messages, update
+        self._for_use, chain = gathers_for_use(a), chain_of(a, rank)
         self._shares = {
             key: share
-            for stage in self._chain.of_stage
-            for key, share in unit_shares(a, self._chain, stage, times).items()
+            for stage in chain.of_stage
+            for key, share in unit_shares(a, chain, stage, times).items()
         }
 
-    def timing(
-        self,
-        arrivals: Arrivals,
-        messages: Messages | None = None,
-        update: float = 0.0,
-    ) -> Callable[[Op], Timing]:
-        """Returns a function that gives the Timing of each of the rank's operations to a
-        simulation: how many seconds the operation takes, and what it waits for. The simulation
-        enters in `arrivals` when sums and gathers of this rank are complete.
-
-        Without `messages`, messages from other stages arrive at once. `update` is the optimizer's
-        seconds.
-        """
-        known = cache(partial(self._timing, arrivals, messages, update))
-        return lambda op: known(op.kind, op.at, op.stage)
-
-    def _timing(
-        self,
-        arrivals: Arrivals,
-        messages: Messages | None,
-        update: float,
-        kind: Kind,
-        at: int,
-        stage: int,
-    ) -> Timing:
+    def timing(self, op: Op) -> Timing:
+        """Returns how long an operation takes, and on which lane."""
+        kind, link = op.kind, (op.kind, op.stage)
         if kind in PASSES:
-            share, of_pass = self._shares[at, kind], (stage, kind)
+            share, of_pass = self._shares[op.at, kind], (op.stage, kind)
             seconds = share * self._times.passes.get(of_pass, 0.0)
-            awaited, op = None, Op(kind, 0, stage, at)
-            if messages and (taken := message_of(op, self._chain, sends=False)):
-                awaited = messages.arrivals[BEGINS[taken.kind], taken.at]
-            return Timing(seconds, None, awaited, None, share * self._times.on_link[of_pass], LINK)
-        if kind in MESSAGES:
-            if messages is None or kind not in SENDS:
-                return Timing(0.0)
-            seconds = messages.seconds.get((kind, stage), 0.0)
-            return Timing(seconds, (kind, at), given=messages.arrivals[kind, at])
-        exchanges = self._by_op.get((kind, at), ())
+            return Timing(seconds, beside=share * self._times.on_link[of_pass], link=LINK)
+        if kind in SENDS:
+            return Timing(self._messages.get(link, 0.0), link)
+        exchanges = self._by_op.get((kind, op.at), ())
         seconds = self._exchanges.total(exchanges)
         if kind in (Kind.SUM, Kind.GATHER):
-            lane = LINK if exchanges and self._is_hidden(kind, exchanges[0]) else None
-            return Timing(seconds, lane, given=arrivals[kind, at])
-        awaited = arrivals[BEGINS[kind], at] if kind in BEGINS else None
-        of_rank = update if kind is Kind.APPLY else 0.0
+            is_beside = exchanges and self._is_hidden(kind, exchanges[0])
+            return Timing(seconds, LINK if is_beside else None)
+        of_rank = self._update if kind is Kind.APPLY else 0.0
         # later phases of compressed sums begin here, behind what is on its way
-        return Timing(of_rank, None, awaited, None, seconds, LINK)
+        return Timing(of_rank, beside=seconds, link=LINK)
 
     def _is_hidden(self, kind: Kind, exchange: Exchange) -> bool:
         """True if the rank goes on computing while this exchange runs, which started in an
@@ -216,9 +163,3 @@ def hides(machine: Machine, what: str) -> bool:
     """True if ranks compute while an exchange of kind `what` ("tp", "dp", "zero1" or "zero3") runs.
     Only a machine that a data sheet describes says so; for a measured one the result is False."""
     return machine.sheet is not None and what in machine.sheet.hides
-
-
-def whole_list(step: StepList) -> list[Op]:
-    """Returns the operations of a step, preceded by the gathers of parameters that the previous
-    step has started after its update."""
-    return [*(Op(Kind.GATHER, at=b) for b in step.begins), *step.ops]

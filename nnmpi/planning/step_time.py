@@ -164,7 +164,6 @@ class StepModel(NamedTuple):
     updated   of these ranks, the one whose update takes longest
     averaged  of these ranks, the one that takes longest to average its parameters with replicas
     lists     for each rank, an object that gives the seconds of the operations in its step
-    messages  the seconds of a message of a micro-batch, by its kind and the stage that sends it
     """
 
     time: StepTime
@@ -175,7 +174,6 @@ class StepModel(NamedTuple):
     updated: RankCosts
     averaged: RankCosts
     lists: Sequence[ListTimes]
-    messages: Mapping[tuple[Kind, int], float]
 
 
 def step_time(a: Arrangement, costs: CostModel) -> StepTime:
@@ -205,7 +203,7 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     ends, idle = _ends_and_idle([item.stages for item in ranks], Costs(passes, links=links))
     passes_of = {(s, kind): t for s, of in enumerate(passes) for kind, t in of.items()}
     lists = [
-        _list_times(a, rank, item, passes_of, of_units, costs)
+        _list_times(a, rank, item, passes_of, links, of_units, costs)
         for rank, item in zip(on_paper, ranks, strict=True)
     ]
     ranks = [item._replace(waits=waits(own)) for item, own in zip(ranks, lists, strict=True)]
@@ -236,7 +234,7 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     averages = _exposed_averages(averaged, a, costs, time.seconds)
     time = time._replace(sums=time.sums + averages)
     of_terms = ranks[busiest], ranks[last], updated, averaged
-    return StepModel(time, ranks, micro, *of_terms, lists, links)
+    return StepModel(time, ranks, micro, *of_terms, lists)
 
 
 def _message_seconds(
@@ -308,16 +306,18 @@ def _list_times(
     rank: int,
     item: RankCosts,
     passes: Mapping[tuple[int, Kind], float],
+    links: Mapping[tuple[Kind, int], float],
     of_units: np.ndarray,
     costs: CostModel,
 ) -> ListTimes:
     """Returns an object that computes the seconds of the operations in a rank's step. `item` has
-    the rank's exchanges, `passes` the seconds of its passes, and `of_units` those of the model's
-    units (parts, usually layers)."""
+    the rank's exchanges, `passes` the seconds of its passes, `links` those of messages between
+    stages, and `of_units` those of the model's units (parts, usually layers)."""
     by_op = step(a, rank, a.config.batch_size).by_op
     on_link = item.within_passes(costs.exchanges.between_nodes)
     times = PassTimes(passes, on_link, of_units, costs.model.units)
-    return ListTimes(a, rank, by_op, times, costs.exchanges, costs.machine)
+    update = item.optimizer(a, costs)
+    return ListTimes(a, rank, by_op, times, links, update, costs.exchanges, costs.machine)
 
 
 def _rank_step(

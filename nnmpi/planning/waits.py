@@ -1,11 +1,10 @@
 """Computes for how many seconds a rank waits for sums of gradients and gathers of parameters, by
 simulating its list of operations with a clock.
 
-Messages from other stages arrive at once here: `step_time` simulates pipelines with a separate
-clock.
+Messages from other stages arrive at once here: `step_time` simulates whole pipelines.
 """
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -13,10 +12,11 @@ from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.step_list.chain import gathers_for_use
 from nnmpi.parallel.step_list.step import step_list
-from nnmpi.planning.list_times import Arrivals, ListTimes, whole_list
+from nnmpi.planning.list_times import ListTimes
 from nnmpi.planning.paper.rank import few_micro_batches
-from nnmpi.schedules.op import PASSES, Kind, Op
-from nnmpi.sim.clock import timed
+from nnmpi.schedules.lists.step_list import StepList
+from nnmpi.schedules.op import PASSES, Kind
+from nnmpi.sim.clock import carried_out
 
 
 class Waits(NamedTuple):
@@ -46,31 +46,28 @@ def _of_list(times: ListTimes, micro: int) -> Waits:
     """Returns for how long a rank waits in a step of `micro` micro-batches, up to its last sum over
     replicas. With ZeRO 1 and 2 the step is also simulated without gathers of parameters; the time
     by which gathers make it longer is the wait for them."""
-    ops = _until_summed(times.a, times.rank, micro)
-    end, computing = _walked(times, ops)
+    step = _until_summed(times.a, times.rank, micro)
+    end, computing = _walked(times, step)
     if times.a.store.zero and not gathers_for_use(times.a):
-        without = [op for op in ops if op.kind not in (Kind.GATHER, Kind.WAIT)]
-        summed, _ = _walked(times, without)
+        ops = tuple(op for op in step.ops if op.kind not in (Kind.GATHER, Kind.WAIT))
+        summed, _ = _walked(times, replace(step, ops=ops, begins=()))
         return Waits(max(summed - computing, 0.0), max(end - summed, 0.0))
     return Waits(max(end - computing, 0.0))
 
 
-def _walked(times: ListTimes, ops: Sequence[Op]) -> tuple[float, float]:
-    """Simulates a rank that carries out these operations; returns the seconds until all are
+def _walked(times: ListTimes, step: StepList) -> tuple[float, float]:
+    """Simulates a rank that carries out a list; returns the seconds until all operations are
     complete, and the seconds of the passes among them."""
-    timing, computing, clock = times.timing(Arrivals(dict)), 0.0, 0.0
-    for _, op, _, ended in timed([ops], lambda _, op: timing(op)):
-        of_op = timing(op)
-        if of_op.lane is None:
-            computing += of_op.seconds * (op.kind in PASSES)
+    computing, clock = 0.0, 0.0
+    for _, op, timing, _, ended in carried_out([step], lambda _, op: times.timing(op)):
+        if timing.lane is None:
+            computing += timing.seconds * (op.kind in PASSES)
             clock = ended
     return clock, computing
 
 
 @cached
-def _until_summed(a: Arrangement, rank: int, micro: int) -> Sequence[Op]:
-    """Returns a rank's operations in a step up to the last sum over replicas, preceded by the
-    gathers of parameters that the previous step has started."""
+def _until_summed(a: Arrangement, rank: int, micro: int) -> StepList:
+    """Returns a rank's list in a step up to the last sum over replicas."""
     step = step_list(a, rank, micro)
-    ops = whole_list(step)
-    return ops[: ops.index(step.ends[0])]
+    return replace(step, ops=step.ops[: step.ops.index(step.ends[0])])

@@ -11,8 +11,15 @@ operation may wait for the entry of its micro-batch in one table, and make an en
 unit of time is the caller's.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from functools import cache
 from typing import NamedTuple, Protocol, TypeVar
+
+from nnmpi.schedules.lists.passes import message_of
+from nnmpi.schedules.lists.race import SENT, STARTS, Race
+from nnmpi.schedules.lists.step_list import StepList
+from nnmpi.schedules.op import PASSES, Kind, Op
 
 
 class OfMicro(Protocol):
@@ -24,6 +31,9 @@ class OfMicro(Protocol):
 
 
 T = TypeVar("T", bound=OfMicro)
+
+AWAITED = {*SENT.values(), *STARTS.values()}
+"""The operations of a step for whose end others wait."""
 
 FREE = "free"
 """A lane on which operations do not queue up: all may run at the same time."""
@@ -52,12 +62,13 @@ class Timing(NamedTuple):
 
 def timed(
     lists: Sequence[Sequence[T]], timing: Callable[[int, T], Timing]
-) -> Iterator[tuple[int, T, float, float]]:
+) -> Generator[tuple[int, T, Timing, float, float], None, int]:
     """Simulates ranks that carry out the operations in `lists`, one list per rank; yields (rank,
-    operation, begin, end).
+    operation, its Timing, begin, end).
 
     `timing(rank, operation)` is the Timing of an operation. Each begins as early as possible.
-    Operations whose arrivals never come are not yielded, nor are those after them on the rank.
+    Operations whose arrivals never come are not yielded, nor are those after them on the rank;
+    returns how many these are.
     """
     clocks: list[float] = [0] * len(lists)
     places, moved = [0] * len(lists), True
@@ -68,7 +79,8 @@ def timed(
             clock, place, lanes = clocks[r], places[r], free[r]
             while place < len(ops):
                 op = ops[place]
-                seconds, lane, awaited, given, beside, link = timing(r, op)
+                of_op = timing(r, op)
+                seconds, lane, awaited, given, beside, link = of_op
                 if awaited is not None and op.micro not in awaited:
                     break
                 start = clock if awaited is None else max(clock, awaited[op.micro])
@@ -84,6 +96,39 @@ def timed(
                 if given is not None:
                     given[op.micro] = end
                 place += 1
-                yield r, op, start, end
+                yield r, op, of_op, start, end
             moved |= place > places[r]
             clocks[r], places[r] = clock, place
+    return sum(map(len, lists)) - sum(places)
+
+
+def carried_out(
+    steps: Sequence[StepList], costs: Callable[[int, Op], Timing]
+) -> Iterator[tuple[int, Op, Timing, float, float]]:
+    """Simulates ranks that carry out their lists; yields (rank, operation, its Timing, begin, end).
+    Raises ScheduleError if ranks wait for each other in a circle.
+
+    `steps` has the lists of all ranks of a pipeline, in order, or that of one rank, to which
+    messages come at once. Gathers that the previous step has started come first. Operations wait
+    for the messages, sums and gathers that they need; `costs(rank, operation)` is how long an
+    operation takes, and on which lane, in any micro-batch.
+    """
+    arrivals = defaultdict[tuple[int, Kind, int], dict[int, float]](dict)
+
+    @cache
+    def timing(r: int, kind: Kind, stage: int, at: int) -> Timing:
+        op, awaited, given = Op(kind, 0, stage, at), None, None
+        if kind in PASSES and len(steps) > 1:
+            if message := message_of(op, steps[r].chain, sends=False):
+                awaited = arrivals[message.peer, SENT[message.kind], message.at]
+        elif kind in STARTS:
+            awaited = arrivals[r, STARTS[kind], at]
+        elif kind in AWAITED:
+            given = arrivals[r, kind, at]
+        seconds, lane, _, _, beside, link = costs(r, op)
+        return Timing(seconds, lane, awaited, given, beside, link)
+
+    lists = [[*(Op(Kind.GATHER, at=b) for b in step.begins), *step.ops] for step in steps]
+    left = yield from timed(lists, lambda r, op: timing(r, op.kind, op.stage, op.at))
+    if left:
+        Race([[step] for step in steps]).run()  # raises an error that names the ops that wait

@@ -5,20 +5,13 @@ Drawings of schedules and prices of layouts use the same clocks. A message takes
 neither rank; between two stages of one rank there is none. The unit of time is the caller's.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import NamedTuple
 
-from nnmpi.schedules.lists.passes import message_of
-from nnmpi.schedules.lists.race import Race
 from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.op import PASSES, SENDS, Kind, Op
-from nnmpi.sim.clock import FREE, Timing, timed
+from nnmpi.sim.clock import FREE, Timing, carried_out
 from nnmpi.sim.drawing.timeline import Span, Timeline
-
-SENT = {Kind.RECV_F: Kind.SEND_F, Kind.RECV_B: Kind.SEND_B}
-"""For each operation that receives, the one that sends the message."""
 
 
 def stage_times(forward: float, input_gradient: float, weight_gradient: float) -> dict[Kind, float]:
@@ -51,6 +44,16 @@ class Costs(NamedTuple):
         of a rank through all of its v stages, `send` that of a message."""
         half = backward / 2 / v
         return cls([stage_times(forward / v, half, half)] * (p * v), send)
+
+    def timing(self, r: int, op: Op) -> Timing:
+        """Returns how long an operation takes, and on which lane, on any rank r."""
+        link = op.kind, op.stage
+        if op.kind in SENDS:
+            lane = link if link in self.links else FREE
+            return Timing(self.links.get(link, self.send), lane)
+        if op.kind in PASSES:
+            return Timing(self.stages[op.stage].get(op.kind, 0))
+        return Timing(self.update if op.kind is Kind.APPLY else 0)
 
 
 class Simulation(NamedTuple):
@@ -102,29 +105,9 @@ def simulate(
 def run(lists: Sequence[StepList], costs: Costs) -> Iterator[Span]:
     """Simulates the lists of all ranks, in which each operation starts as early as messages allow;
     yields the computations as spans."""
-    left = sum(len(step.ops) for step in lists)
-    arrivals = defaultdict[tuple[Kind, int], dict[int, float]](dict)  # of each micro-batch
-
-    @cache
-    def timing(r: int, kind: Kind, stage: int, at: int) -> Timing:
-        op, link = Op(kind, 0, stage, at), (kind, stage)
-        if kind in SENDS:
-            lane = link if link in costs.links else FREE
-            seconds = costs.links.get(link, costs.send)
-            return Timing(seconds, lane, given=arrivals[kind, at])
-        if kind not in PASSES:
-            return Timing(costs.update if kind is Kind.APPLY else 0)
-        receive = message_of(op, lists[r].chain, sends=False)
-        awaited = arrivals[SENT[receive.kind], receive.at] if receive else None
-        return Timing(costs.stages[stage].get(kind, 0), awaited=awaited)
-
-    every = timed([step.ops for step in lists], lambda r, op: timing(r, op.kind, op.stage, op.at))
-    for r, op, start, end in every:
-        left -= 1
+    for r, op, _, start, end in carried_out(lists, costs.timing):
         if op.kind is Kind.APPLY or (end > start and op.kind in PASSES):
             yield Span(r, op.kind.value, op.micro, op.stage, start, end)
-    if left:
-        Race([[step] for step in lists]).run()  # raises an error that names the ops that wait
 
 
 def _peak(ops: Sequence[Op], activation: Sequence[float], inputs: Sequence[float]) -> float:

@@ -113,7 +113,7 @@ def steps(
     ops = [op for step in range(count) for op in step_ops(model.layers, schedule, sends, step)]
     computed, sent = ([list[Span]() for _ in range(count)] for _ in range(2))
     clock = 0.0
-    for _, op, start, end in timed([ops], timing):
+    for _, op, _, start, end in timed([ops], timing):
         span = Span(0, op.kind, op.micro, 0, start, end)
         if op.kind == BACKGROUND:
             sent[op.micro - 1 - schedule.apply_after].append(span._replace(micro=-1))

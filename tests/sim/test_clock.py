@@ -1,13 +1,18 @@
 """The clock of lists: lanes, what operations wait for, and links that several need."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
 
-from nnmpi.sim.clock import FREE, Timing, timed
+from nnmpi.schedules.lists.of_schedule import lists
+from nnmpi.schedules.lists.step_list import StepList
+from nnmpi.schedules.op import Kind, Op
+from nnmpi.schedules.pipeline import SCHEDULES
+from nnmpi.sim.clock import FREE, Timing, carried_out, timed
 
 
-class Op(NamedTuple):
+class Named(NamedTuple):
     """An operation: its name is the key of its timing."""
 
     name: str
@@ -15,9 +20,9 @@ class Op(NamedTuple):
 
 
 def ends(lists: list[list[str]], timings: dict[str, Timing]) -> dict[str, tuple[float, float]]:
-    ops = [[Op(name) for name in names] for names in lists]
+    ops = [[Named(name) for name in names] for names in lists]
     return {
-        op.name: (start, end) for _, op, start, end in timed(ops, lambda r, op: timings[op.name])
+        op.name: (start, end) for _, op, _, start, end in timed(ops, lambda r, op: timings[op.name])
     }
 
 
@@ -61,3 +66,41 @@ def test_ranks_wait_for_messages_and_those_that_wait_for_ever_are_missing() -> N
     }
     found = ends([["take"], ["make", "send", "hang"]], timings)
     assert found == {"make": (0, 2), "send": (2, 2.5), "take": (2.5, 3.5)}
+
+
+# ---- lists of ranks
+
+
+def starts(
+    steps: list[StepList], seconds: dict[tuple[int, Kind], float]
+) -> dict[tuple[int, str], float]:
+    """When each operation starts, by its rank and text; sums and gathers are on the link."""
+
+    def costs(r: int, op: Op) -> Timing:
+        is_beside = op.kind in (Kind.SUM, Kind.GATHER)
+        return Timing(seconds.get((r, op.kind), 0.0), "link" if is_beside else None)
+
+    return {(r, str(op)): start for r, op, _, start, _ in carried_out(steps, costs)}
+
+
+def test_messages_come_at_once_to_a_rank_without_the_others() -> None:
+    steps = lists(SCHEDULES["1f1b"], 2, 1)
+    assert starts(steps, {(0, Kind.F): 2.0, (0, Kind.SEND_F): 0.5})[1, "F0.0"] == 2.5
+    assert starts(steps[1:], {})[0, "F0.0"] == 0
+
+
+def test_gathers_that_the_step_before_has_started_come_first() -> None:
+    (step,) = lists(SCHEDULES["1f1b"], 1, 1)
+    waiting = replace(step, begins=(0,), ops=(Op(Kind.WAIT, at=0), *step.ops))
+    assert starts([waiting], {(0, Kind.GATHER): 3.0})[0, "F0.0"] == 3
+
+
+def test_a_rank_waits_for_its_own_sums() -> None:
+    """Rank 1 starts a sum with the same number before rank 0 waits for its own."""
+    steps = list[StepList]()
+    for step in lists(SCHEDULES["1f1b"], 2, 1):
+        k = step.ops.index(step.passes[-1])
+        ops = *step.ops[:k], Op(Kind.SUM, at=0), *step.ops[k:-2], Op(Kind.FINISH, at=0)
+        steps.append(replace(step, ops=(*ops, *step.ends)))
+    found = starts(steps, {(0, Kind.SUM): 3.0, (1, Kind.SUM): 7.0})
+    assert (found[0, "APPLY"], found[1, "APPLY"]) == (3, 7)

@@ -10,6 +10,9 @@ from nnmpi.schedules.op import NONE, PASSES, Kind, Op
 STARTS = {Kind.WAIT: Kind.GATHER, Kind.FINISH: Kind.SUM}
 """The operation that starts the work for which another operation waits."""
 
+SENT = {Kind.RECV_F: Kind.SEND_F, Kind.RECV_B: Kind.SEND_B}
+"""For each operation that receives a message, the one that sends it."""
+
 
 class Race:
     """Simulates ranks that carry out their lists of operations, until all have ended or none can go
@@ -59,8 +62,7 @@ class Race:
             message = message_of(op, step.chain, sends=False)
             if message is None:
                 return False
-            sent = Kind.SEND_F if message.kind is Kind.RECV_F else Kind.SEND_B
-            key = sent, message.at, message.micro, place
+            key = SENT[message.kind], message.at, message.micro, place
             return not self._started[message.peer, replica][key]
         if op.kind is Kind.SEND_SUM:  # MPI may let it wait until the other rank receives
             other, k = self._groups[place][op.peer].ops, self._next[place, op.peer]
