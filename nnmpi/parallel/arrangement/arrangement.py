@@ -96,6 +96,8 @@ class StoreKind(NamedTuple):
     is_readable     whether one rank alone can read all of its parameters between steps
     exchanges       by kind of operation: the exchanges, where they are not those of sums of whole
                     gradients
+    bytes_copied    (arrangement, rank): the bytes that array functions read and write in a step to
+                    pack and unpack gradients
     """
 
     name: str
@@ -113,6 +115,7 @@ class StoreKind(NamedTuple):
     packs: bool = False
     is_readable: bool = True
     exchanges: Mapping[Kind, ExchangesOf] = {}
+    bytes_copied: "Callable[[Arrangement, int], float]" = lambda a, rank: 0.0
 
 
 class Averages(NamedTuple):

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.kernels.precision import cast
+from nnmpi.arrays.kernels.precision import cast, cast_loop
 from nnmpi.collectives.compressed import (
     BLOCK,
     Shape,
@@ -178,6 +178,18 @@ CODECS: Mapping[str, Codec] = {
     "int8": Codec(_int8),
 }
 """The codecs by name."""
+
+
+def added_up(codec: Codec, number: float, bucket: CodecInput, gradients: Sequence[Array]) -> Phases:
+    """A generator that sums the flat arrays `gradients` of a bucket over ranks by a codec, in
+    place; `bucket.row` has this rank's residuals, and gets the next ones."""
+    row = bucket.row
+    for part, gradient in zip(bucket.parts, gradients, strict=True):
+        row[part] += cast(gradient, row.dtype)
+    total = yield from codec.sum(bucket, number)
+    for part, gradient in zip(bucket.parts, gradients, strict=True):
+        cast_loop(total[part], gradient)
+    return total
 
 
 def orthonormalise(rows: Array) -> None:

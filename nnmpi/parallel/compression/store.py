@@ -13,21 +13,26 @@ from typing import Any
 
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.kernels.precision import cast, cast_loop
 from nnmpi.nn.graph import Graph
 from nnmpi.optim import Optimizer
 from nnmpi.optim.replica_state import RESIDUAL, ReplicaState
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind
-from nnmpi.parallel.compression import proof
-from nnmpi.parallel.compression.codecs import CodecInput, matrix_of
+from nnmpi.parallel.compression import on_paper, proof
+from nnmpi.parallel.compression.codecs import CodecInput, added_up, matrix_of
 from nnmpi.parallel.compression.exchange import Exchange, Phases
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.parallel.wire import Transfer, wire_of
+from nnmpi.schedules.op import Kind
 
 KIND = StoreKind(
-    "compressed", "nnmpi.parallel.compression.store:CompressedStore", scalars=False, packs=True
+    "compressed",
+    "nnmpi.parallel.compression.store:CompressedStore",
+    scalars=False,
+    packs=True,
+    exchanges=dict.fromkeys((Kind.SUM, Kind.FINISH), on_paper.exchanges),
+    bytes_copied=on_paper.bytes_copied,
 )
 
 FACTOR = "compress_factor"
@@ -88,9 +93,9 @@ class CompressedStore(LocalStore):
 
     def _phases(self, b: int) -> Phases:
         members = self._members(b)
-        row, gradients = self._state(RESIDUAL, members), [*map(self._gradient, members)]
+        gradients = [*map(self._gradient, members)]
         bucket = CodecInput(
-            row,
+            self._state(RESIDUAL, members),
             [matrix_of(self.parameters[i]) for i in members],
             [self.parameters[i].padded_size for i in members],
             self.dtype,
@@ -98,11 +103,7 @@ class CompressedStore(LocalStore):
             self.buckets.algorithm,
             self._state(FACTOR, members) if self._codec.has_factors else None,
         )
-        for part, gradient in zip(bucket.parts, gradients, strict=True):
-            row[part] += cast(gradient, row.dtype)
-        total = yield from self._codec.sum(bucket, self._number)
-        for part, gradient in zip(bucket.parts, gradients, strict=True):
-            cast_loop(total[part], gradient)
+        total = yield from added_up(self._codec, self._number, bucket, gradients)
         self._kept[b] = bucket
         return total
 

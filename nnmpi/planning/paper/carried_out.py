@@ -17,7 +17,6 @@ from nnmpi.data.loader import Batch, StepBatch
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import AxisExchange, Exchange
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
-from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.planning.paper.built import PaperRank, built
 from nnmpi.schedules.op import PASSES, SENDS, Kind
@@ -25,7 +24,7 @@ from nnmpi.schedules.op import PASSES, SENDS, Kind
 
 def is_walked(a: Arrangement) -> bool:
     """True if all exchanges of the arrangement's ranks are known from their lists alone."""
-    return not (a.strategy.averages or a.store.packs)
+    return not a.strategy.averages
 
 
 class Carried(NamedTuple):
@@ -63,8 +62,6 @@ def carried_out(a: Arrangement, rank: int, batch: int) -> Carried:
     by_op = {at: [*exchanges] for at, exchanges in log.by_op.items()}
     if averages:
         touched = _touched_by_replica(a, partial(paper_rank.run, load))
-    elif asked_kind(a.config).packs:
-        touched = _touched(partial(paper_rank.run, load), StepState(1, 0, 1), batches)
     return Carried(paper_rank, made, by_op, touched)
 
 

@@ -69,7 +69,8 @@ def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
         periods = (len(sizes) - few) // period
         made = Counter({e: n + periods * (more[e] - n) for e, n in made.items()})
     if is_walked(a):
-        return _step(a, built(a, rank), made, _by_op(a, rank, ops))
+        copied = a.store.bytes_copied(a, rank)
+        return _step(a, built(a, rank), made, _by_op(a, rank, ops), copied)
     beside = carried_out(a, rank, batch)
     made = Counter({(axis, e): n for (axis, e), n in made.items() if is_walked_in(a, axis, e)})
     made.update(beside.entries)
