@@ -6,7 +6,7 @@ wait for other ranks within an operation; it has a name, a start and an end. Rec
 events:
 
 StepLog    of a step on paper, without times: the exchanges of each operation (paper/log.py)
-Recording  of --trace, with times: operations, waits, and background communication (io/trace/)
+Recording  of --trace, with times: operations, waits, and background communication (addons/trace/)
 """
 
 import time

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.addons.trace.chrome import write
+from nnmpi.addons.trace.recording import RankEntries, Recording
+from nnmpi.addons.trace.summary import bubble, facts, traced
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.io.files.outputs import OutputFile
-from nnmpi.io.trace.chrome import write
-from nnmpi.io.trace.recording import RankEntries, Recording
-from nnmpi.io.trace.summary import bubble, facts, traced
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects, receive_object, send_object
 from nnmpi.parallel.mesh import Mesh

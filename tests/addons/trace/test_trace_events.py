@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from nnmpi import Config
+from nnmpi.addons.trace.chrome import write
+from nnmpi.addons.trace.recording import RankEntries, Recording
+from nnmpi.addons.trace.summary import Seconds, bubble, seconds, traced
+from nnmpi.addons.trace.tracing import offsets
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.io.trace.chrome import write
-from nnmpi.io.trace.recording import RankEntries, Recording
-from nnmpi.io.trace.summary import Seconds, bubble, seconds, traced
-from nnmpi.io.trace.tracing import offsets
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.sim.commands.trace import TraceFile

@@ -25,7 +25,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi.io.trace.recording import COMPUTE, ENTRY, EVALUATION, EVENT_KINDS, PASSES, WAITS, which
+from nnmpi.addons.trace.recording import (
+    COMPUTE,
+    ENTRY,
+    EVALUATION,
+    EVENT_KINDS,
+    PASSES,
+    WAITS,
+    which,
+)
 from nnmpi.options.config import Config
 from nnmpi.parallel.mesh import MODEL, REPLICAS, Mesh
 from nnmpi.schedules.find import find

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.addons.trace.recording import EVENT_KINDS, WAITS, RankEntries, which
+from nnmpi.addons.trace.summary import SENDS
 from nnmpi.io.files.atomic import replaced
-from nnmpi.io.trace.recording import EVENT_KINDS, WAITS, RankEntries, which
-from nnmpi.io.trace.summary import SENDS
 from nnmpi.parallel.mesh import Mesh
 
 CATEGORY = "background"
