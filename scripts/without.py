@@ -1,6 +1,6 @@
 """Tries nnmpi without an add-on: scripts/without NAME [--brief] [--keep FOLDER]
 
-Copies the tree, takes out the add-on's folder in nnmpi/addons, its modules and the tests that
+Copies the tree, takes out the add-on's folders in nnmpi and tests, its modules and the tests that
 import it, and of add-ons that use it likewise. Then runs the linters and the quick tests, of
 which those that ask for its options, models or modules are left out (left_out.py).
 """
@@ -18,7 +18,9 @@ from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ADD_ONS_FOLDER = "nnmpi/addons"
+FOLDERS = "nnmpi/addons", "tests/addons"
+"""What has a folder for each add-on."""
+
 PACKAGES = (
     *("nnmpi/__init__.py", "nnmpi/nn/__init__.py"),
     *("nnmpi/optim/__init__.py", "nnmpi/data/__init__.py", "nnmpi/nn/utils/__init__.py"),
@@ -68,7 +70,8 @@ def main() -> int:
         copy(tree)
         modules = [module for name in gone for module in ADD_ONS[name].modules]
         paths = {*paths_of(tree, modules), *(tree / t for n in gone for t in ADD_ONS[n].files)}
-        paths |= {tree / ADD_ONS_FOLDER / name for name in gone}
+        folders = (tree / folder / name for name in gone for folder in FOLDERS)
+        paths |= {*filter(Path.is_dir, folders)}
         for path in sorted(paths, reverse=True):  # files before the folder that they are in
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         for package in filter(Path.is_file, map(tree.joinpath, PACKAGES)):
@@ -80,7 +83,7 @@ def main() -> int:
         fixtures = [*fixtures_of(tests)]
         for path in tests:
             path.unlink()
-        with (tree / ADD_ONS_FOLDER / "__init__.py").open("a", encoding="utf-8") as file:
+        with (tree / FOLDERS[0] / "__init__.py").open("a", encoding="utf-8") as file:
             file.write(ONLY_THIS_TREE)
         environment = {
             **os.environ,
