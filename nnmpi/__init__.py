@@ -99,6 +99,8 @@ if _TYPE_CHECKING:
     from nnmpi import jit as jit
     from nnmpi import utils as utils
     from nnmpi.addons.loggers import loggers as loggers
+    from nnmpi.addons.notebook import notebook as notebook
+    from nnmpi.addons.notebook.notebook import load_ipython_extension as load_ipython_extension
     from nnmpi.autograd.autocasting import autocast as autocast
     from nnmpi.autograd.autocasting import get_autocast_dtype as get_autocast_dtype
     from nnmpi.autograd.autocasting import is_autocast_enabled as is_autocast_enabled
@@ -194,8 +196,6 @@ if _TYPE_CHECKING:
     from nnmpi.optim.compiled import compile as compile  # noqa: A004
     from nnmpi.options import cli as cli
     from nnmpi.planning.described import machines as machines
-    from nnmpi.run import notebook as notebook
-    from nnmpi.run.notebook import load_ipython_extension as load_ipython_extension
     from nnmpi.run.text.generation import generate as generate
     from nnmpi.run.trainer import Trainer as Trainer
 else:  # type checkers know from the names above which there are

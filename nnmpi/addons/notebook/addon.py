@@ -3,14 +3,13 @@
 from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
-    modules=("nnmpi.run.notebook",),
+    modules=("nnmpi.addons.notebook",),
     uses=("simulator", "planning", "pages"),
     rows={
         "names": {
-            "notebook": "nnmpi.run.notebook",
-            "load_ipython_extension": "nnmpi.run.notebook:load_ipython_extension",
+            "notebook": "nnmpi.addons.notebook.notebook",
+            "load_ipython_extension": "nnmpi.addons.notebook.notebook:load_ipython_extension",
         },
-        "in_ipython": {"pictures": "nnmpi.run.notebook.pictures"},
+        "in_ipython": {"pictures": "nnmpi.addons.notebook.pictures"},
     },
-    files=("tests/examples/test_notebooks.py",),
 )

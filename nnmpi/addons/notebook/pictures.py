@@ -8,6 +8,7 @@ class in the table PICTURES gets its method `_repr_svg_` from here.
 from collections.abc import Callable
 from typing import Any
 
+from nnmpi.addons.notebook.graph_svg import graph
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.step import Algorithm, PlanError
 from nnmpi.io.output.plot import RunLog, picture
@@ -16,7 +17,6 @@ from nnmpi.options.amounts import plural
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.mesh import Mesh, sizes_text
 from nnmpi.planning import layout_svg
-from nnmpi.run.notebook.graph_svg import graph
 from nnmpi.schedules.lists.of_schedule import lists
 from nnmpi.schedules.pipeline import Schedule
 from nnmpi.sim.collective import OPERATIONS

@@ -14,9 +14,9 @@ from helpers.programs import printed, python
 
 import nnmpi
 from nnmpi import nn, notebook
+from nnmpi.addons.notebook.magic import RanksError, ranks
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.mesh import Mesh
-from nnmpi.run.notebook.magic import RanksError, ranks
 
 
 def drawn(value: Any) -> ElementTree.Element:

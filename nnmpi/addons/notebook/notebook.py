@@ -8,14 +8,14 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nnmpi.addons.notebook import pictures as pictures
+from nnmpi.addons.notebook.magic import ranks
 from nnmpi.io.output.log_file import File
 from nnmpi.io.output.plot import RunLog, picture, read_logs
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.run.notebook import pictures as pictures
-from nnmpi.run.notebook.magic import ranks
 from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup.cutting import uncut_of
 from nnmpi.sim.commands.trace import TraceFile
