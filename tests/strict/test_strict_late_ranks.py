@@ -11,10 +11,10 @@ from helpers.training.on_device import on_device
 from helpers.training.pipelined import Heard, contents, digits, first_difference
 
 from nnmpi import Config, Trainer, nn
+from nnmpi.addons.nccl import nccl
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.optim import loss_scale
-from nnmpi.parallel import nccl
 from nnmpi.parallel.replicas.gradient_sync import BucketSums
 
 pytestmark = needs_emulator  # which has as many devices as there are ranks

@@ -3,9 +3,9 @@
 from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
-    modules=("nnmpi.options.parts.nccl", "nnmpi.parallel.nccl"),
+    modules=("nnmpi.addons.nccl",),
     rows={
-        "options": {"nccl": "nnmpi.options.parts.nccl:PART"},
-        "library_sums": {"nccl": "nnmpi.parallel.nccl:SUMS"},
+        "options": {"nccl": "nnmpi.addons.nccl.options:PART"},
+        "library_sums": {"nccl": "nnmpi.addons.nccl.nccl:SUMS"},
     },
 )

@@ -13,13 +13,13 @@ from helpers.training.on_device import on_device
 from helpers.training.pipelined import CNN, MLP, digits, equals, reference, run
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.nccl import nccl
+from nnmpi.addons.nccl.nccl import NcclComm
 from nnmpi.arrays import devices
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel import nccl
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.nccl import NcclComm
 from nnmpi.parallel.wire import wire_of
 
 pytestmark = needs_emulator  # which has as many devices as there are ranks

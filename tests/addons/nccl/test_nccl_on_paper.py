@@ -7,8 +7,8 @@ from helpers.planning import planning
 from helpers.training.on_paper import after_steps, arranged
 
 from nnmpi import Config
+from nnmpi.addons.nccl.nccl import NCCL
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.nccl import NCCL
 from nnmpi.planning.fastest_sum import with_fastest_sum
 from nnmpi.planning.paper.rank import exchanges, memory, traffic
 from nnmpi.run.planning.on_paper import on_paper
