@@ -23,8 +23,8 @@ from lib.timing import Row
 from lib.workloads import endless
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.swapping.placement import placements_of
 from nnmpi.arrays import blas
-from nnmpi.parallel.swapping.placement import placements_of
 from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import memory
 

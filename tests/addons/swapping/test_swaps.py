@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from helpers.training.on_paper import after_steps, arranged, held
 
+from nnmpi.addons.swapping.placement import Disk, Placement, Placements
+from nnmpi.addons.swapping.strategy import kind
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.step_list.step import step_list
-from nnmpi.parallel.swapping.placement import Disk, Placement, Placements
-from nnmpi.parallel.swapping.strategy import kind
 from nnmpi.planning.paper.rank import traffic
 from nnmpi.schedules.lists.proof import prove
 from nnmpi.schedules.lists.step_list import ScheduleError, StepList

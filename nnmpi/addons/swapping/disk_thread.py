@@ -9,8 +9,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from nnmpi.parallel.swapping.arena import Arena
-from nnmpi.parallel.swapping.placement import STATE, Placements, reserved
+from nnmpi.addons.swapping.arena import Arena
+from nnmpi.addons.swapping.placement import STATE, Placements, reserved
 
 
 class DiskThread:

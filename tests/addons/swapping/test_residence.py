@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from nnmpi.parallel.swapping.placement import (
+from nnmpi.addons.swapping.placement import (
     Disk,
     Placement,
     UnitDemand,

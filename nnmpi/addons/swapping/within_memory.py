@@ -9,6 +9,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi.addons.swapping import arena
+from nnmpi.addons.swapping.placement import (
+    Disk,
+    Placements,
+    UnitDemand,
+    choose,
+    least_memory,
+)
+from nnmpi.addons.swapping.strategy import kind
+from nnmpi.addons.swapping.swapper import file_bytes
 from nnmpi.arrays.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.data import Inputs
@@ -22,16 +32,6 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.arrangement.partition import Unit, joined
-from nnmpi.parallel.swapping import arena
-from nnmpi.parallel.swapping.placement import (
-    Disk,
-    Placements,
-    UnitDemand,
-    choose,
-    least_memory,
-)
-from nnmpi.parallel.swapping.strategy import kind
-from nnmpi.parallel.swapping.swapper import file_bytes
 from nnmpi.parallel.unit_costs import profile
 from nnmpi.planning.paper.activations import activations, kept_by_units, pass_bytes
 from nnmpi.planning.paper.rank import memory

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from nnmpi.addons.swapping.placement import Disk
 from nnmpi.arrays import native
 from nnmpi.options.amounts import amount
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.swapping.placement import Disk
 
 MEASURED = 1 << 27
 """Bytes that are written and read to measure a disk."""

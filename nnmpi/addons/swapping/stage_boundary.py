@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.addons.swapping.placement import Placement, Placements
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import Vjp
 from nnmpi.autograd import Tensor
@@ -22,7 +23,6 @@ from nnmpi.data import StepBatch
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.channels import Channels, Sends
 from nnmpi.parallel.step.ports import Sink, Source
-from nnmpi.parallel.swapping.placement import Placement, Placements
 from nnmpi.schedules.op import Kind, Op
 
 

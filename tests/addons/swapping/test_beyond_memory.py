@@ -17,11 +17,8 @@ from helpers.step_lists import prove_lists
 from helpers.training.graph_models import GRAPH_MODELS
 
 from nnmpi import Config, Trainer
-from nnmpi.arrays import native
-from nnmpi.comm import Comm
-from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.swapping import arena
-from nnmpi.parallel.swapping.placement import (
+from nnmpi.addons.swapping import arena, within_memory
+from nnmpi.addons.swapping.placement import (
     Choice,
     Disk,
     Placement,
@@ -29,9 +26,11 @@ from nnmpi.parallel.swapping.placement import (
     placements_of,
     seconds,
 )
+from nnmpi.arrays import native
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
 from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import memory
-from nnmpi.run import within_memory
 
 pytestmark = pytest.mark.skipif(
     native.kernel("arena") is None, reason="there is no arena without compiled kernels on Linux"
@@ -196,7 +195,7 @@ GROWN = """
 import json, sys
 from pathlib import Path
 from nnmpi import Config, Trainer, blas
-from nnmpi.parallel.swapping.placement import placements_of
+from nnmpi.addons.swapping.placement import placements_of
 from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import memory
 

@@ -8,6 +8,10 @@ the stages one after the other.
 from dataclasses import replace
 from functools import partial
 
+from nnmpi.addons.swapping.on_disk import OnDisk, with_swaps
+from nnmpi.addons.swapping.placement import Placement, Placements, placements_of
+from nnmpi.addons.swapping.stage_boundary import LocalChannels, stage_boundaries
+from nnmpi.addons.swapping.swapper import Swapper
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StrategyKind
 from nnmpi.parallel.layout import Layout
@@ -22,10 +26,6 @@ from nnmpi.parallel.strategy import (
     undo_of,
     update_of,
 )
-from nnmpi.parallel.swapping.on_disk import OnDisk, with_swaps
-from nnmpi.parallel.swapping.placement import Placement, Placements, placements_of
-from nnmpi.parallel.swapping.stage_boundary import LocalChannels, stage_boundaries
-from nnmpi.parallel.swapping.swapper import Swapper
 from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.op import Kind, Op
 
@@ -35,8 +35,8 @@ def kind(plan: Placements) -> StrategyKind:
     placements of activations (kept, swapped or recomputed) in `plan`."""
     return StrategyKind(
         "replicas",
-        make="nnmpi.parallel.swapping.strategy:make",
-        rank_step="nnmpi.parallel.swapping.strategy:rank_step",
+        make="nnmpi.addons.swapping.strategy:make",
+        rank_step="nnmpi.addons.swapping.strategy:rank_step",
         passes=partial(_passes, plan),
         lists=partial(_list, plan),
         recomputes=plan.recomputes,

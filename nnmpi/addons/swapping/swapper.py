@@ -12,17 +12,17 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
-from nnmpi.parallel.step.executor import OpHooks
-from nnmpi.parallel.swapping.arena import Arena
-from nnmpi.parallel.swapping.disk_thread import DiskThread
-from nnmpi.parallel.swapping.placement import (
+from nnmpi.addons.swapping.arena import Arena
+from nnmpi.addons.swapping.disk_thread import DiskThread
+from nnmpi.addons.swapping.placement import (
     STATE,
     Placement,
     Placements,
     extra_bytes,
     kept_bytes,
 )
-from nnmpi.parallel.swapping.stage_boundary import LocalChannels, stage_boundaries
+from nnmpi.addons.swapping.stage_boundary import LocalChannels, stage_boundaries
+from nnmpi.parallel.step.executor import OpHooks
 from nnmpi.schedules.op import NONE, Kind, Op
 
 ROOM = 2

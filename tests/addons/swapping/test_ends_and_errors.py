@@ -9,13 +9,13 @@ import pytest
 from helpers.datafiles import refused
 
 from nnmpi import Config, Trainer, nn
+from nnmpi.addons.swapping import arena
+from nnmpi.addons.swapping.arena import Arena
+from nnmpi.addons.swapping.placement import placements_of
 from nnmpi.arrays import native
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import OtherRankError
-from nnmpi.parallel.swapping import arena
-from nnmpi.parallel.swapping.arena import Arena
-from nnmpi.parallel.swapping.placement import placements_of
 
 pytestmark = pytest.mark.skipif(
     native.kernel("arena") is None, reason="there is no arena without compiled kernels on Linux"
