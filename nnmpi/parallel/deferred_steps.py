@@ -16,7 +16,7 @@ without waiting for devices.
 """
 
 import math
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,8 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED
 from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.parallel.recorder import Do
-from nnmpi.parallel.step.executor import Executor, OpHooks, StepResult, StepState
-from nnmpi.parallel.step.update import Outcome, Update
+from nnmpi.parallel.step.executor import Executor, PassHooks, StepResult, StepState
+from nnmpi.parallel.step.update import Ends, Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.wire import is_in_order, wire_of
@@ -58,12 +58,11 @@ class DeferredSteps:
         self._copies = CopyStream(store.on)
         self._unread: HostCopy | None = None
         self._outcome, self._end, self._counts = UNREAD, 0, list[int]()
-        self.op_hooks: OpHooks = [(kind, self._behind_reading) for kind in (Kind.B, Kind.I)]
+        self.hooks: PassHooks = [(kind, self._behind_reading) for kind in (Kind.B, Kind.I)]
 
     @property
-    def ends(self) -> dict[Kind, Callable[[int], Outcome | None]]:
-        """A dict: AGREE or APPLY, the kinds of the two operations that end a step -> the function
-        that carries the operation out."""
+    def ends(self) -> Ends:
+        """The functions for AGREE and APPLY, the operations that end a step."""
         return {Kind.AGREE: self.agree, Kind.APPLY: self.apply}
 
     def agree(self, step: int) -> None:

@@ -45,18 +45,17 @@ from nnmpi.parallel.step.executor import (
     Executor,
     GradientSync,
     Lists,
-    OpHooks,
+    PassHooks,
     StepResult,
     StepState,
 )
 from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.step.step_traffic import StepTraffic
-from nnmpi.parallel.step.update import Norms, Outcome, Update
+from nnmpi.parallel.step.update import Ends, Norms, Update
 from nnmpi.parallel.step_list.chain import stage_units
 from nnmpi.parallel.step_list.step import evaluation, step_list
 from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.schedules.op import Kind
 
 Named: TypeAlias = Sequence[tuple[str, Parameter]]
 """Parameters with their paths in the whole model."""
@@ -350,7 +349,7 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Execut
         parts.sync,
         deferred.ends if deferred else update.ends,
         parts.batch_stats,
-        op_hooks=deferred.op_hooks if deferred else (),
+        hooks=deferred.hooks if deferred else (),
     )
     run = partial(deferred.steps, executor) if deferred else executor.steps, executor.evaluate
     return ExecutorStrategy(parts, *run, optimizer, layout, spec, last)
@@ -421,10 +420,10 @@ def executor_of(
     layout: Layout,
     spec: TrainSpec,
     sync: GradientSync,
-    ends: Mapping[Kind, Callable[[int], Outcome | None]],
+    ends: Ends,
     batch_stats: BatchStats = LOCAL,
     channels: Channels | None = None,
-    op_hooks: OpHooks = (),
+    hooks: PassHooks = (),
 ) -> Executor:
     """Returns the Executor, which carries out the operations of each training step on this rank
     (passes, messages, sums of gradients, the update).
@@ -433,7 +432,7 @@ def executor_of(
     ends         a dict: kind of operation at the end of a step (AGREE, APPLY) -> its function
     batch_stats  sums BatchNorm statistics over ranks
     channels     carry tensors between stages; None: messages along pp
-    op_hooks     (kind, hook) pairs: hook(do, op) is called in place of do(op), and calls it
+    hooks        (kind of pass, hook) pairs: hook(do, op) is called in place of do(op)
     """
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
     channels = channels or Channels(part.boundaries, part.stages, layout.axis["pp"], spec.task.on)
@@ -452,4 +451,4 @@ def executor_of(
         reason = "CUDA graphs with exchanges are not captured yet" if exchanges else None
         how = spec.task.on, spec.twin is not None, a.config.compile is True, on_node, reason
         passes = ReplayedStages(ports.stages, *how, spec.control)
-    return Executor(ports, sync, ends, spec.control.request, lists, spec.recorder, op_hooks, passes)
+    return Executor(ports, sync, ends, spec.control.request, lists, spec.recorder, hooks, passes)

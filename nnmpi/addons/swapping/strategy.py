@@ -88,9 +88,8 @@ def make(layout: Layout, spec: TrainSpec) -> SwappingStrategy:
     parts.store.keep_state(optimizer)
     update = update_of(parts.store, optimizer, layout, spec)
     last = undo_of(layout, "step", update, spec.part.model)
-    executor = executor_of(
-        layout, spec, sync, update.ends, stats, swapper.channels, swapper.op_hooks
-    )
+    ends, hooks = swapper.with_state(update.ends), swapper.hooks
+    executor = executor_of(layout, spec, sync, ends, stats, swapper.channels, hooks)
     run = executor.steps, executor.evaluate
     made = SwappingStrategy(parts, *run, optimizer, layout, spec, last)
     made.swapper = swapper

@@ -22,7 +22,8 @@ from nnmpi.addons.swapping.placement import (
     kept_bytes,
 )
 from nnmpi.addons.swapping.stage_boundary import LocalChannels, stage_boundaries
-from nnmpi.parallel.step.executor import OpHooks
+from nnmpi.parallel.step.executor import PassHooks
+from nnmpi.parallel.step.update import Ends, Outcome
 from nnmpi.schedules.op import NONE, Kind, Op
 
 ROOM = 2
@@ -58,11 +59,10 @@ class Swapper:
         self.boundaries = stage_boundaries(plan, takes, self._arena.retag)
         ops = {Kind.WRITE: self._write, Kind.READ: self._read}
         self.channels = LocalChannels(self.boundaries, ops)
-        self.op_hooks: OpHooks = (
+        self.hooks: PassHooks = (
             (Kind.F, self._forward),
             (Kind.RECOMPUTE, self._recompute),
             (Kind.B, self._backward),
-            (Kind.AGREE, self._agree),
         )
         self._disk = DiskThread(plan, self._arena)
         self._end = weakref.finalize(self, self._disk.end)
@@ -98,13 +98,19 @@ class Swapper:
         starts when there is enough memory."""
         self._disk.add(("read", STATE if op.at == NONE else op.at))
 
-    # ---- wrappers of other operations: they allocate in the arena, and count bytes in memory
+    def with_state(self, ends: Ends) -> Ends:
+        """Returns the functions that end a step, so that they find the optimizer state in memory:
+        AGREE waits until it has been read."""
+        agree, disk = ends[Kind.AGREE], self._disk
 
-    def _agree(self, do: Do, op: Op) -> None:
-        disk = self._disk
-        disk.move_to(STATE)
-        disk.wait(lambda: STATE in disk.loaded)
-        do(op)
+        def agree_with_state(step: int) -> Outcome | None:
+            disk.move_to(STATE)
+            disk.wait(lambda: STATE in disk.loaded)
+            return agree(step)
+
+        return {**ends, Kind.AGREE: agree_with_state}
+
+    # ---- wrappers of passes: they allocate in the arena, and count bytes in memory
 
     def _forward(self, do: Do, op: Op) -> None:
         disk, s, how = self._disk, op.stage, self._choice[op.stage]

@@ -277,9 +277,9 @@ class OverlappingSteps:
         self._signals = SignalChannels(spec.part.boundaries, pp, spec.task.on)
         self._chain = _chain(spec.arrangement, layout.all.rank)
         ends = {Kind.APPLY: self._next_version}
-        op_hooks = (Kind.F, self._forward), (Kind.B, self._backward)
+        hooks = (Kind.F, self._forward), (Kind.B, self._backward)
         self._executor = executor_of(
-            layout, spec, NO_SYNC, ends, channels=self._signals, op_hooks=op_hooks
+            layout, spec, NO_SYNC, ends, channels=self._signals, hooks=hooks
         )
         self._number, self._count = pp.rank, pp.size
         self._store, self._optimizer, self._control = store, optimizer, spec.control

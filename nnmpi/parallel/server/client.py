@@ -8,7 +8,7 @@ samples at any speeds. But a fast worker has then used parts of later batches, a
 parts of earlier batches are not used.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import closing
 from typing import Any, TypeAlias
 
@@ -27,7 +27,7 @@ from nnmpi.parallel.server.exchange import Purpose, Reply, RequestChannel, Worke
 from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy, steps_ahead
 from nnmpi.parallel.step.executor import GradientSync, StepResult, StepState
 from nnmpi.parallel.step.objective import Outputs
-from nnmpi.parallel.step.update import Outcome
+from nnmpi.parallel.step.update import Ends, Outcome
 from nnmpi.parallel.stores.local import LocalStore, fill_unused
 from nnmpi.parallel.strategy import TrainSpec, WorkerPosition, executor_of, slowed
 from nnmpi.schedules.op import Kind
@@ -54,7 +54,7 @@ class LocalGradient(GradientSync):
         self._loss, self._request = loss, request
 
     @property
-    def ends(self) -> dict[Kind, Callable[[int], Outcome | None]]:
+    def ends(self) -> Ends:
         """The functions for AGREE and APPLY, the operations that end a step. On a worker they do
         nothing but return the outcome: servers update.
         """

@@ -50,7 +50,7 @@ from nnmpi.parallel.step.ports import (
     forward,
     run_stage,
 )
-from nnmpi.parallel.step.update import Outcome
+from nnmpi.parallel.step.update import Ends, Outcome
 from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.op import ADDS, FORWARD, PASSES, Kind, Op
 
@@ -197,9 +197,9 @@ OVER: Iterator[None] = iter(())
 """Stands for a pass that has ended before its last unit."""
 
 
-OpHooks: TypeAlias = Iterable[tuple[Kind, Callable[[Do, Op], None]]]
-"""(kind, hook) pairs: hook(do, op) is called in place of do(op), calls it, and may act before and
-after."""
+PassHooks: TypeAlias = Iterable[tuple[Kind, Callable[[Do, Op], None]]]
+"""(kind of pass, hook) pairs: hook(do, op) is called in place of do(op), which it calls: in other
+memory, on other weights, or later."""
 
 
 class Executor:
@@ -212,7 +212,7 @@ class Executor:
     request   returns this rank's request to stop or save
     lists     the lists of operations of a step and of an evaluation
     recorder  is told of each operation when it ends, for a trace
-    op_hooks  (kind, hook) pairs: hook(do, op) is called in place of do(op), and calls it
+    hooks     (kind of pass, hook) pairs: hook(do, op) is called in place of do(op)
     passes    replays the passes of stages; None: autograd runs all of them
     """
 
@@ -220,11 +220,11 @@ class Executor:
         self,
         ports: Ports,
         sync: GradientSync,
-        ends: Mapping[Kind, Callable[[int], Outcome | None]],
+        ends: Ends,
         request: Callable[[], float],
         lists: Lists,
         recorder: Recorder = NO_RECORDER,
-        op_hooks: OpHooks = (),
+        hooks: PassHooks = (),
         passes: "ReplayedStages | None" = None,
     ) -> None:
         self._checked_steps, self._checked_until = lists.checked_steps, 0.0
@@ -253,7 +253,7 @@ class Executor:
             Kind.NOTE: self._note,
             **{kind: partial(self._end, end) for kind, end in ends.items()},
         }
-        do |= {kind: partial(hook, do[kind]) for kind, hook in op_hooks}
+        do |= {kind: partial(hook, do[kind]) for kind, hook in hooks}
         self._do = {kind: recorder.recorded(kind.value, f) for kind, f in do.items()}
         # without the recorder: evaluations are not recorded
         of_evaluation: dict[Kind, Do] = {**do, Kind.F: partial(self._pass, self._evaluate)}

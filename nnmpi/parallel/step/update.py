@@ -27,8 +27,8 @@ Rules:
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -70,6 +70,11 @@ class Outcome(NamedTuple):
         local steps."""
         loss, request, not_finite, *squares = decision
         return cls(loss, request, not not_finite, squares[0] ** 0.5 if squares else None)
+
+
+Ends: TypeAlias = Mapping[Kind, Callable[[int], Outcome | None]]
+"""A dict: AGREE or APPLY, the kinds of the operations that end a step -> the function that carries
+the operation out, given the number of the step."""
 
 
 class Norms(NamedTuple):
@@ -125,7 +130,7 @@ class Update:
         self.decision: Sequence[float] | None = None
 
     @property
-    def ends(self) -> dict[Kind, Callable[[int], Outcome | None]]:
+    def ends(self) -> Ends:
         """The functions that carry out the two operations at the end of a step: AGREE (`agree`) and
         APPLY (`apply`)."""
         return {Kind.AGREE: self.agree, Kind.APPLY: self.apply}
