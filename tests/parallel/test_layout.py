@@ -34,12 +34,9 @@ def test_the_last_ranks_serve() -> None:
     assert {f[:2] for f in found} == {(3, 2)}
 
 
-def test_another_number_along_dp_is_refused() -> None:
+def test_ranks_that_do_not_fit_are_refused() -> None:
     with refused("dp 2 does not fit 3 ranks", "mpirun -n 2"):
         threads.run(3, groups, Config(dp=2))
-
-
-def test_servers_that_leave_no_rank_to_compute_are_refused() -> None:
     with refused("bsp with 3 servers needs at least 4 ranks, got 3", "mpirun -n 4", "--servers 0"):
         threads.run(3, groups, Config(servers=3))
 

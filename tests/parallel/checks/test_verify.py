@@ -12,6 +12,7 @@ from helpers.commands import IRIS, Command
 from helpers.kernels.halves import UNIT
 from helpers.runs import rows, small
 from helpers.training.laws_masters import LAYOUTS
+from helpers.training.pipelined import Noted
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.arrays.dtypes import HALVES
@@ -62,21 +63,14 @@ def test_no_subject_passes_that_is_not_within_the_bound(subject: str) -> None:
         assert said.startswith(f"{subject} of the layout differ")
 
 
+def after_two(change: Callable[[], object]) -> Noted:
+    """A report that changes something after the second step."""
+    return Noted(lambda step: change() if step == 2 else None)
+
+
 def nudge(row: np.ndarray) -> None:
     """Moves the first number to the next one."""
     row[0] = np.nextafter(row[0], np.inf, dtype=row.dtype)
-
-
-class After(NullReport):
-    """Changes the model of a rank after the second step."""
-
-    def __init__(self, change: Callable[[], None]) -> None:
-        super().__init__()
-        self._change = change
-
-    def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
-        if step == 2:
-            self._change()
 
 
 @pytest.mark.parametrize("options", [{"allreduce": "ring"}, {"reproducible": True}], ids=str)
@@ -89,7 +83,7 @@ def test_replicas_have_to_have_equal_bits_however_little_they_differ(
     def rank(comm: Comm) -> int:
         trainer = Trainer(config, small, rows(), comm)
         row = next(trainer.model.parameters()).data.reshape(-1)
-        report = After(partial(nudge, row)) if comm.rank == 1 else NullReport()
+        report = after_two(partial(nudge, row)) if comm.rank == 1 else NullReport()
         with pytest.raises(VerifyError, match=r"\Astep 3: parameters are not the same on all"):
             trainer.fit(report)
         return trainer.step
@@ -240,7 +234,7 @@ def test_wrong_running_statistics_are_found() -> None:
     def rank(comm: Comm) -> None:
         trainer = Trainer(Config(verify=True, batch_size=14, dtype="float64"), build, rows(), comm)
         with pytest.raises(VerifyError, match="step 3: buffers of the layout differ"):
-            trainer.fit(After(lambda: trainer.model[1].running_mean.add_(1.0)))
+            trainer.fit(after_two(lambda: trainer.model[1].running_mean.add_(1.0)))
 
     threads.run(2, rank)
 
@@ -283,6 +277,6 @@ def test_what_one_stage_does_wrong_is_found(
         trainer = Trainer(config, two_stages, rows(), comm)
         change = partial(spoil, trainer.model) if comm.rank == where else lambda: None
         with pytest.raises(VerifyError, match=f"step 3: {words}"):
-            trainer.fit(After(change))
+            trainer.fit(after_two(change))
 
     threads.run(2, rank)

@@ -1,6 +1,7 @@
 """--verify: rounding is no difference, and a fault of its size elsewhere is one."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,17 +15,16 @@ from nnmpi.parallel.checks.verify import VerifyError
 from nnmpi.parallel.stores.local import LocalStore
 
 
+def differences(**options: Any) -> list[dict[str, float]]:
+    """The largest differences that two ranks have told of a run."""
+    config = Config(**options, verify=True)
+    ended = threads.run(2, lambda comm: Trainer(config, comm=comm).fit(NullReport()))
+    return [event["largest_differences"] for event in ended]
+
+
 def test_in_float32_steps_are_compared_one_by_one() -> None:
     """Two trainings would part: after 60 steps by more than 1e-3 with this seed."""
-
-    def run(comm: Comm) -> dict[str, float]:
-        config = Config(model="digits-cnn", steps=60, verify=True)
-        found: dict[str, float] = Trainer(config, comm=comm).fit(NullReport())[
-            "largest_differences"
-        ]
-        return found
-
-    for found in threads.run(2, run):
+    for found in differences(model="digits-cnn", steps=60):
         assert 0 < found["gradients_relative"] < 2e-2
         assert found["parameters_relative"] < 1e-6
         assert found["loss_relative"] < 1e-4
@@ -32,16 +32,8 @@ def test_in_float32_steps_are_compared_one_by_one() -> None:
 
 def test_rounding_is_no_difference_where_all_is_learnt() -> None:
     """The loss comes down to 1e-4 of what it was, and its rounding does not."""
-
-    def run(comm: Comm) -> dict[str, float]:
-        data = "synthetic:1x8x8:4:30000"
-        config = Config(model="mlp:64-512-4", data=data, batch_size=16, steps=120, verify=True)
-        found: dict[str, float] = Trainer(config, comm=comm).fit(NullReport())[
-            "largest_differences"
-        ]
-        return found
-
-    for found in threads.run(2, run):
+    data, sizes = "synthetic:1x8x8:4:30000", {"batch_size": 16, "steps": 120}
+    for found in differences(model="mlp:64-512-4", data=data, **sizes):
         assert found["loss_relative"] < 1e-5
 
 

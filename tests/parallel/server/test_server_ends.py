@@ -8,6 +8,7 @@ import pytest
 from helpers import turns
 from helpers.training.laws_training import Lost, nothing_moves
 from helpers.training.laws_training import clouds as few
+from helpers.training.pipelined import Noted
 from helpers.training.served import IRIS, Ended, check_ranks_agree, clouds, fit
 
 import nnmpi
@@ -20,18 +21,6 @@ from nnmpi.parallel.server.text import staleness
 from nnmpi.run.end import DivergedError
 
 
-class Stops(NullReport):
-    """Stops the run after some steps."""
-
-    def __init__(self, trainer: Trainer, after: int) -> None:
-        super().__init__()
-        self._trainer, self._after = trainer, after
-
-    def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
-        if step >= self._after:
-            self._trainer.stop()
-
-
 @pytest.mark.parametrize("stopper", range(4))
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
 def test_any_rank_may_stop_in_the_middle_of_an_epoch(sync: str, stopper: int) -> None:
@@ -40,7 +29,7 @@ def test_any_rank_may_stop_in_the_middle_of_an_epoch(sync: str, stopper: int) ->
         trainer = Trainer(config, comm=comm)
         if comm.rank == stopper >= 2:
             trainer.stop()  # a server reports steps at the end of an epoch only
-        stops = Stops(trainer, 3 if comm.rank == stopper else 10**9)
+        stops = Noted(lambda step: step >= 3 and comm.rank == stopper and trainer.stop())
         return Ended(trainer.fit(stops), trainer.model.state_dict())
 
     ended = turns.run(4, rank)
