@@ -81,7 +81,7 @@ PRODUCTS: dict[str, dict[str, Rule]] = {
     "nnmpi.parallel.tensor.experts": dict.fromkeys(
         ("experts_by_exchange", "experts_on_ranks"), _always
     ),
-    "nnmpi.parallel.context.ring": {"ring_attention": _always},
+    "nnmpi.addons.context.ring": {"ring_attention": _always},
 }
 """Ops that compute in 16 bits, by the module that defines them."""
 

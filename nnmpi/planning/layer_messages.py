@@ -9,11 +9,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from math import prod
 
+from nnmpi.addons.context.sequence_cut import sequences_of
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.context.sequence_cut import sequences_of
 from nnmpi.parallel.tensor.ops import DOUBLING_BYTES
 from nnmpi.parallel.tensor.sharding import ShardedLayer
 from nnmpi.parallel.tensor.ways import LayerMessage

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
+from nnmpi.addons.context.sequence_cut import sequences_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
 from nnmpi.parallel.arrangement.rank_names import ranks_text, runs
-from nnmpi.parallel.context.sequence_cut import sequences_of
 
 # ---- names of layers of equal blocks, for tables and drawings
 

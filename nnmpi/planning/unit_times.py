@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from nnmpi import addons
+from nnmpi.addons.context.sequence_cut import sequences_of
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.recompute import recomputed_with
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit, units
-from nnmpi.parallel.context.sequence_cut import sequences_of
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.parallel.tensor.ways import SAMPLE_CUT
 from nnmpi.planning.candidate import Candidate

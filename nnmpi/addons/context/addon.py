@@ -1,15 +1,12 @@
-"""Divides sequences among ranks (the axis cp)."""
+"""Context parallelism: sequences whose positions are divided among the ranks along cp."""
 
 from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
-    modules=(
-        "nnmpi.options.parts.context",
-        *("nnmpi.parallel.context", "nnmpi.run.setup.sequences"),
-    ),
+    modules=("nnmpi.addons.context",),
     uses=("transformer",),
     rows={
-        "options": {"context": "nnmpi.options.parts.context:PART"},
-        "axis_set_ups": {"cp": "nnmpi.run.setup.sequences:SET_UP"},
+        "options": {"context": "nnmpi.addons.context.options:PART"},
+        "axis_set_ups": {"cp": "nnmpi.addons.context.set_up:SET_UP"},
     },
 )

@@ -26,10 +26,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi.addons.context.sequence_cut import sequences_of
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.division import work
-from nnmpi.parallel.context.sequence_cut import sequences_of
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.machine import Machine, Sheet

@@ -15,13 +15,13 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from nnmpi.addons.context.sequence_cut import sequences_of
 from nnmpi.nn.graph import TensorRef, VariableRef, mapped
 from nnmpi.nn.recompute import recomputed_with
 from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.division import Division, StagePart
 from nnmpi.parallel.arrangement.partition import joined, units
-from nnmpi.parallel.context.sequence_cut import sequences_of
 from nnmpi.parallel.facts.passes import PassBytes, PassExchange
 from nnmpi.schedules.op import Kind
 

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from nnmpi.addons.context.layers import shard_positions
+from nnmpi.addons.context.ring import Ring
+from nnmpi.addons.context.sequence_cut import sequences_of
 from nnmpi.arrays.backend import META
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import bounds as parts_of
@@ -15,9 +18,6 @@ from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.division import StagePart
-from nnmpi.parallel.context.layers import shard_positions
-from nnmpi.parallel.context.ring import Ring
-from nnmpi.parallel.context.sequence_cut import sequences_of
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.ways import SAMPLE_CUT

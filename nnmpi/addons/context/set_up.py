@@ -1,12 +1,12 @@
 """Divides the sequences of a run's samples among the ranks along cp."""
 
+from nnmpi.addons.context.layers import cut_sequences, shard_positions
+from nnmpi.addons.context.ring import Ring
+from nnmpi.addons.context.sequence_cut import sequences_of
 from nnmpi.data.inputs import arrays
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.losses import ClassLoss
-from nnmpi.parallel.context.layers import cut_sequences, shard_positions
-from nnmpi.parallel.context.ring import Ring
-from nnmpi.parallel.context.sequence_cut import sequences_of
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run.setup.cutting import AxisSetUp, UncutModel, check_lengths

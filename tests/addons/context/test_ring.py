@@ -5,13 +5,13 @@ from itertools import product
 import numpy as np
 import pytest
 
+from nnmpi.addons.context.ring import Ring, ring_attention
+from nnmpi.addons.context.sequence_cut import SequenceCut
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels.attention import Keep, Tile
 from nnmpi.autograd.ops.attention import self_attention
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.context.ring import Ring, ring_attention
-from nnmpi.parallel.context.sequence_cut import SequenceCut
 
 N, H, D = 3, 2, 5
 SCALE = D**-0.5

@@ -8,6 +8,9 @@ ValueError.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from nnmpi.addons.context.ring import Ring, ring_attention
+from nnmpi.addons.context.rules import RULES
+from nnmpi.addons.context.sequence_cut import SequenceCut
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
@@ -17,9 +20,6 @@ from nnmpi.nn import Dropout, Module
 from nnmpi.nn.graph import Graph, Node, TensorRef, VariableRef
 from nnmpi.nn.layers.attention import SelfAttention
 from nnmpi.nn.layers.sequences import PositionalEmbedding
-from nnmpi.parallel.context.ring import Ring, ring_attention
-from nnmpi.parallel.context.rules import RULES
-from nnmpi.parallel.context.sequence_cut import SequenceCut
 from nnmpi.parallel.tensor.parallelize import become
 from nnmpi.parallel.tensor.possible import is_plain
 from nnmpi.parallel.tensor.rules import OPS

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
+from nnmpi.addons.context.sequence_cut import AttendedSlices, SequenceCut
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, progress_hook
 from nnmpi.arrays.kernels.attention import KeepOf, Scores, attention, attention_gradients, join
 from nnmpi.arrays.kernels.precision import cast
 from nnmpi.comm import Comm
-from nnmpi.parallel.context.sequence_cut import AttendedSlices, SequenceCut
 from nnmpi.parallel.wire import Transfer, wire_for
 
 KV_TAG, GRADIENT_TAG = 0, 1

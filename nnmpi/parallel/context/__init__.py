@@ -1,1 +1,0 @@
-"""Context parallelism: sequences whose positions are divided among the ranks along cp."""
