@@ -3,10 +3,10 @@
 from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
-    modules=("nnmpi.options.parts.pipedream", "nnmpi.parallel.pipedream"),
+    modules=("nnmpi.addons.pipedream",),
     rows={
-        "options": {"pipedream": "nnmpi.options.parts.pipedream:PART"},
-        "checks": {"pipedream": "nnmpi.parallel.pipedream:check"},
-        "strategy_kinds": {"pipedream": "nnmpi.parallel.pipedream:KIND"},
+        "options": {"pipedream": "nnmpi.addons.pipedream.options:PART"},
+        "checks": {"pipedream": "nnmpi.addons.pipedream.pipedream:check"},
+        "strategy_kinds": {"pipedream": "nnmpi.addons.pipedream.pipedream:KIND"},
     },
 )

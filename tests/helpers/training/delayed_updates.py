@@ -8,10 +8,10 @@ import numpy as np
 from helpers.training.pipelined import Noted
 
 from nnmpi import Config, Trainer, tensor
+from nnmpi.addons.pipedream.versions import VersionStore
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.passes import Pass
-from nnmpi.parallel.pipedream.versions import VersionStore
 from nnmpi.parallel.step.ports import forward
 
 CUTS = {

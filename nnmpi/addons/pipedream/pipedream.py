@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.addons.pipedream.versions import VersionStore
 from nnmpi.arrays.backend import Backend, to_float
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.comm import Comm, Work
@@ -35,7 +36,6 @@ from nnmpi.parallel.arrangement.exchanges import FLOAT64, AxisExchange, new_exch
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.parts import Boundary
-from nnmpi.parallel.pipedream.versions import VersionStore
 from nnmpi.parallel.recorder import Do, waiting
 from nnmpi.parallel.replicas.replicas import check_micro_batches
 from nnmpi.parallel.step.channels import Channels
@@ -83,8 +83,8 @@ def _signal(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
 
 KIND = StrategyKind(
     "pipedream",
-    make="nnmpi.parallel.pipedream:pipedream",
-    rank_step="nnmpi.parallel.pipedream:rank_step",
+    make="nnmpi.addons.pipedream.pipedream:pipedream",
+    rank_step="nnmpi.addons.pipedream.pipedream:rank_step",
     store=StoreKind("versions", buckets=False, scalars=False),
     steps_together=False,
     is_pipeline=True,
