@@ -17,8 +17,8 @@ from helpers.training.on_paper import arranged
 from helpers.training.pipelined import digits
 
 from nnmpi import nn
+from nnmpi.addons.checks import slice_list
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.checks import slice_list
 from nnmpi.schedules.lists import proof, race, walk
 from nnmpi.schedules.lists.proof import prove
 from nnmpi.schedules.lists.step_list import ScheduleError, StepList

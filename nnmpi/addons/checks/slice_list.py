@@ -12,8 +12,8 @@ it from rank 0.
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from nnmpi.addons.checks.reduction_tree import Action, moves, owners_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.checks.reduction_tree import Action, moves, owners_of
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.schedules.lists.chain import Chain
 from nnmpi.schedules.lists.passes import units_of

@@ -15,12 +15,7 @@ from helpers.training.laws_masters import LAYOUTS
 from helpers.training.pipelined import Noted
 
 from nnmpi import Config, Trainer, nn
-from nnmpi.arrays.dtypes import HALVES
-from nnmpi.comm import Comm, OtherRankError
-from nnmpi.comm import thread_ranks as threads
-from nnmpi.io.output import NullReport
-from nnmpi.optim import Adam
-from nnmpi.parallel.checks.verify import (
+from nnmpi.addons.checks.verify import (
     BOUNDS,
     Comparison,
     Difference,
@@ -28,6 +23,11 @@ from nnmpi.parallel.checks.verify import (
     difference,
     largest,
 )
+from nnmpi.arrays.dtypes import HALVES
+from nnmpi.comm import Comm, OtherRankError
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import NullReport
+from nnmpi.optim import Adam
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.run.end import DivergedError
 

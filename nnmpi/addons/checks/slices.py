@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.addons.checks.reduction_tree import owners_of
+from nnmpi.addons.checks.slice_list import slice_by_slice
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.data.loader import part_of
 from nnmpi.nn import BatchNorm1d, BatchNorm2d
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.exchanges import FLOAT64, AxisExchange, new_exchange
-from nnmpi.parallel.checks.reduction_tree import owners_of
-from nnmpi.parallel.checks.slice_list import slice_by_slice
 from nnmpi.schedules.op import Kind, Op
 
 
@@ -60,7 +60,7 @@ def _summed(a: Arrangement, rank: int) -> list[tuple[int, np.dtype[Any]]]:
 
 KIND = StrategyKind(
     "reproducible",
-    parts="nnmpi.parallel.checks.reproducible:reproducible",
+    parts="nnmpi.addons.checks.reproducible:reproducible",
     store=StoreKind("slices", buckets=False),
     lists=slice_by_slice,
     micro_batches=_slices,

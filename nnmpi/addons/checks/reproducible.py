@@ -27,6 +27,8 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.addons.checks.reduction_tree import max_stack_depth, moves, owners_of
+from nnmpi.addons.checks.slices import layout_fields
 from nnmpi.arrays.backend import CPU, Array
 from nnmpi.autograd.ops.norm import Moments, joined
 from nnmpi.comm import Comm, comm_self
@@ -34,8 +36,6 @@ from nnmpi.data.loader import part_of
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.batch_stats import like, packed, unpacked
-from nnmpi.parallel.checks.reduction_tree import max_stack_depth, moves, owners_of
-from nnmpi.parallel.checks.slices import layout_fields
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.replicas.replicas import check_parts

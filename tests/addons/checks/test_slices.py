@@ -12,11 +12,11 @@ from helpers.training.laws_slices import RUNS, Trained, trained
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi import data as datasets
+from nnmpi.addons.checks.reduction_tree import Action, TreeMove, moves
 from nnmpi.autograd.recording import recording
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
-from nnmpi.parallel.checks.reduction_tree import Action, TreeMove, moves
 from nnmpi.schedules.lists.chain import Chain
 from nnmpi.schedules.lists.race import Race
 from nnmpi.schedules.lists.step_list import ScheduleError, StepList

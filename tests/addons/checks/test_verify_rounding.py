@@ -8,10 +8,10 @@ import pytest
 from helpers.runs import rows
 
 from nnmpi import Config, Trainer, nn
+from nnmpi.addons.checks.verify import VerifyError
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
-from nnmpi.parallel.checks.verify import VerifyError
 from nnmpi.parallel.stores.local import LocalStore
 
 

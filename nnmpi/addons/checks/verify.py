@@ -25,15 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.arrays.backend import to_host
-from nnmpi.arrays.dtypes import types_of
-from nnmpi.data import Loader
-from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.place import Place
-from nnmpi.nn.state import assign
-from nnmpi.options.config import Config
-from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.checks.reference_update import (
+from nnmpi.addons.checks.reference_update import (
     BOUND,
     Difference,
     ReferenceUpdate,
@@ -42,6 +34,14 @@ from nnmpi.parallel.checks.reference_update import (
     scale_of,
     summed_gradient,
 )
+from nnmpi.arrays.backend import to_host
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.data import Loader
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.place import Place
+from nnmpi.nn.state import assign
+from nnmpi.options.config import Config
+from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.mover import move
 from nnmpi.parallel.model.state import held_tensors
 from nnmpi.parallel.model.whole import first_difference

@@ -8,11 +8,11 @@ import pytest
 from helpers.training.served import Noted, clouds, fit
 
 from nnmpi import Config, nn
+from nnmpi.addons.checks import slow_ranks
+from nnmpi.addons.checks.slow_ranks import delay_of
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
-from nnmpi.parallel.checks import slow_ranks
-from nnmpi.parallel.checks.slow_ranks import delay_of
 from nnmpi.schedules.delay import Delay
 
 

@@ -1,1 +1,0 @@
-"""Checks and experiments: comparison with one rank, bit-equal runs, and slow ranks."""
