@@ -122,17 +122,17 @@ class Averages(NamedTuple):
     """The exchanges of data-parallel replicas that make steps alone and are averaged now and then
     (local SGD, gossip). Each field is a function of the arguments in parentheses.
 
-    every   (config): after how many steps replicas send their parameters
-    delay   (config): how many steps later they use the received parameters
-    copies  (arrangement): how many additional copies of its parameters a replica has
-    priced  (arrangement, exchange, replicas): converts an Exchange along dp that a simulated step
-            has recorded to the Exchange from which its time and traffic are predicted
+    every         (config): after how many steps replicas send their parameters
+    delay         (config): how many steps later they use the received parameters
+    copies        (arrangement): how many additional copies of its parameters a replica has
+    bytes_copied  (arrangement, rank): the bytes that array functions read and write for exchanges
+                  in a step, on average
     """
 
     every: Callable[[Config], int]
     delay: Callable[[Config], int]
     copies: "Callable[[Arrangement], int]"
-    priced: "Callable[[Arrangement, Any, tuple[int, ...]], Any]"
+    bytes_copied: "Callable[[Arrangement, int], float]"
 
 
 class StrategyKind(NamedTuple):

@@ -22,8 +22,8 @@ from nnmpi.optim import Optimizer
 from nnmpi.options.amounts import plural
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StrategyKind
 from nnmpi.parallel.averaging.gossip import Gossiping
+from nnmpi.parallel.averaging.on_paper import AVERAGES, exchanges
 from nnmpi.parallel.averaging.outer import OuterOptimizer
-from nnmpi.parallel.averaging.priced import AVERAGES
 from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.replicas.replicas import check_parts, pipelined, replicas
@@ -41,6 +41,7 @@ from nnmpi.parallel.strategy import (
     undo_of,
     update_of,
 )
+from nnmpi.schedules.op import Kind
 
 KIND = StrategyKind(
     "averaging",
@@ -48,6 +49,7 @@ KIND = StrategyKind(
     rank_step="nnmpi.parallel.averaging:rank_step",
     result_steps=lambda config: config.every,
     averages=AVERAGES,
+    exchanges={Kind.APPLY: exchanges},
 )
 """The strategy with averaged replicas; it yields one result per round of steps."""
 

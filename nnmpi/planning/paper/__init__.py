@@ -5,7 +5,6 @@
     built store, optimizer ────► asked (built.py)                 ─► memory between steps
 
 Passes are recorded by the recorder of runs (`recording.py`), on arrays without data; layers that
-read values, on small arrays with numbers (`on_numbers.py`). Sums of add-ons, which no walk knows,
-are carried out on a `PaperComm` that logs them (`carried_out.py`). What a run would measure first,
-and how it then divides the model into stages, are given in the Arrangement.
+read values, on small arrays with numbers (`on_numbers.py`). What a run would measure first, and how
+it then divides the model into stages, are given in the Arrangement.
 """

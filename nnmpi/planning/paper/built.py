@@ -1,6 +1,5 @@
 """Builds a rank on arrays without data, as a run builds it: its store, optimizer, gradient sums and
-executor. The store and the optimizer say how much memory they hold; a step is carried out only for
-add-ons (`carried_out.py`)."""
+executor. The store and the optimizer say how much memory they hold."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

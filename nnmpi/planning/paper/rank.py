@@ -19,15 +19,13 @@ from nnmpi.parallel.arrangement.exchanges import (
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.arrangement.rank_model import Memory
 from nnmpi.parallel.arrangement.state_on_paper import untrained_on_paper
-from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.parallel.facts import exchanges as facts
 from nnmpi.parallel.facts.passes import PassExchange
 from nnmpi.parallel.step_list.step import step_list
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.planning.paper.built import PaperRank, built
-from nnmpi.planning.paper.carried_out import carried_out, is_walked, is_walked_in
 from nnmpi.planning.paper.recording import passes
-from nnmpi.schedules.op import PASSES, SENDS, Kind, Op
+from nnmpi.schedules.op import SENDS, Kind
 from nnmpi.schedules.pipeline import SCHEDULES
 
 
@@ -68,28 +66,13 @@ def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
         more = _made(a, rank, _ops(a, rank, sizes[: few + period]))
         periods = (len(sizes) - few) // period
         made = Counter({e: n + periods * (more[e] - n) for e, n in made.items()})
-    if is_walked(a):
-        copied = a.store.bytes_copied(a, rank)
-        return _step(a, built(a, rank), made, _by_op(a, rank, ops), copied)
-    beside = carried_out(a, rank, batch)
-    made = Counter({(axis, e): n for (axis, e), n in made.items() if is_walked_in(a, axis, e)})
-    made.update(beside.entries)
-    return _step(a, beside.rank, made, beside.by_op, beside.bytes_copied)
-
-
-def _step(
-    a: Arrangement,
-    paper_rank: PaperRank,
-    made: Mapping[AxisExchange, int],
-    by_op: Mapping[tuple[Kind, int], Sequence[Exchange]],
-    copied: float = 0.0,
-) -> PaperStep:
-    """Returns the PaperStep of a rank, given how often it makes each exchange."""
     by_axis = dict[str, list[Exchange]]()
     for (axis, exchange), times in made.items():
         by_axis.setdefault(axis, []).append(exchange._replace(times=times))
-    held = _held(a, paper_rank, (exchange for _, exchange in made))
-    return PaperStep(by_axis, held, copied, by_op)
+    averages = a.strategy.averages
+    copied = averages.bytes_copied(a, rank) if averages else a.store.bytes_copied(a, rank)
+    held = _held(a, built(a, rank), (exchange for _, exchange in made))
+    return PaperStep(by_axis, held, copied, _by_op(a, rank, ops))
 
 
 def _ops(a: Arrangement, rank: int, sizes: Sequence[int]) -> Mapping[facts.SameOps, int]:
@@ -102,10 +85,7 @@ def _ops(a: Arrangement, rank: int, sizes: Sequence[int]) -> Mapping[facts.SameO
 
 @cached
 def _counted(a: Arrangement, rank: int, sizes: tuple[int, ...]) -> Mapping[facts.SameOps, int]:
-    ops: Iterable[Op] = step_list(a, rank, len(sizes)).ops
-    if not is_walked(a):  # the others are carried out
-        ops = (op for op in ops if op.kind in PASSES or op.kind in SENDS)
-    return facts.counted(ops, sizes)
+    return facts.counted(step_list(a, rank, len(sizes)).ops, sizes)
 
 
 def _made(a: Arrangement, rank: int, ops: Mapping[facts.SameOps, int]) -> Counter[AxisExchange]:
@@ -140,9 +120,9 @@ def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
     gradients in the last passes. A user's schedule may repeat nothing, or allow one number alone.
     """
     m, pp, stages = len(sizes), a.mesh.axes["pp"], len(a.stages)
-    is_plain = a.steps_together and not a.strategy.lists and not a.strategy.averages
+    is_plain = a.steps_together and not a.strategy.lists
     is_of_user = a.config.schedule not in SCHEDULES
-    if not is_plain or is_of_user or len({*sizes}) > 1 or asked_kind(a.config).packs:
+    if not is_plain or is_of_user or len({*sizes}) > 1:
         return m, m
     period = pp if stages > pp else 1
     least = max(3 * pp + 1, 2 * period) if a.store.zero > 1 else 2 * period
