@@ -64,10 +64,9 @@ def most_in_flight(config: Config) -> list[int]:
     stages = len(place_of(config))
     most, count, virtual = [0] * stages, [0] * stages, stages // config.pp
     # 1F1B keeps no more at once with more; a user's schedule may allow no other number
-    most_micro = 2 * config.pp if config.schedule in SCHEDULES else config.batch_size
-    full = min(config.micro_batches, most_micro)
-    schedule = find(config.schedule)
-    for op in chain.from_iterable(schedule.compute(config.pp, full, virtual)):
+    full = 2 * config.pp if config.schedule in SCHEDULES else config.batch_size
+    passes = find(config.schedule).compute(config.pp, min(config.micro_batches, full), virtual)
+    for op in chain.from_iterable(passes):
         count[op.stage] += (op.kind is Kind.F) - (op.kind in (Kind.B, Kind.W))
         most[op.stage] = max(most[op.stage], count[op.stage])
     return most

@@ -44,8 +44,8 @@ def timelines(a: Arrangement, costs: CostModel) -> list[Timeline]:
             f"{count:,}: give fewer --micro-batches, or a larger --bucket-mb"
         )
     spans: list[list[tuple[Op, Span]]] = [[] for _ in ranks]
-    for r, op, timing, start, end in carried_out(lists, lambda r, op: model.lists[r].timing(op)):
-        row = RANK if timing.lane is None else BESIDE if timing.lane == LINK else SENT
+    for r, op, cost, start, end in carried_out(lists, lambda r, op: model.lists[r].cost(op)):
+        row = RANK if cost.lane is None else BESIDE if cost.lane == LINK else SENT
         number = op.at if op.micro == NONE else op.micro
         kind = DRAWN_AS.get(op.kind, op.kind.value)
         spans[r].append((op, Span(row, kind, number, -1, 1e3 * start, 1e3 * end)))

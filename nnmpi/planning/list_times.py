@@ -24,7 +24,7 @@ from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.machine import Machine
 from nnmpi.schedules.lists.chain import Chain
 from nnmpi.schedules.op import PASSES, SENDS, Kind, Op
-from nnmpi.sim.clock import Timing
+from nnmpi.sim.clock import Cost
 
 COLUMNS = {Kind.F: (0,), Kind.RECOMPUTE: (0,), Kind.B: (1, 2), Kind.I: (1,), Kind.W: (2,)}
 """The columns of each pass in arrays of unit times: 0 forward, 1 gradients of inputs, 2 of
@@ -81,23 +81,23 @@ class ListTimes:
             for key, share in unit_shares(a, chain, stage, times).items()
         }
 
-    def timing(self, op: Op) -> Timing:
-        """Returns how long an operation takes, and on which lane."""
+    def cost(self, op: Op) -> Cost:
+        """Returns the cost of an operation: its seconds, and the lane on which it runs."""
         kind, link = op.kind, (op.kind, op.stage)
         if kind in PASSES:
             share, of_pass = self._shares[op.at, kind], (op.stage, kind)
             seconds = share * self._times.passes.get(of_pass, 0.0)
-            return Timing(seconds, beside=share * self._times.on_link[of_pass], link=LINK)
+            return Cost(seconds, beside=share * self._times.on_link[of_pass], link=LINK)
         if kind in SENDS:
-            return Timing(self._messages.get(link, 0.0), link)
+            return Cost(self._messages.get(link, 0.0), link)
         exchanges = self._by_op.get((kind, op.at), ())
         seconds = self._exchanges.total(exchanges)
         if kind in (Kind.SUM, Kind.GATHER):
             is_beside = exchanges and self._is_hidden(kind, exchanges[0])
-            return Timing(seconds, LINK if is_beside else None)
+            return Cost(seconds, LINK if is_beside else None)
         of_rank = self._update if kind is Kind.APPLY else 0.0
         # later phases of compressed sums begin here, behind what is on its way
-        return Timing(of_rank, beside=seconds, link=LINK)
+        return Cost(of_rank, beside=seconds, link=LINK)
 
     def _is_hidden(self, kind: Kind, exchange: Exchange) -> bool:
         """True if the rank goes on computing while this exchange runs, which started in an

@@ -59,9 +59,9 @@ def _walked(times: ListTimes, step: StepList) -> tuple[float, float]:
     """Simulates a rank that carries out a list; returns the seconds until all operations are
     complete, and the seconds of the passes among them."""
     computing, clock = 0.0, 0.0
-    for _, op, timing, _, ended in carried_out([step], lambda _, op: times.timing(op)):
-        if timing.lane is None:
-            computing += timing.seconds * (op.kind in PASSES)
+    for _, op, cost, _, ended in carried_out([step], lambda _, op: times.cost(op)):
+        if cost.lane is None:
+            computing += cost.seconds * (op.kind in PASSES)
             clock = ended
     return clock, computing
 

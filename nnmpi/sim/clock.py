@@ -14,7 +14,7 @@ unit of time is the caller's.
 from collections import defaultdict
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from functools import cache
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from nnmpi.schedules.lists.passes import message_of
 from nnmpi.schedules.lists.race import SENT, STARTS, Race
@@ -39,36 +39,48 @@ FREE = "free"
 """A lane on which operations do not queue up: all may run at the same time."""
 
 
-class Timing(NamedTuple):
-    """How an operation is timed: how long it takes, where it runs, what it waits for, and what
-    waits for it.
+class Cost(NamedTuple):
+    """How long an operation takes, and where it runs.
 
-    seconds   how long the operation takes
-    lane      the name of the lane (a resource such as a link) on which it runs while the rank does
-              other operations; None: it runs on the rank
-    awaited   the table of arrivals with the entry that it waits for; None: it does not wait
-    given     the table of arrivals in which its end is entered; None: no table
-    beside    seconds for which an operation that runs on the rank also occupies the lane `link`
-    link      the name of a lane; None if `beside` is 0
+    lane     the name of the lane (a resource such as a link) on which it runs while the rank does
+             other operations; None: it runs on the rank
+    beside   seconds for which an operation that runs on the rank also occupies the lane `link`
+    link     the name of a lane; None if `beside` is 0
     """
 
     seconds: float
     lane: Hashable = None
-    awaited: dict[int, float] | None = None
-    given: dict[int, float] | None = None
     beside: float = 0
     link: Hashable = None
 
 
-def timed(
-    lists: Sequence[Sequence[T]], timing: Callable[[int, T], Timing]
-) -> Generator[tuple[int, T, Timing, float, float], None, int]:
-    """Simulates ranks that carry out the operations in `lists`, one list per rank; yields (rank,
-    operation, its Timing, begin, end).
+class Timing(NamedTuple):
+    """The cost of an operation, what it waits for, and what waits for it.
 
-    `timing(rank, operation)` is the Timing of an operation. Each begins as early as possible.
-    Operations whose arrivals never come are not yielded, nor are those after them on the rank;
-    returns how many these are.
+    awaited   the table of arrivals with the entry that it waits for; None: it does not wait
+    given     the table of arrivals in which its end is entered; None: no table
+    """
+
+    cost: Cost
+    awaited: dict[int, float] | None = None
+    given: dict[int, float] | None = None
+
+
+TimingOf: TypeAlias = Callable[[int, T], Timing]
+"""A function of a rank and an operation."""
+
+CostOf: TypeAlias = Callable[[int, Op], Cost]
+"""A function of a rank and an operation of its step; the micro-batch makes no difference."""
+
+Done: TypeAlias = tuple[int, T, Cost, float, float]
+"""What a simulation yields: a rank, an operation, its cost, and when it begins and ends."""
+
+
+def timed(lists: Sequence[Sequence[T]], timing: TimingOf[T]) -> Generator[Done[T], None, int]:
+    """Simulates ranks that carry out the operations in `lists`, one list per rank.
+
+    Each operation begins as early as possible. Operations whose arrivals never come are not
+    yielded, nor are those after them on the rank; returns how many these are.
     """
     clocks: list[float] = [0] * len(lists)
     places, moved = [0] * len(lists), True
@@ -79,10 +91,10 @@ def timed(
             clock, place, lanes = clocks[r], places[r], free[r]
             while place < len(ops):
                 op = ops[place]
-                of_op = timing(r, op)
-                seconds, lane, awaited, given, beside, link = of_op
+                cost, awaited, given = timing(r, op)
                 if awaited is not None and op.micro not in awaited:
                     break
+                seconds, lane, beside, link = cost
                 start = clock if awaited is None else max(clock, awaited[op.micro])
                 if lane is None:
                     end = start + seconds
@@ -96,37 +108,31 @@ def timed(
                 if given is not None:
                     given[op.micro] = end
                 place += 1
-                yield r, op, of_op, start, end
+                yield r, op, cost, start, end
             moved |= place > places[r]
             clocks[r], places[r] = clock, place
     return sum(map(len, lists)) - sum(places)
 
 
-def carried_out(
-    steps: Sequence[StepList], costs: Callable[[int, Op], Timing]
-) -> Iterator[tuple[int, Op, Timing, float, float]]:
-    """Simulates ranks that carry out their lists; yields (rank, operation, its Timing, begin, end).
-    Raises ScheduleError if ranks wait for each other in a circle.
+def carried_out(steps: Sequence[StepList], cost_of: CostOf) -> Iterator[Done[Op]]:
+    """Simulates ranks that carry out their lists. Raises ScheduleError if they wait for each other
+    in a circle.
 
     `steps` has the lists of all ranks of a pipeline, in order, or that of one rank, to which
     messages come at once. Gathers that the previous step has started come first. Operations wait
-    for the messages, sums and gathers that they need; `costs(rank, operation)` is how long an
-    operation takes, and on which lane, in any micro-batch.
+    for the messages, sums and gathers that they need.
     """
     arrivals = defaultdict[tuple[int, Kind, int], dict[int, float]](dict)
 
     @cache
     def timing(r: int, kind: Kind, stage: int, at: int) -> Timing:
-        op, awaited, given = Op(kind, 0, stage, at), None, None
-        if kind in PASSES and len(steps) > 1:
-            if message := message_of(op, steps[r].chain, sends=False):
-                awaited = arrivals[message.peer, SENT[message.kind], message.at]
+        op, awaited = Op(kind, 0, stage, at), None
+        takes = kind in PASSES and len(steps) > 1
+        if takes and (message := message_of(op, steps[r].chain, sends=False)):
+            awaited = arrivals[message.peer, SENT[message.kind], message.at]
         elif kind in STARTS:
             awaited = arrivals[r, STARTS[kind], at]
-        elif kind in AWAITED:
-            given = arrivals[r, kind, at]
-        seconds, lane, _, _, beside, link = costs(r, op)
-        return Timing(seconds, lane, awaited, given, beside, link)
+        return Timing(cost_of(r, op), awaited, arrivals[r, kind, at] if kind in AWAITED else None)
 
     lists = [[*(Op(Kind.GATHER, at=b) for b in step.begins), *step.ops] for step in steps]
     left = yield from timed(lists, lambda r, op: timing(r, op.kind, op.stage, op.at))

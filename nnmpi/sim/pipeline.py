@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.op import PASSES, SENDS, Kind, Op
-from nnmpi.sim.clock import FREE, Timing, carried_out
+from nnmpi.sim.clock import FREE, Cost, carried_out
 from nnmpi.sim.drawing.timeline import Span, Timeline
 
 
@@ -45,15 +45,13 @@ class Costs(NamedTuple):
         half = backward / 2 / v
         return cls([stage_times(forward / v, half, half)] * (p * v), send)
 
-    def timing(self, r: int, op: Op) -> Timing:
-        """Returns how long an operation takes, and on which lane, on any rank r."""
-        link = op.kind, op.stage
+    def of(self, r: int, op: Op) -> Cost:
+        """Returns the cost of an operation, on any rank r."""
         if op.kind in SENDS:
-            lane = link if link in self.links else FREE
-            return Timing(self.links.get(link, self.send), lane)
-        if op.kind in PASSES:
-            return Timing(self.stages[op.stage].get(op.kind, 0))
-        return Timing(self.update if op.kind is Kind.APPLY else 0)
+            link = op.kind, op.stage
+            return Cost(self.links.get(link, self.send), link if link in self.links else FREE)
+        seconds = self.stages[op.stage] if op.kind in PASSES else {Kind.APPLY: self.update}
+        return Cost(seconds.get(op.kind, 0))
 
 
 class Simulation(NamedTuple):
@@ -89,7 +87,6 @@ def simulate(
     spans = tuple(run(lists, costs))
     ranks, stages = len(lists), len(costs.stages)
     sizes = [ranks / stages] * stages if activation is None else activation
-    one_each = [1] * stages
     busy: list[float] = [0] * ranks
     for span in spans:
         busy[span.rank] += span.end - span.start
@@ -97,7 +94,7 @@ def simulate(
         timeline=Timeline(spans, ranks),
         makespan=max((span.end for span in spans), default=0),
         busy=busy,
-        live=[int(_peak(step.passes, one_each, one_each)) for step in lists],
+        live=[int(_peak(step.passes, [1] * stages, [1] * stages)) for step in lists],
         memory=[_peak(step.passes, sizes, inputs or [0] * stages) for step in lists],
     )
 
@@ -105,7 +102,7 @@ def simulate(
 def run(lists: Sequence[StepList], costs: Costs) -> Iterator[Span]:
     """Simulates the lists of all ranks, in which each operation starts as early as messages allow;
     yields the computations as spans."""
-    for r, op, _, start, end in carried_out(lists, costs.timing):
+    for r, op, _, start, end in carried_out(lists, costs.of):
         if op.kind is Kind.APPLY or (end > start and op.kind in PASSES):
             yield Span(r, op.kind.value, op.micro, op.stage, start, end)
 

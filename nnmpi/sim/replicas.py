@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from nnmpi.schedules.local_steps import LocalSteps
-from nnmpi.sim.clock import Timing, timed
+from nnmpi.sim.clock import Cost, Timing, timed
 from nnmpi.sim.drawing.timeline import BACKGROUND, Span
 
 SHARES = 0.5, 0.8, 0.9, 0.95, 0.99
@@ -105,9 +105,9 @@ def steps(
     def timing(_: int, op: LayersOp) -> Timing:
         kind, micro, layer, layers = op
         if kind == BACKGROUND:
-            return Timing(piece, "link", None, arrivals[layer])
+            return Timing(Cost(piece, "link"), given=arrivals[layer])
         waits = kind == "F" and micro in arrivals[layer]
-        return Timing(layers * seconds[kind], None, arrivals[layer] if waits else None)
+        return Timing(Cost(layers * seconds[kind]), arrivals[layer] if waits else None)
 
     sends = schedule.sent(model.layers)
     ops = [op for step in range(count) for op in step_ops(model.layers, schedule, sends, step)]

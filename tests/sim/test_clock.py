@@ -9,7 +9,7 @@ from nnmpi.schedules.lists.of_schedule import lists
 from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.pipeline import SCHEDULES
-from nnmpi.sim.clock import FREE, Timing, carried_out, timed
+from nnmpi.sim.clock import FREE, Cost, Timing, carried_out, timed
 
 
 class Named(NamedTuple):
@@ -29,12 +29,12 @@ def ends(lists: list[list[str]], timings: dict[str, Timing]) -> dict[str, tuple[
 def test_a_lane_goes_on_beside_the_rank_first_in_first_out() -> None:
     given: list[dict[int, float]] = [{}, {}]
     timings = {
-        "B1": Timing(2.0),
-        "SUM1": Timing(5.0, "link", given=given[0]),
-        "B0": Timing(1.0),
-        "SUM0": Timing(1.0, "link", given=given[1]),
-        "FINISH1": Timing(0.0, awaited=given[0]),
-        "FINISH0": Timing(0.0, awaited=given[1]),
+        "B1": Timing(Cost(2.0)),
+        "SUM1": Timing(Cost(5.0, "link"), given=given[0]),
+        "B0": Timing(Cost(1.0)),
+        "SUM0": Timing(Cost(1.0, "link"), given=given[1]),
+        "FINISH1": Timing(Cost(0.0), awaited=given[0]),
+        "FINISH0": Timing(Cost(0.0), awaited=given[1]),
     }
     found = ends([[*timings]], timings)
     assert found["B0"] == (2, 3)
@@ -44,14 +44,14 @@ def test_a_lane_goes_on_beside_the_rank_first_in_first_out() -> None:
 
 
 def test_on_a_free_lane_nothing_waits() -> None:
-    timings = {name: Timing(3.0, FREE) for name in ("a", "b")}
+    timings = {name: Timing(Cost(3.0, FREE)) for name in ("a", "b")}
     assert ends([["a", "b"]], timings) == {"a": (0, 3), "b": (0, 3)}
 
 
 @pytest.mark.parametrize(("before", "end"), [(0.0, 4.0), (1.0, 4.0), (2.5, 4.5), (9.0, 11.0)])
 def test_a_pass_that_needs_the_link_waits_for_what_is_on_it(before: float, end: float) -> None:
     """The pass takes 4, for 2 of which it also needs the link."""
-    timings = {"SUM": Timing(before, "link"), "F": Timing(4.0, beside=2.0, link="link")}
+    timings = {"SUM": Timing(Cost(before, "link")), "F": Timing(Cost(4.0, beside=2.0, link="link"))}
     assert ends([["SUM", "F"]], timings)["F"] == (0, end)
 
 
@@ -59,10 +59,10 @@ def test_ranks_wait_for_messages_and_those_that_wait_for_ever_are_missing() -> N
     sent: dict[int, float] = {}
     never: dict[int, float] = {}
     timings = {
-        "take": Timing(1.0, awaited=sent),
-        "make": Timing(2.0),
-        "send": Timing(0.5, "to 0", given=sent),
-        "hang": Timing(1.0, awaited=never),
+        "take": Timing(Cost(1.0), awaited=sent),
+        "make": Timing(Cost(2.0)),
+        "send": Timing(Cost(0.5, "to 0"), given=sent),
+        "hang": Timing(Cost(1.0), awaited=never),
     }
     found = ends([["take"], ["make", "send", "hang"]], timings)
     assert found == {"make": (0, 2), "send": (2, 2.5), "take": (2.5, 3.5)}
@@ -76,11 +76,11 @@ def starts(
 ) -> dict[tuple[int, str], float]:
     """When each operation starts, by its rank and text; sums and gathers are on the link."""
 
-    def costs(r: int, op: Op) -> Timing:
+    def cost(r: int, op: Op) -> Cost:
         is_beside = op.kind in (Kind.SUM, Kind.GATHER)
-        return Timing(seconds.get((r, op.kind), 0.0), "link" if is_beside else None)
+        return Cost(seconds.get((r, op.kind), 0.0), "link" if is_beside else None)
 
-    return {(r, str(op)): start for r, op, _, start, _ in carried_out(steps, costs)}
+    return {(r, str(op)): start for r, op, _, start, _ in carried_out(steps, cost)}
 
 
 def test_messages_come_at_once_to_a_rank_without_the_others() -> None:
