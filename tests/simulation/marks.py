@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from nnmpi.addons.servers.exchange import RequestChannel
 from nnmpi.comm import Comm
 from nnmpi.comm.calls import CallRunner
 from nnmpi.io.checkpoints.write import Writer
 from nnmpi.parallel.averaging.rounds import Rounds
 from nnmpi.parallel.model.state import model_tensors
 from nnmpi.parallel.recovery.backup import Backups
-from nnmpi.parallel.server.exchange import RequestChannel
 from nnmpi.parallel.step.update import Update
 from nnmpi.run.checkpointing import Checkpoints
 from nnmpi.run.recovery.rank_status import RankStatus

@@ -1,19 +1,30 @@
-"""Parameter servers, to which workers push gradients."""
+"""The parameter server: the last ranks hold the parameters, all others compute gradients.
+
+5 ranks, 2 servers   rank 0 1 2  workers: push gradients, pull parameters         (client.py)
+                     rank 3      the first server; it decides when an epoch ends  (server.py)
+                     rank 4      another server
+
+flat   [ a a a a a a | b b b b b b ]     each server updates its slice of all parameters
+           rank 3        rank 4
+
+bsp, ssp and asp differ only in how many steps a worker may be ahead of the slowest one: 0, a given
+number, or any number.
+"""
 
 from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
-    modules=("nnmpi.options.parts.servers", "nnmpi.parallel.server"),
+    modules=("nnmpi.addons.servers",),
     uses=("averaging",),
     rows={
-        "options": {"servers": "nnmpi.options.parts.servers:PART"},
-        "checks": {"servers": "nnmpi.parallel.server:check"},
-        "serving_ranks": {"servers": "nnmpi.options.parts.servers:server_count"},
-        "fewer_ranks": {"servers": "nnmpi.options.parts.servers:with_fewer"},
-        "strategy_kinds": {"servers": "nnmpi.parallel.server:KIND"},
-        "layout_fields": {"servers": "nnmpi.parallel.server.strategy:layout_fields"},
-        "sync_phrases": {"servers": "nnmpi.parallel.server.text:phrases"},
-        "result_lines": {"staleness": "nnmpi.parallel.server.text:staleness"},
-        "fitted_notes": {"servers": "nnmpi.options.parts.servers:note_of_fitted"},
+        "options": {"servers": "nnmpi.addons.servers.options:PART"},
+        "checks": {"servers": "nnmpi.addons.servers.kind:check"},
+        "serving_ranks": {"servers": "nnmpi.addons.servers.options:server_count"},
+        "fewer_ranks": {"servers": "nnmpi.addons.servers.options:with_fewer"},
+        "strategy_kinds": {"servers": "nnmpi.addons.servers.kind:KIND"},
+        "layout_fields": {"servers": "nnmpi.addons.servers.strategy:layout_fields"},
+        "sync_phrases": {"servers": "nnmpi.addons.servers.text:phrases"},
+        "result_lines": {"staleness": "nnmpi.addons.servers.text:staleness"},
+        "fitted_notes": {"servers": "nnmpi.addons.servers.options:note_of_fitted"},
     },
 )

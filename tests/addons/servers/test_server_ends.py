@@ -13,11 +13,11 @@ from helpers.training.served import IRIS, Ended, check_ranks_agree, clouds, fit
 
 import nnmpi
 from nnmpi import Config, Trainer, nn, optim
+from nnmpi.addons.servers.text import staleness
 from nnmpi.comm import Comm
 from nnmpi.io.output import NullReport
 from nnmpi.nn.models import mlp
 from nnmpi.parallel import strategies
-from nnmpi.parallel.server.text import staleness
 from nnmpi.run.end import DivergedError
 
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 from operator import sub
 from typing import Any
 
+from nnmpi.addons.servers.exchange import Totals, wait_all
 from nnmpi.arrays.backend import Array
 from nnmpi.collectives.step import chunk_start
 from nnmpi.data import Loader
@@ -24,7 +25,6 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.whole import whole_model
 from nnmpi.parallel.replicas.replicas import check_micro_batches, check_parts
-from nnmpi.parallel.server.exchange import Totals, wait_all
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.step.step_traffic import StepTraffic

@@ -19,13 +19,13 @@ from operator import add
 
 import numpy as np
 
+from nnmpi.addons.servers.exchange import Purpose, Reply, ReplyChannel, Totals, poll_until
+from nnmpi.addons.servers.strategy import EpochProgress, ServerStrategy
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.data import Loader
 from nnmpi.nn.utils import clip_factor
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.server.exchange import Purpose, Reply, ReplyChannel, Totals, poll_until
-from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.strategy import TrainSpec

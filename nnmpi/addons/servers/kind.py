@@ -1,27 +1,16 @@
-"""The parameter server: the last ranks hold the parameters, all others compute gradients.
-
-5 ranks, 2 servers   rank 0 1 2  workers: push gradients, pull parameters         (client.py)
-                     rank 3      the first server; it decides when an epoch ends  (server.py)
-                     rank 4      another server
-
-flat   [ a a a a a a | b b b b b b ]     each server updates its slice of all parameters
-           rank 3        rank 4
-
-bsp, ssp and asp differ only in how many steps a worker may be ahead of the slowest one: 0, a given
-number, or any number.
-"""
+"""KIND: the strategy of runs with parameter servers, made from what a rank is."""
 
 from collections.abc import Iterator
 
+from nnmpi.addons.servers.client import ServerClient, worker_parts
+from nnmpi.addons.servers.options import server_count
+from nnmpi.addons.servers.server import ParameterServer
+from nnmpi.addons.servers.strategy import served, steps_ahead
 from nnmpi.collectives.step import chunk_start
 from nnmpi.options.config import Config
-from nnmpi.options.parts.servers import server_count
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.server.client import ServerClient, worker_parts
-from nnmpi.parallel.server.server import ParameterServer
-from nnmpi.parallel.server.strategy import served, steps_ahead
 from nnmpi.parallel.strategy import StepRunner, Strategy, TrainSpec, executor_of
 from nnmpi.schedules.op import Kind
 
@@ -36,8 +25,8 @@ def _slice_of_server(a: Arrangement, rank: int) -> Iterator[FlatSlice]:
 
 KIND = StrategyKind(
     "server",
-    make="nnmpi.parallel.server:make",
-    rank_step="nnmpi.parallel.server:rank_step",
+    make="nnmpi.addons.servers.kind:make",
+    rank_step="nnmpi.addons.servers.kind:rank_step",
     store=StoreKind(
         "served",
         owned=_slice_of_server,

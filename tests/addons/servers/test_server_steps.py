@@ -13,10 +13,10 @@ from helpers.training.served import (
 
 import nnmpi
 from nnmpi import Config, nn
+from nnmpi.addons.servers.exchange import Totals
+from nnmpi.addons.servers.server import ClockTable
 from nnmpi.autograd.recording import recording
 from nnmpi.comm import Comm
-from nnmpi.parallel.server.exchange import Totals
-from nnmpi.parallel.server.server import ClockTable
 
 # ---- clocks
 

@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from nnmpi.addons.servers.exchange import Purpose, Reply, RequestChannel, WorkerRequest
+from nnmpi.addons.servers.strategy import EpochProgress, ServerStrategy, steps_ahead
 from nnmpi.arrays import backend
 from nnmpi.data import Loader, StepBatch
 from nnmpi.data.loader import BatchCut, BatchSplit
@@ -23,8 +25,6 @@ from nnmpi.parallel.averaging.means import average_buffers
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import Timed
-from nnmpi.parallel.server.exchange import Purpose, Reply, RequestChannel, WorkerRequest
-from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy, steps_ahead
 from nnmpi.parallel.step.executor import GradientSync, StepResult, StepState
 from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.step.update import Ends, Outcome
