@@ -108,11 +108,15 @@ def measured_stages(
 
     Ranks along tp, which divide the layers of a unit, measure it together.
     """
-    place, text = all_or_none(layout.all, lambda: place_of(config)), known.get(CUT, config.cut)
-    count = len(place)
+    text = known.get(CUT, config.cut)
+
+    def checked() -> tuple[tuple[int, ...], list[Unit], SplitPoints | None]:
+        place = place_of(config)
+        return place, *given_units(text, graph, len(place))
+
     # a given cut is checked first: measuring takes long
-    model_units, given = all_or_none(layout.all, lambda: given_units(text, graph, count))
-    if count == 1:
+    place, model_units, given = all_or_none(layout.all, checked)
+    if len(place) == 1:
         return MeasuredStages(divide(graph, model_units, (), (0,)))
     # as many as a rank has in a micro-batch, and at least 2
     samples = max(-(-config.batch_size // (config.micro_batches * layout.batch.size)), 2)
