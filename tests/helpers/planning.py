@@ -2,17 +2,21 @@
 
 from typing import NamedTuple
 
+import pytest
+
 from nnmpi import nn
 from nnmpi.collectives.price import Link
 from nnmpi.nn.graph import Graph
 from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.machine import TYPICAL, Machine, MeasuredModel, UnitTimes
 from nnmpi.planning.search import Searcher
-from nnmpi.planning.step_time import CostModel
+from nnmpi.planning.step_time import CostModel, StepTime
 from nnmpi.planning.unit_times import signature
+from nnmpi.run.planning.explained import parts_of_step
 from nnmpi.run.planning.planning import PlanRequest, plan_models
 from nnmpi.run.setup.cutting import uncut_of
 
@@ -47,6 +51,14 @@ def planning(config: Config, ranks: int, nodes: int = 1, machine: Machine = TYPI
     request, cluster = PlanRequest(ranks, nodes, None, None), Cluster.on_paper(ranks, nodes)
     models = plan_models(request, uncut_of(config)[1], cluster, machine)
     return Planning(models.arranger, models.costs)
+
+
+def parts_add_up(a: Arrangement, costs: CostModel) -> StepTime:
+    """The time of a step, whose terms the parts of --explain add up to."""
+    model, parts = parts_of_step(a, costs)
+    for term, seconds in model.time._asdict().items():
+        assert sum(p.seconds for p in parts if p.term == term) == pytest.approx(seconds, abs=1e-11)
+    return model.time
 
 
 def graph_of(config: Config) -> Graph:

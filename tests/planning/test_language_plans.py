@@ -1,13 +1,12 @@
 """Plans of a GPT on windows of text: the search, and the parts of a step."""
 
 import pytest
-from helpers.planning import SLOW_LINKS, planning
+from helpers.planning import SLOW_LINKS, parts_add_up, planning
 
 from nnmpi import Config
 from nnmpi.planning.bound import LowerBounds
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.search import SearchResult
-from nnmpi.run.planning.explained import parts_of_step
 
 GPT = Config(model="gpt:2x2x16", data="text", context=16, batch_size=8)
 LAYOUTS = [
@@ -34,7 +33,4 @@ def layouts_of(found: SearchResult) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_parts_of_a_step_add_up(layout: Candidate) -> None:
     there = planning(GPT, 4, 2, SLOW_LINKS)
-    a = there.arranger.arranged(layout)
-    model, parts = parts_of_step(a, there.costs)
-    for term, seconds in model.time._asdict().items():
-        assert sum(p.seconds for p in parts if p.term == term) == pytest.approx(seconds, abs=1e-11)
+    parts_add_up(there.arranger.arranged(layout), there.costs)

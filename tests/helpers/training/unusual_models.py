@@ -105,6 +105,17 @@ def every_convolution() -> nn.Sequential:
     )
 
 
+class Sometimes(nn.Module):
+    """Uses its weight in every second step, or in none."""
+
+    def __init__(self, width: int, never: bool = False) -> None:
+        self.linear, self.never = nn.Linear(width, width, bias=False), never
+
+    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
+        now = current_pass.get()
+        return x if self.never or (now and now.step % 2) else x + self.linear(x)
+
+
 UNUSUAL_MODELS: dict[str, Callable[[], nn.Module]] = {
     "tied": Tied,
     "unused": Unused,

@@ -7,6 +7,7 @@ import pytest
 from helpers.datafiles import refused
 from helpers.training import laws_resume
 from helpers.training.laws_resume import go, go_on, near, one_rank, start, trainer_of
+from helpers.training.unusual_models import Sometimes
 
 import nnmpi
 from nnmpi import nn, optim
@@ -15,7 +16,6 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
 from nnmpi.nn.initial import normal
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import current_pass
 from nnmpi.nn.place import Place
 from nnmpi.parallel.model.whole import load_state, whole_optimizer
 from nnmpi.parallel.step.executor import StepState
@@ -30,19 +30,8 @@ def test_nodes_that_share_memory(p: int, per_node: int) -> None:
 # ---- parameters that are not used in each step, or are in several stages
 
 
-class Sometimes(nn.Module):
-    """Uses its weight in every second step."""
-
-    def __init__(self) -> None:
-        self.linear = nn.Linear(8, 8, bias=False)
-
-    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-        now = current_pass.get()
-        return x if now and now.step % 2 else x + self.linear(x)
-
-
 def sometimes() -> nn.Sequential:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), Sometimes(), nn.Linear(8, 10))
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), Sometimes(8), nn.Linear(8, 10))
 
 
 def tied() -> nn.Sequential:

@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.training.unusual_models import Sometimes
 
-import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
-from nnmpi.nn.passes import current_pass
 
 OPTIONS = {"steps": 5, "batch_size": 16, "micro_batches": 3, "dtype": "float64", "quiet": True}
 RNG = np.random.default_rng(0)
@@ -48,20 +47,9 @@ def one_norm() -> nn.Sequential:
     return nn.Sequential(first, norm, nn.Tanh(), second, norm, nn.Tanh(), nn.Linear(8, 3))
 
 
-class Sometimes(nn.Module):
-    """Uses its weight in every second step, or in none."""
-
-    def __init__(self, never: bool) -> None:
-        self.linear, self.never = nn.Linear(8, 8, bias=False), never
-
-    def forward(self, x: nnmpi.Tensor) -> nnmpi.Tensor:
-        now = current_pass.get()
-        return x if self.never or (now and now.step % 2) else x + self.linear(x)
-
-
 def sometimes(never: bool) -> nn.Sequential:
     """Layers 1 and 3 share a weight, which layer 3 always uses."""
-    always, rarely = nn.Linear(8, 8, bias=False), Sometimes(never)
+    always, rarely = nn.Linear(8, 8, bias=False), Sometimes(8, never)
     always.weight = rarely.linear.weight
     return nn.Sequential(nn.Linear(8, 8), rarely, nn.Tanh(), always, nn.Linear(8, 3))
 

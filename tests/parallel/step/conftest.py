@@ -1,11 +1,13 @@
 """The lists of stages that a test makes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from nnmpi.parallel.step import replayed_stages
 from nnmpi.parallel.step.replayed_stages import ReplayedStages
+from nnmpi.parallel.step.stage_lists import StageLists
 
 
 @pytest.fixture
@@ -19,3 +21,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[ReplayedStages]:
 
     monkeypatch.setattr(replayed_stages, "ReplayedStages", noted)
     return stages
+
+
+@pytest.fixture
+def stages(made: list[ReplayedStages]) -> Callable[[], list[StageLists]]:
+    """A function that returns the lists of all stages of the test."""
+    return lambda: [lists for stage in made for lists in stage.lists.values()]

@@ -46,45 +46,40 @@ class Reading(nn.Module):
         return y * 2 if float(y.sum().data) > 0 else y
 
 
+Stages = Callable[[], list[StageLists]]
+
+
 def gpt() -> nn.Module:
     return nn.GPT(2, 2, 16, VOCABULARY, 8, dropout=0.1)
 
 
+MLP: dict[str, Any] = {"model": "mlp:64-32-10"}
+WORDS = partial(windows, 56, 8)
 CASES: dict[str, tuple[dict[str, Any], Any, Callable[[], Any]]] = {
-    "mlp": ({"model": "mlp:64-32-10"}, None, digits),
+    "mlp": (MLP, None, digits),
     "cnn": ({"model": "digits-cnn"}, None, digits),
     "random numbers": ({"compile": True}, Dropped, digits),
-    "gpt": ({}, gpt, partial(windows, 56, 8)),
-    "decoder": (
-        {"compile": True},
-        partial(Decoder, VOCABULARY, 8, heads=2, width=16),
-        partial(windows, 56, 8),
-    ),
-    "float16": ({"model": "mlp:64-32-10", "dtype": "float16"}, None, digits),
-    "float64": ({"model": "mlp:64-32-10", "dtype": "float64"}, None, digits),
-    "micro-batches": ({"model": "mlp:64-32-10", "micro_batches": 2}, None, digits),
-    "blocks run again": ({"recompute": "block"}, gpt, partial(windows, 56, 8)),
-    "clipping": ({"model": "mlp:64-32-10", "clip_norm": 0.1}, None, digits),
+    "gpt": ({}, gpt, WORDS),
+    "decoder": ({"compile": True}, partial(Decoder, VOCABULARY, 8, heads=2, width=16), WORDS),
+    "float16": ({**MLP, "dtype": "float16"}, None, digits),
+    "float64": ({**MLP, "dtype": "float64"}, None, digits),
+    "micro-batches": ({**MLP, "micro_batches": 2}, None, digits),
+    "blocks run again": ({"recompute": "block"}, gpt, WORDS),
+    "clipping": ({**MLP, "clip_norm": 0.1}, None, digits),
 }
 
 
 def trained(
     options: dict[str, Any], build: Any, data: Any, comm: Comm, **changed: Any
 ) -> tuple[list[float], list[bytes]]:
-    how: dict[str, Any] = {
-        "batch_size": 8,
-        "steps": 7,
-        "epochs": 2,
-        "quiet": True,
-        "device": "cuda",
-    }
+    how: dict[str, Any] = {"batch_size": 8, "steps": 7, "epochs": 2, "quiet": True}
     losses = list[float]()
 
     class Heard:
         def on_step(self, trainer: Any, event: Any) -> None:
             losses.append(event["loss"])
 
-    options = how | options | changed
+    options = how | {"device": "cuda"} | options | changed
     loss = options.pop("loss", None)
     config = Config(**options)
     with Trainer(config, build, data, comm, loss=loss, callbacks=[Heard()]) as trainer:
@@ -97,29 +92,16 @@ def loss_of_positions(scores: Tensor, labels: Any) -> Tensor:
     return nn.functional.cross_entropy(scores.reshape(-1, scores.shape[-1]), labels.reshape(-1))
 
 
-@pytest.fixture
-def lists(monkeypatch: pytest.MonkeyPatch) -> list[StageLists]:
-    """The lists of all stages of the test."""
-    made, init = list[StageLists](), StageLists.__init__
-
-    def noted(self: StageLists, *args: Any) -> None:
-        init(self, *args)
-        made.append(self)
-
-    monkeypatch.setattr(StageLists, "__init__", noted)
-    return made
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_graphs_have_the_bits_of_the_tape(name: str, lists: list[StageLists]) -> None:
+def test_graphs_have_the_bits_of_the_tape(name: str, stages: Stages) -> None:
     options, build, data = CASES[name]
     wanted = trained(options, build, data(), comm_self(), compile=False)
-    assert not lists
+    assert not stages()
     assert trained(options, build, data(), comm_self()) == wanted
-    assert [(stage.reason, stage.replays > 0) for stage in lists] == [(None, True)]
+    assert [(stage.reason, stage.replays > 0) for stage in stages()] == [(None, True)]
 
 
-def test_ranks_with_copies_have_the_bits_of_the_tape(lists: list[StageLists]) -> None:
+def test_ranks_with_copies_have_the_bits_of_the_tape(stages: Stages) -> None:
     options, build, data = CASES["mlp"]
 
     def run(compiled: bool | None) -> Any:
@@ -128,25 +110,25 @@ def test_ranks_with_copies_have_the_bits_of_the_tape(lists: list[StageLists]) ->
         )
 
     assert run(None) == run(False)
-    assert all(stage.reason is None and stage.replays > 0 for stage in lists)
-    assert len(lists) == 2
+    assert all(stage.reason is None and stage.replays > 0 for stage in stages())
+    assert len(stages()) == 2
 
 
-def test_labels_that_the_pass_computes_have_the_bits_of_the_tape(lists: list[StageLists]) -> None:
+def test_labels_that_the_pass_computes_have_the_bits_of_the_tape(stages: Stages) -> None:
     def run(compiled: bool) -> Any:
         data = digits()
         how = {"loss": loss_of_positions, "compile": compiled}
-        return trained({"model": "mlp:64-32-10"}, None, data, comm_self(), **how)
+        return trained(MLP, None, data, comm_self(), **how)
 
     assert run(True) == run(False)
-    assert [(stage.reason, stage.replays > 0) for stage in lists] == [(None, True)]
+    assert [(stage.reason, stage.replays > 0) for stage in stages()] == [(None, True)]
 
 
-def test_a_pass_that_reads_values_runs_by_the_tape(lists: list[StageLists]) -> None:
+def test_a_pass_that_reads_values_runs_by_the_tape(stages: Stages) -> None:
     wanted = trained({}, Reading, digits(), comm_self(), compile=False)
     assert trained({"compile": True}, Reading, digits(), comm_self()) == wanted
-    assert lists[0].reason is not None
-    assert "a CUDA graph cannot contain the pass" in lists[0].reason
+    assert stages()[0].reason is not None
+    assert "a CUDA graph cannot contain the pass" in stages()[0].reason
 
 
 def test_wrong_labels_are_refused_before_a_graph_is_launched() -> None:
@@ -155,7 +137,7 @@ def test_wrong_labels_are_refused_before_a_graph_is_launched() -> None:
     y[-8:] = 11
     wrong = data._replace(train=Split(data.train.x, y))
     with pytest.raises(ValueError, match="labels from"):
-        trained({"model": "mlp:64-32-10"}, None, wrong, comm_self())
+        trained(MLP, None, wrong, comm_self())
 
 
 class Counting(nn.Module):
@@ -171,10 +153,10 @@ class Counting(nn.Module):
         return self.a(x.reshape(len(x), -1))
 
 
-def test_a_capture_changes_no_state_of_classes(lists: list[StageLists]) -> None:
+def test_a_capture_changes_no_state_of_classes(stages: Stages) -> None:
     Counting.calls = 0
     trained({"compile": True}, Counting, digits(), comm_self(), compile=False)
     wanted, Counting.calls = Counting.calls, 0
     trained({"compile": True}, Counting, digits(), comm_self())
     assert Counting.calls == wanted
-    assert not lists[-1].replays
+    assert not stages()[-1].replays

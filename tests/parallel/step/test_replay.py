@@ -24,7 +24,6 @@ from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.step import replayed_stages, stage_lists
 from nnmpi.parallel.step.exchanges import Notes
 from nnmpi.parallel.step.objective import LossAndMetrics
-from nnmpi.parallel.step.replayed_stages import ReplayedStages
 from nnmpi.parallel.step.stage_lists import StageLists
 
 rng = np.random.default_rng(0)
@@ -118,12 +117,6 @@ BY_TAPE: dict[str, tuple[int, dict[str, Any], str]] = {
 
 
 Stages = Callable[[], list[StageLists]]
-
-
-@pytest.fixture
-def stages(made: list[ReplayedStages]) -> Stages:
-    """A function that returns the lists of all stages of the test."""
-    return lambda: [lists for stage in made for lists in stage.lists.values()]
 
 
 def few(spec: str) -> Dataset:

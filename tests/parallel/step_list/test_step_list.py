@@ -1,14 +1,12 @@
-"""Lists of steps: right ones are proved, and no wrong list is."""
+"""Lists of steps: right ones are proved, and numbers of what does not exist are refused."""
 
-import random
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
-from helpers.step_lists import changed, groups
+from helpers.step_lists import groups
 from helpers.training.laws_language import VOCABULARY, windows
 from helpers.training.on_paper import arranged
 from helpers.training.pipelined import digits
@@ -21,7 +19,7 @@ from nnmpi.planning.rank_lists import whole_stages
 from nnmpi.schedules.lists.passes import units_of
 from nnmpi.schedules.lists.proof import prove
 from nnmpi.schedules.lists.step_list import ScheduleError, StepList
-from nnmpi.schedules.op import NONE, PASSES, RECEIVES, SENDS, Kind, Op, as_text
+from nnmpi.schedules.op import NONE, PASSES, RECEIVES, SENDS, Kind
 
 BATCH, MICRO = 24, 3
 
@@ -125,20 +123,6 @@ def test_slots_hold_what_is_open_at_a_time(a: Arrangement) -> None:
         assert len(slots) <= at_most + most
 
 
-def meaning(step: StepList) -> object:
-    """What decides the numbers of a step: the passes in order, what they read, and what is summed
-    after which of them."""
-    seen, added = list[Any](), Counter[int]()
-    for op in step.ops:
-        if op.kind in PASSES:
-            seen.append(op)
-            added.update(step.chain.units[op.at].buckets)
-        elif op.kind is Kind.SUM:
-            seen.append((op.at, op.micro))
-    passes = [op for op in seen if isinstance(op, Op)]
-    return passes, sorted(op for op in seen if not isinstance(op, Op))
-
-
 @pytest.mark.parametrize("zero", [0, 3])
 def test_a_unit_stage_or_bucket_that_does_not_exist_is_refused(zero: int) -> None:
     options = {"zero": zero, "micro_batches": MICRO, "bucket_mb": 0.02, **LAYOUTS["interleaved"][1]}
@@ -150,38 +134,3 @@ def test_a_unit_stage_or_bucket_that_does_not_exist_is_refused(zero: int) -> Non
             wrong = replace(step, ops=(*step.ops[:k], op._replace(at=at), *step.ops[k + 1 :]))
             with pytest.raises(ScheduleError, match=rf"\App 0, operation {k}, {op.kind.value}{at}"):
                 prove([[wrong, *others], *rest])
-
-
-MUTATED = ("dp 2", "zb-h1", "interleaved", "1f1b", "zb-v")
-
-
-def test_wrong_lists_are_refused() -> None:
-    """Of lists with one change, those that are let through have the same meaning."""
-    draw, let_through, refused = random.Random(0), Counter[str](), Counter[str]()
-    made = list[list[list[StepList]]]()
-    for name in MUTATED:
-        ranks, layout = LAYOUTS[name]
-        for zero in range(4):
-            options = {"zero": zero, "micro_batches": MICRO, "bucket_mb": 0.02, **layout}
-            a = arranged(Cluster.on_paper(ranks), **MODELS["decoder"], **options)
-            made.append(groups(a, MICRO))
-    for _ in range(1200):
-        right = draw.choice(made)
-        place = draw.randrange(len(right))
-        how, ops = changed(draw, right[place][0].ops)
-        wrong = replace(right[place][0], ops=ops)
-        if ops == right[place][0].ops:
-            continue
-        everywhere = draw.random() < 0.5
-        replicas = [wrong if everywhere or d == 0 else step for d, step in enumerate(right[place])]
-        try:
-            prove([replicas if p == place else row for p, row in enumerate(right)])
-        except ScheduleError:
-            refused[how] += 1
-        else:
-            let_through[how] += 1
-            assert meaning(wrong) == meaning(right[place][0]), (how, as_text(ops))
-    assert sum(refused.values()) + sum(let_through.values()) > 1000
-    print("refused", dict(refused), "let through", dict(let_through))
-    assert not let_through["drop"] + let_through["double"]
-    assert sum(refused.values()) > 4 * sum(let_through.values())

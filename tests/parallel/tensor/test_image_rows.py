@@ -1,7 +1,6 @@
 """Images cut by rows over ranks that are threads, and on paper."""
 
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,11 +9,12 @@ from helpers.traced import traced
 from nnmpi import nn
 from nnmpi.arrays.kernels.window import Window
 from nnmpi.comm import Comm, thread_ranks
-from nnmpi.nn.models import cifar_cnn, digits_cnn, mnist_cnn
+from nnmpi.nn.models import cifar_cnn, mnist_cnn
 from nnmpi.parallel.tensor.constraints import Constraints
 from nnmpi.parallel.tensor.image_rows.cut import HALO, HALO_GRADIENT
 from nnmpi.parallel.tensor.image_rows.halo import Halo
 from nnmpi.parallel.tensor.shard import shard
+from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.parallel.tensor.ways import (
     GATHER_INPUT_GRADIENT,
     GATHER_OUTPUT,
@@ -99,49 +99,37 @@ def test_images_of_fewer_rows_than_ranks_are_whole() -> None:
     assert found == {"0": [HALO], "2": [], "3": [HALO, HALO_GRADIENT, GATHER_OUTPUT]}
 
 
+CONV = nn.Conv2d(2, 2, 3)
+REFLECTED = nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect")
+WIDE = nn.Conv2d(2, 4, 3, padding=1)
+
+
+def by_rows(layers: tuple[nn.Module, ...], at: int, ranks: int) -> Sharding:
+    """A layer of images of 6 x 10, of which each of so many ranks is to have rows."""
+    graph = traced(nn.Sequential(*layers, nn.ReLU(), nn.Flatten()), 2, 6, 10)
+    return shard(graph, ranks, constraints=Constraints(ways={str(at): "spatial"}))
+
+
 @pytest.mark.parametrize(
-    ("layer", "ranks", "words"),
+    ("layers", "ranks", "words"),
     [
-        (nn.Conv2d(2, 2, 3), 5, r"layer 0 \(Conv2d\) makes images of 4x8, .* among 5 ranks"),
-        (nn.Conv2d(2, 2, 3), 7, r"layer 0 \(Conv2d\) takes images of 6x10, .* use --tp 6 or less"),
-        (
-            nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"),
-            2,
-            "0=spatial: the ways of 0 are copy, column, row, samples",
-        ),
-        (nn.GroupNorm(1, 2), 2, "the ways of 0 are copy, channels, samples"),
-        (nn.Conv2d(2, 2, 3), 4, ""),
+        ((CONV,), 5, r"layer 0 \(Conv2d\) makes images of 4x8, .* among 5 ranks"),
+        ((CONV,), 7, r"layer 0 \(Conv2d\) takes images of 6x10, .* use --tp 6 or less"),
+        ((REFLECTED,), 2, "0=spatial: the ways of 0 are copy, column, row, samples"),
+        ((nn.GroupNorm(1, 2),), 2, "the ways of 0 are copy, channels, samples"),
+        ((WIDE, nn.Flatten(), nn.Dropout(0.5)), 2, r"layer 2 \(Dropout\) takes no images"),
+        ((WIDE, nn.ReLU(), nn.MaxPool2d(2)), 2, r"layer 2 \(MaxPool2d\) is fused with the layer b"),
     ],
 )
 def test_what_cannot_be_cut_is_refused_with_its_name(
-    layer: nn.Module, ranks: int, words: str
+    layers: tuple[nn.Module, ...], ranks: int, words: str
 ) -> None:
-    graph = traced(nn.Sequential(layer, nn.ReLU(), nn.Flatten()), 2, 6, 10)
-    ways = Constraints(ways={"0": "spatial"})
-    if not words:
-        assert shard(graph, ranks, constraints=ways).layers[0].gathers
-        return
     with pytest.raises(ValueError, match=words):
-        shard(graph, ranks, constraints=ways)
+        by_rows(layers, len(layers) - 1, ranks)
 
 
-@pytest.mark.parametrize(
-    ("layers", "wanted", "words"),
-    [
-        ((nn.Flatten(), nn.Dropout(0.5)), "2", r"layer 2 \(Dropout\) takes no images"),
-        (
-            (nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(60, 3)),
-            "2",
-            r"layer 2 \(MaxPool2d\) is fused with the layer before it",
-        ),
-    ],
-)
-def test_a_layer_that_has_no_rows_of_its_own_is_named(
-    layers: tuple[nn.Module, ...], wanted: str, words: str
-) -> None:
-    graph = traced(nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), *layers), 2, 6, 10)
-    with pytest.raises(ValueError, match=words):
-        shard(graph, 2, constraints=Constraints(ways={wanted: "spatial"}))
+def test_a_layer_that_makes_a_row_for_each_rank_is_cut() -> None:
+    assert by_rows((CONV,), 0, 4).layers[0].gathers
 
 
 def test_an_axis_of_rows_that_is_too_short_is_refused() -> None:
@@ -171,19 +159,6 @@ def test_a_way_that_a_convolution_lacks_is_refused_with_those_that_it_has() -> N
     words = "layout 0=spiral: the ways of 0 are copy, column, row, spatial, samples"
     with pytest.raises(ValueError, match=words):
         shard(traced(mnist_cnn(), 1, 28, 28), 2, constraints=Constraints(ways={"0": "spiral"}))
-
-
-@pytest.mark.parametrize(("model", "size"), [(mnist_cnn, 28), (digits_cnn, 8)])
-@pytest.mark.parametrize("others", [(), ("channels",), ("batch",)])
-def test_ways_that_the_search_finds_give_its_plan_again(
-    model: Callable[[], nn.Module], size: int, others: tuple[str, ...]
-) -> None:
-    graph, names = traced(model(), 1, size, size), frozenset(("rows", *others))
-    found = shard(graph, 2, constraints=Constraints(names, {}, 64))
-    again = shard(graph, 2, constraints=Constraints(ways=found.ways))
-    assert [layer._replace(why="") for layer in again.layers] == [
-        layer._replace(why="") for layer in found.layers
-    ]
 
 
 def test_the_way_for_rows_is_preferred_to_the_one_for_any_axis() -> None:

@@ -13,7 +13,7 @@ from nnmpi import Config, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.models import mnist_cnn
+from nnmpi.nn.models import digits_cnn, mnist_cnn
 from nnmpi.options import terms
 from nnmpi.options.cli import from_layout, layout_file
 from nnmpi.parallel.tensor.constraints import Constraints
@@ -111,10 +111,14 @@ def attention() -> Graph:
 
 
 OF_ANY = (set[str](), {"channels"}, {"batch"}, {"batch", "channels"})
-CNN = traced(mnist_cnn(), 1, 28, 28)
+OF_IMAGES = {"rows"}, {"rows", "channels"}, {"rows", "batch"}
+CNN, SMALL_CNN = traced(mnist_cnn(), 1, 28, 28), traced(digits_cnn(), 1, 8, 8)
 
 
-@pytest.mark.parametrize(("graph", "names"), [*product((CNN, attention()), OF_ANY)])
+@pytest.mark.parametrize(
+    ("graph", "names"),
+    [*product((CNN, attention()), OF_ANY), *product((CNN, SMALL_CNN), OF_IMAGES)],
+)
 def test_ways_that_the_search_finds_give_its_plan_again(graph: Graph, names: set[str]) -> None:
     found = shard(graph, 2, constraints=Constraints(frozenset(names), {}, 64))
     again = shard(graph, 2, constraints=Constraints(ways=found.ways))
