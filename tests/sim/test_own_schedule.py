@@ -28,9 +28,9 @@ def edited(edit):
 def returning(compute):
     return OLDEST_FIRST._replace(compute=compute)
 
-def only_8(p, m, v):
-    if m != 8:
-        raise ValueError(f"8 micro-batches, not {m}")
+def only_6(p, m, v):
+    if m != 6:
+        raise ValueError(f"6 micro-batches, not {m}")
     return passes(p, m, v)
 
 NUMBER = 3
@@ -66,7 +66,7 @@ I_WITHOUT_W = edited(lambda rows, p, m: rows[1].append(rows[1].pop()._replace(ki
 W_WITHOUT_I = edited(lambda rows, p, m: rows[0].append(rows[0].pop()._replace(kind=Kind.W)))
 DEADLOCK = edited(lambda rows, p, m: rows[0].sort(key=lambda op: op.micro))
 OTHER_ORDER = edited(lambda rows, p, m: rows[-1].__setitem__(slice(m), rows[-1][m - 1 :: -1]))
-ONLY_8 = returning(only_8)
+ONLY_6 = returning(only_6)
 BUBBLE_FAILS = OLDEST_FIRST._replace(bubble=lambda p, m, v: 1 / 0)
 BUBBLE_OF_TEXT = OLDEST_FIRST._replace(bubble=lambda p, m, v: "x")
 """
@@ -106,7 +106,7 @@ REFUSED = {
     "W_WITHOUT_I": f"rank 0 must run micro-batch 3 through stage 0 {WHOLE}it runs F W",
     "DEADLOCK": "4 micro-batches and 1 stages a rank: deadlock: ranks wait at B0.0 (pp 0, dp 0),",
     "OTHER_ORDER": "F at boundary {last}: sent are [0, 1, 2, 3], received [3, 2, 1, 0]",
-    "ONLY_8": "compute(p, m, v) ends with ValueError: 8 micro-batches, not 4 (",
+    "ONLY_6": "compute(p, m, v) ends with ValueError: 6 micro-batches, not 4 (",
     "MISSING": "has no 'MISSING'",
 }
 
@@ -229,7 +229,10 @@ def test_one_is_only_asked_for_the_micro_batches_of_the_options(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A shorter step or a fuller pipeline, which nnmpi asks of its own schedules, it may refuse."""
-    assert trained("my_schedules:ONLY_8", 2, 8)[0]["event"] == "done"
-    layout = "layout --ranks 2 --pp 2 --model iris-mlp --data iris --micro-batches 8"
-    assert simulate.main([*layout.split(), "--schedule", "my_schedules:ONLY_8"]) == 0
-    assert capsys.readouterr().err == ""
+    assert trained("my_schedules:ONLY_6", 2, 6)[0]["event"] == "done"
+    layout = (
+        "layout --ranks 2 --pp 2 --model iris-mlp --data iris --batch-size 60 --micro-batches 6"
+    )
+    for machine in ([], ["--machine", "a100-80g:2"]):  # with one, a plan's stages
+        options = [*layout.split(), "--schedule", "my_schedules:ONLY_6", *machine]
+        assert simulate.main(options) == 0, capsys.readouterr().err
