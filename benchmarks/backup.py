@@ -26,11 +26,11 @@ from lib.timing import Row
 from lib.workloads import TRAINED, endless
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.recovery.parallel.backup import backups
+from nnmpi.addons.recovery.parallel.backups_on_paper import backup, steps_between
 from nnmpi.arrays import blas
 from nnmpi.comm import Comm, world
 from nnmpi.options.terms import duration
-from nnmpi.parallel.recovery.backup import backups
-from nnmpi.parallel.recovery.backups_on_paper import backup, steps_between
 
 EVERY = (0, 1, 10)
 """Steps from one backup to the next; 0: there are none."""

@@ -46,7 +46,7 @@ FINDERS = {
     "tests/io/files/test_tokens.py::test_the_file_is_the_same_for_any_number_of_ranks[tokens]",
     "tests/io/torch_files/test_torch_files.py::test_mutations_raise_or_give_values[its pickle-new]",
     "tests/laws/test_laws.py::test_law[comm: all_reduce_has_the_bits_of_its_algorithm 5]",
-    "tests/parallel/test_backup.py::"
+    "tests/addons/recovery/test_backup.py::"
     "test_without_a_number_the_cost_of_one_says_when_the_next_is_due[1000s-6]",
     "tests/planning/test_repeated.py::test_equal_parts_are_what_each_is_alone[tied, pp]",
     "tests/strict/test_strict_budgets.py::test_a_step_takes_no_more_than_its_budget[LSTM-float16]",

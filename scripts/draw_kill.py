@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import nnmpi  # noqa: E402
+from nnmpi.addons.recovery.run.survivors import Survivors  # noqa: E402
 from nnmpi.options import cli  # noqa: E402
-from nnmpi.run.recovery.survivors import Survivors  # noqa: E402
 from nnmpi.sim.drawing.svg import svg  # noqa: E402
 from nnmpi.sim.drawing.timeline import STYLES, Span, Style, Timeline  # noqa: E402
 

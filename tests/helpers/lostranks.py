@@ -237,19 +237,19 @@ def dies_before_mpi() -> None:
 
 
 def dies_before_it_joins() -> None:
-    from nnmpi.comm.ulfm import start
+    from nnmpi.addons.recovery.ulfm import start
 
     start.before_start = die  # type: ignore[assignment]
 
 
 def dies_while_others_join() -> None:
-    from nnmpi.comm.ulfm import channel
+    from nnmpi.addons.recovery.ulfm import channel
 
     channel.UlfmChannel = die  # type: ignore[assignment,misc]
 
 
 def dies_before_all_have_joined() -> None:
-    from nnmpi.comm.ulfm.family import UlfmFamily
+    from nnmpi.addons.recovery.ulfm.family import UlfmFamily
 
     UlfmFamily.confirm = die  # type: ignore[assignment,method-assign]
 

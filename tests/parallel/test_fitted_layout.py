@@ -8,17 +8,17 @@ import pytest
 from helpers.datafiles import refused
 
 from nnmpi import Config
-from nnmpi.io.checkpoints.snapshot import ARRANGEMENT_GROUPS
-from nnmpi.options.config import options
-from nnmpi.parallel import strategies
-from nnmpi.parallel.layout import mesh_of, server_count
-from nnmpi.parallel.recovery.fitted_layout import (
+from nnmpi.addons.recovery.parallel.fitted_layout import (
     AXES_BESIDE_DP,
     FittedLayout,
     fit_layout,
     pointless,
 )
-from nnmpi.run.recovery.layouts import fitted
+from nnmpi.addons.recovery.run.layouts import fitted
+from nnmpi.io.checkpoints.snapshot import ARRANGEMENT_GROUPS
+from nnmpi.options.config import options
+from nnmpi.parallel import strategies
+from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.run.setup.cutting import UncutModel, uncut_of
 
 MOST = 24  # ranks

@@ -86,7 +86,7 @@ def test_ranks_on_one_core_are_a_problem(machine: Any) -> None:
     assert problem.splitlines() == [line, "other"]
 
 
-@pytest.mark.parametrize("outliving", [{}, {"ulfm": "nnmpi.comm.ulfm.start"}])
+@pytest.mark.parametrize("outliving", [{}, {"ulfm": "nnmpi.addons.recovery.ulfm.start"}])
 def test_it_recommends_ulfm_where_nnmpi_can_use_it(
     outliving: dict[str, str], machine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

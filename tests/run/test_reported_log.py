@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nnmpi.run.recovery.reported_log import adopt_reported, interrupted, read_log
+from nnmpi.addons.recovery.run.reported_log import adopt_reported, interrupted, read_log
 from nnmpi.run.reported_events import ReportedEvents, event_position
 
 START = '{"event": "start"}\n'

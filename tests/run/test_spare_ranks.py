@@ -12,11 +12,11 @@ from helpers.training.laws_checkpoints import Stopper
 from helpers.training.recovered import COMMON, RING, trainer_of
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.recovery.run.recovery import NothingLeftError
 from nnmpi.comm import Comm, RankLost
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event, NullReport
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.recovery.recovery import NothingLeftError
 from nnmpi.run.start import NotReadyError
 
 TENSORS = {**COMMON, **RING, "dp": 2, "tp": 2}

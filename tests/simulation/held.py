@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi.addons.recovery.parallel.backup import Version
+from nnmpi.addons.recovery.run.rank_status import RankStatus
 from nnmpi.nn.place import Range
-from nnmpi.parallel.recovery.backup import Version
-from nnmpi.run.recovery.rank_status import RankStatus
 
 
 class StatusTold(NamedTuple):

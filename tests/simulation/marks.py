@@ -6,18 +6,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from nnmpi.addons.recovery.parallel.backup import Backups
+from nnmpi.addons.recovery.run.rank_status import RankStatus
+from nnmpi.addons.recovery.run.recovery import Recovery
+from nnmpi.addons.recovery.run.survivors import Survivors
 from nnmpi.addons.servers.exchange import RequestChannel
 from nnmpi.comm import Comm
 from nnmpi.comm.calls import CallRunner
 from nnmpi.io.checkpoints.write import Writer
 from nnmpi.parallel.averaging.rounds import Rounds
 from nnmpi.parallel.model.state import model_tensors
-from nnmpi.parallel.recovery.backup import Backups
 from nnmpi.parallel.step.update import Update
 from nnmpi.run.checkpointing import Checkpoints
-from nnmpi.run.recovery.rank_status import RankStatus
-from nnmpi.run.recovery.recovery import Recovery
-from nnmpi.run.recovery.survivors import Survivors
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.trainer import Trainer

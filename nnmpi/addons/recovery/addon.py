@@ -1,32 +1,49 @@
-"""Continues a run when ranks are lost."""
+"""Recovery of a run after the loss of a rank, under `mpirun --with-ft ulfm`; also layouts with
+fewer places than there are ranks, so that some ranks are spare and wait.
+
+    fit ── RankLost ─► shrink ─► find the newest copy of  ─► arrange_fewer ─► split ─► spare ranks
+     ▲                   ▲       which ranks have all parts                       │      wait
+     │                   └──── RankLost ◄── moves ◄── a new Session ◄─────────────┘
+     └──────────────────────────────────────────────────┘
+
+Rules:
+
+- An era is the time between the losses of two ranks; it has one Comm of all remaining ranks. A run
+  is over, or has failed with an AgreedError, only when all of them have confirmed it
+  (`Comm.confirm`): no rank leaves a run of which another rank has to repeat a part.
+- What a rank does in an era is a function of data that all ranks have exchanged in that era. No
+  decision depends on data that only one rank has.
+- Ranks continue from a copy of the model. The work that followed the copy's last step is repeated,
+  and so are later steps. Events that were reported are not reported again: `ReportedEvents` has the
+  position of the last one.
+- A rank keeps its snapshot until all ranks have the session that was made from it.
+- No message is sent between the new session of a Trainer and the update of its step counters: after
+  a loss at that point, a rank would send the values of one step with the number of another.
+"""
 
 from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
-    modules=(
-        "nnmpi.options.parts.recovery",
-        *("nnmpi.parallel.recovery", "nnmpi.run.recovery", "nnmpi.comm.ulfm"),
-    ),
+    modules=("nnmpi.addons.recovery",),
     uses=("checkpoints",),
     rows={
-        "options": {"recovery": "nnmpi.options.parts.recovery:PART"},
-        "outliving": {"ulfm": "nnmpi.comm.ulfm.start"},
-        "job_checks": {"backup": "nnmpi.parallel.recovery.backup:check"},
-        "event_texts": {"recovered": "nnmpi.run.recovery.text:recovered"},
-        "supervisors": {"elastic": "nnmpi.run.recovery.recovery:Recovery"},
-        "restarts": {"elastic": "nnmpi.run.recovery.layouts:no_checkpoint"},
-        "layouts": {"elastic": "nnmpi.run.recovery.layouts:layout_of_job"},
-        "backups": {"backup": "nnmpi.parallel.recovery.backups_on_paper:backups_of"},
-        "layout_fields": {"backup": "nnmpi.parallel.recovery.backups_on_paper:layout_fields"},
-        "layout_texts": {"backup": "nnmpi.run.recovery.text:backups"},
-        "sim_options": {"backup": "nnmpi.options.parts.recovery:add_backup"},
+        "options": {"recovery": "nnmpi.addons.recovery.options:PART"},
+        "outliving": {"ulfm": "nnmpi.addons.recovery.ulfm.start"},
+        "job_checks": {"backup": "nnmpi.addons.recovery.parallel.backup:check"},
+        "event_texts": {"recovered": "nnmpi.addons.recovery.run.text:recovered"},
+        "supervisors": {"elastic": "nnmpi.addons.recovery.run.recovery:Recovery"},
+        "restarts": {"elastic": "nnmpi.addons.recovery.run.layouts:no_checkpoint"},
+        "layouts": {"elastic": "nnmpi.addons.recovery.run.layouts:layout_of_job"},
+        "backups": {"backup": "nnmpi.addons.recovery.parallel.backups_on_paper:backups_of"},
+        "layout_fields": {
+            "backup": "nnmpi.addons.recovery.parallel.backups_on_paper:layout_fields"
+        },
+        "layout_texts": {"backup": "nnmpi.addons.recovery.run.text:backups"},
+        "sim_options": {"backup": "nnmpi.addons.recovery.options:add_backup"},
         "undos": {
-            "step": "nnmpi.parallel.recovery.step_undo:StepUndo",
-            "round": "nnmpi.parallel.recovery.round_undo:RoundUndo",
+            "step": "nnmpi.addons.recovery.parallel.step_undo:StepUndo",
+            "round": "nnmpi.addons.recovery.parallel.round_undo:RoundUndo",
         },
     },
-    files=(
-        *("tests/comm/test_ulfm_mpi.py", "tests/run/test_recovery_ulfm_mpi.py"),
-        "benchmarks/backup.py",
-    ),
+    files=("benchmarks/backup.py",),
 )

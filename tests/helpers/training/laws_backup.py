@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from helpers.training.laws_snapshot import trainer_of
 
+from nnmpi.addons.recovery.parallel.backup import Backups, Version, backups
+from nnmpi.addons.recovery.parallel.backups_on_paper import backup, needs_backups
 from nnmpi.comm import Comm
 from nnmpi.nn.place import StateArray
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.exchanges import Traffic
-from nnmpi.parallel.recovery.backup import Backups, Version, backups
-from nnmpi.parallel.recovery.backups_on_paper import backup, needs_backups
 from nnmpi.parallel.step.executor import StepState
 
 Options = Mapping[str, Any]

@@ -11,10 +11,10 @@ from helpers.once import once
 from helpers.training.pipelined import BOUND, MLP, Heard, contents, digits, distance
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.recovery.run.recovery import Recovery
 from nnmpi.comm import Comm, RankLost
 from nnmpi.comm.transport.hub import Hub
 from nnmpi.io.output import Event
-from nnmpi.run.recovery.recovery import Recovery
 
 Options = Mapping[str, Any]
 COMMON: Options = {**MLP, "dtype": "float64", "epochs": 2, "steps": 6, "batch_size": 24}

@@ -6,8 +6,8 @@ import pytest
 from helpers.statuses import fails_on_all, statuses
 
 from nnmpi import Trainer
+from nnmpi.addons.recovery.run import reopening
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.recovery import reopening
 
 
 def fails_alone(trainer: Trainer) -> None:

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from nnmpi.addons.recovery.parallel.backup import Version
+from nnmpi.addons.recovery.run.run_counters import counters_of
+from nnmpi.addons.recovery.run.versions import VersionFacts
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.nn.place import StateArray
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.recovery.backup import Version
-from nnmpi.run.recovery.run_counters import counters_of
-from nnmpi.run.recovery.versions import VersionFacts
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 

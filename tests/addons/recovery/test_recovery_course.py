@@ -11,18 +11,18 @@ import pytest
 from helpers.runs import rows, small
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.recovery.parallel.backup import Version
+from nnmpi.addons.recovery.run.rank_status import Decision, RankStatus, RunStage, agreed
+from nnmpi.addons.recovery.run.reported_log import adopt_reported
+from nnmpi.addons.recovery.run.run_counters import Counters, adopt, counters_now
+from nnmpi.addons.recovery.run.versions import VersionFacts, newest
 from nnmpi.comm import comm_self
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
 from nnmpi.io.output import NullReport
 from nnmpi.io.output.pace import NO_TIME
 from nnmpi.metrics import Sums
 from nnmpi.nn.place import Place, StateArray
-from nnmpi.parallel.recovery.backup import Version
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.run.recovery.rank_status import Decision, RankStatus, RunStage, agreed
-from nnmpi.run.recovery.reported_log import adopt_reported
-from nnmpi.run.recovery.run_counters import Counters, adopt, counters_now
-from nnmpi.run.recovery.versions import VersionFacts, newest
 from nnmpi.run.reported_events import ReportedEvents, event_position
 
 TENSORS = tuple(

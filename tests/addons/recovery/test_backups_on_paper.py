@@ -5,17 +5,17 @@ from itertools import product
 import pytest
 
 from nnmpi import Config
-from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.state_on_paper import unreplicated_bytes
-from nnmpi.parallel.recovery.backups_on_paper import (
+from nnmpi.addons.recovery.parallel.backups_on_paper import (
     backed_up,
     backup,
     needs_backups,
     neighbours,
     steps_between,
 )
-from nnmpi.run.recovery.layouts import even_division
+from nnmpi.addons.recovery.run.layouts import even_division
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.state_on_paper import unreplicated_bytes
 from nnmpi.run.setup.cutting import on_cluster, uncut_of
 
 MODEL = "mlp:64-8-10"

@@ -12,6 +12,23 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 
+from nnmpi.addons.recovery.parallel.backup import Version
+from nnmpi.addons.recovery.parallel.fitted_layout import FittedLayout
+from nnmpi.addons.recovery.run.keeper import Keeper
+from nnmpi.addons.recovery.run.kept import KeptVersions
+from nnmpi.addons.recovery.run.layouts import layout_of_job
+from nnmpi.addons.recovery.run.rank_status import (
+    Decision,
+    RankStatus,
+    RecoveryPlan,
+    RunStage,
+    agreed,
+)
+from nnmpi.addons.recovery.run.reopening import go_back, nearest_layout, newest_path, wait
+from nnmpi.addons.recovery.run.reported_log import adopt_reported, read_log, runs_in
+from nnmpi.addons.recovery.run.run_counters import adopt, counters_now, keep_changes
+from nnmpi.addons.recovery.run.survivors import Survivors
+from nnmpi.addons.recovery.run.versions import spare_transfers, whole_state
 from nnmpi.comm import Comm, OtherRankError, RankLost
 from nnmpi.data import Loader
 from nnmpi.io.checkpoints.snapshot import Snapshot
@@ -20,21 +37,10 @@ from nnmpi.nn.place import StateArray
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.recovery.backup import Version
-from nnmpi.parallel.recovery.fitted_layout import FittedLayout
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import load_states, states_of
-from nnmpi.run.recovery.keeper import Keeper
-from nnmpi.run.recovery.kept import KeptVersions
-from nnmpi.run.recovery.layouts import layout_of_job
-from nnmpi.run.recovery.rank_status import Decision, RankStatus, RecoveryPlan, RunStage, agreed
-from nnmpi.run.recovery.reopening import go_back, nearest_layout, newest_path, wait
-from nnmpi.run.recovery.reported_log import adopt_reported, read_log, runs_in
-from nnmpi.run.recovery.run_counters import adopt, counters_now, keep_changes
-from nnmpi.run.recovery.survivors import Survivors
-from nnmpi.run.recovery.versions import spare_transfers, whole_state
 from nnmpi.run.reported_events import event_position
 from nnmpi.run.session import Session
 from nnmpi.run.training import StepHook, Training, arrange, load_callbacks, prepare, tracer_of

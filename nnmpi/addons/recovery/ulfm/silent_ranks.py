@@ -16,10 +16,10 @@ import signal
 import time
 from contextlib import suppress
 
+from nnmpi.addons.recovery.ulfm.channel import UlfmChannel
 from nnmpi.comm.debug.compare import name_ranks
 from nnmpi.comm.debug.watchdog import Watchdog
 from nnmpi.comm.stderr import print_error
-from nnmpi.comm.ulfm.channel import UlfmChannel
 
 TIME_TO_ANSWER = 1.0  # seconds, at least
 PART_TO_ANSWER = 0.1  # of the limit: a long call outside Python may delay a watchdog's answer

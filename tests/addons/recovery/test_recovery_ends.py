@@ -15,11 +15,11 @@ from helpers.training.pipelined import digits
 from helpers.training.recovered import COMMON, trainer_of
 
 from nnmpi import Trainer
+from nnmpi.addons.recovery.run.recovery import NothingLeftError
 from nnmpi.comm import Comm, OtherRankError, RankLost
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event, NullReport
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.recovery.recovery import NothingLeftError
 
 PIPELINE = {**COMMON, "pp": 3, "micro_batches": 3}
 
@@ -54,7 +54,7 @@ def test_without_a_layout_that_fits_the_checkpoint_is_named(
     def refuse(*_: object) -> None:
         raise ValueError("no layout fits 2 ranks")
 
-    monkeypatch.setattr("nnmpi.run.recovery.reopening.fitted", refuse)
+    monkeypatch.setattr("nnmpi.addons.recovery.run.reopening.fitted", refuse)
     options = {**PIPELINE, "checkpoint_dir": str(tmp_path), "save_every": "2"}
     *left, lost = killed_at_step_5(options)
     assert lost is None

@@ -4,14 +4,14 @@ the newest one of which the remaining ranks together have all parts."""
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from nnmpi.addons.recovery.parallel.backup import Version
+from nnmpi.addons.recovery.run.run_counters import Counters
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.nn import Module
 from nnmpi.nn.place import Range, StateArray
 from nnmpi.optim.replica_state import unnumbered
 from nnmpi.parallel.model.mover import Mover
 from nnmpi.parallel.model.state import model_tensors, module_state
-from nnmpi.parallel.recovery.backup import Version
-from nnmpi.run.recovery.run_counters import Counters
 
 
 class VersionFacts(NamedTuple):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from nnmpi import Tensor, nn, optim, tensor
-from nnmpi.parallel.recovery.round_undo import RoundUndo
+from nnmpi.addons.recovery.parallel.round_undo import RoundUndo
 
 
 class Counts(nn.Module):

@@ -14,11 +14,11 @@ from helpers.training.pipelined import digits
 from helpers.training.recovered import trainer_of
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.recovery.run.recovery import NothingLeftError
 from nnmpi.comm import Comm
 from nnmpi.io.output import Event, NullReport
 from nnmpi.nn import Parameter
 from nnmpi.optim import SGD
-from nnmpi.run.recovery.recovery import NothingLeftError
 
 
 @pytest.mark.one_in(2)

@@ -14,11 +14,11 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
+from nnmpi.addons.recovery.parallel.backup import Version
+from nnmpi.addons.recovery.run.reported_log import interrupted
+from nnmpi.addons.recovery.run.run_counters import Counters
+from nnmpi.addons.recovery.run.versions import newest
 from nnmpi.nn.place import StateArray
-from nnmpi.parallel.recovery.backup import Version
-from nnmpi.run.recovery.reported_log import interrupted
-from nnmpi.run.recovery.run_counters import Counters
-from nnmpi.run.recovery.versions import newest
 from nnmpi.run.reported_events import EventPosition, ReportedEvents
 
 Decision: TypeAlias = tuple[int, tuple[float, ...]]

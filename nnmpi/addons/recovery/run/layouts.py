@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 
+from nnmpi.addons.recovery.parallel.fitted_layout import FittedLayout, fit_layout
 from nnmpi.comm import Comm
 from nnmpi.nn.graph import Graph
 from nnmpi.options.config import Config
@@ -12,7 +13,6 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.arrangement.partition import given_units
-from nnmpi.parallel.recovery.fitted_layout import FittedLayout, fit_layout
 from nnmpi.parallel.stage_cut import EQUAL, division_of
 from nnmpi.run.setup.cutting import UncutModel, on_cluster
 

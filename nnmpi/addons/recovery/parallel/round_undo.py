@@ -4,12 +4,12 @@ round.
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from nnmpi.addons.recovery.parallel.buffer_copies import BufferCopies
 from nnmpi.arrays.backend import Array
 from nnmpi.data import StepBatch
 from nnmpi.nn import Module
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.model.state import HasState
-from nnmpi.parallel.recovery.buffer_copies import BufferCopies
 
 
 class RoundUndo:

@@ -15,6 +15,7 @@ from helpers.training.pipelined import BOUND, distance
 from helpers.training.recovered import COMMON, RING, trainer_of
 
 from nnmpi import Config, Trainer, train
+from nnmpi.addons.recovery.run.recovery import Recovery
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.hub import Hub
@@ -22,7 +23,6 @@ from nnmpi.io.checkpoints.manifest import read_outcome
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.output import Event, Report
 from nnmpi.run import trainer
-from nnmpi.run.recovery.recovery import Recovery
 
 PIPELINE = {**COMMON, "pp": 3, "micro_batches": 3, "backup": 3}
 

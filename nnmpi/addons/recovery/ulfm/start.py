@@ -4,15 +4,15 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
+from nnmpi.addons.recovery.ulfm import channel
+from nnmpi.addons.recovery.ulfm.family import UlfmFamily
+from nnmpi.addons.recovery.ulfm.files import HAS_FILES
+from nnmpi.addons.recovery.ulfm.silent_ranks import SilentRankMonitor as SilentRankMonitor
+from nnmpi.addons.recovery.ulfm.transport import UlfmTransport
 from nnmpi.comm.communicator import Comm
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.transport.base import RankLost, Transport
 from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
-from nnmpi.comm.ulfm import channel
-from nnmpi.comm.ulfm.family import UlfmFamily
-from nnmpi.comm.ulfm.files import HAS_FILES
-from nnmpi.comm.ulfm.silent_ranks import SilentRankMonitor as SilentRankMonitor
-from nnmpi.comm.ulfm.transport import UlfmTransport
 
 
 def is_available() -> bool:

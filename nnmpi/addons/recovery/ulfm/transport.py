@@ -27,12 +27,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from nnmpi.addons.recovery.ulfm.family import BARRIER, GATHER, MARKS, UlfmFamily
+from nnmpi.addons.recovery.ulfm.files import map_segments, node_number
 from nnmpi.comm.transport.base import Bytes, Ledger, Segments, add_up, pieces
 from nnmpi.comm.transport.mpi import MPIReceiver, MPITransport, Receive
 from nnmpi.comm.transport.node_barrier import Barrier, Counts
 from nnmpi.comm.transport.start_mpi import MPI
-from nnmpi.comm.ulfm.family import BARRIER, GATHER, MARKS, UlfmFamily
-from nnmpi.comm.ulfm.files import map_segments, node_number
 
 TIME_TO_NOTICE = 5.0  # seconds; MPI usually notices a lost rank within one
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from nnmpi.addons.recovery.parallel.backup import Version, backups
+from nnmpi.addons.recovery.run.run_counters import counters_now
+from nnmpi.addons.recovery.run.versions import VersionFacts
 from nnmpi.arrays import backend
 from nnmpi.nn.state import assign
-from nnmpi.parallel.recovery.backup import Version, backups
-from nnmpi.run.recovery.run_counters import counters_now
-from nnmpi.run.recovery.versions import VersionFacts
 from nnmpi.run.session import Session
 
 

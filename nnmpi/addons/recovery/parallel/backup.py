@@ -21,6 +21,13 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from nnmpi.addons.recovery.parallel.backups_on_paper import (
+    VERSIONS_KEPT,
+    backed_up,
+    needs_backups,
+    neighbours,
+    steps_between,
+)
 from nnmpi.arrays.dtypes import named
 from nnmpi.comm import Comm
 from nnmpi.comm.progress import Work
@@ -31,13 +38,6 @@ from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.state_on_paper import Holders
 from nnmpi.parallel.layout import duplicate
-from nnmpi.parallel.recovery.backups_on_paper import (
-    VERSIONS_KEPT,
-    backed_up,
-    needs_backups,
-    neighbours,
-    steps_between,
-)
 
 
 class Version(NamedTuple):

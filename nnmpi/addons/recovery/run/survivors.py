@@ -7,12 +7,12 @@ from typing import cast
 
 import numpy as np
 
+from nnmpi.addons.recovery.run.versions import RangeTransfer
 from nnmpi.comm import Comm, RankLost
 from nnmpi.io.output import Event
 from nnmpi.nn.place import StateArray
 from nnmpi.parallel.agreement import all_or_none, gather_objects, receive_object, send_object
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.recovery.versions import RangeTransfer
 
 POLL_SECONDS = 0.02  # seconds between two looks of a spare rank
 

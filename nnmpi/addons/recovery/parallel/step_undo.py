@@ -17,9 +17,9 @@ in the version before.
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from nnmpi.addons.recovery.parallel.buffer_copies import BufferCopies
 from nnmpi.data import StepBatch
 from nnmpi.nn import Module
-from nnmpi.parallel.recovery.buffer_copies import BufferCopies
 from nnmpi.parallel.step.update import Update
 
 

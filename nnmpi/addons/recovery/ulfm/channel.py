@@ -4,11 +4,11 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from nnmpi.addons.recovery.ulfm.family import failed_ranks
+from nnmpi.addons.recovery.ulfm.files import node_number
+from nnmpi.addons.recovery.ulfm.transport import UlfmTransport
 from nnmpi.comm.transport.mpi_job import MPIChannel
 from nnmpi.comm.transport.start_mpi import MPI
-from nnmpi.comm.ulfm.family import failed_ranks
-from nnmpi.comm.ulfm.files import node_number
-from nnmpi.comm.ulfm.transport import UlfmTransport
 
 ENDED = b"e"  # the message of a rank that has reached its end
 

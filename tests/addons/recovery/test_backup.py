@@ -18,11 +18,11 @@ from helpers.training.laws_backup import (
 )
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.recovery.parallel.backup import Backups
 from nnmpi.comm import Comm
 from nnmpi.comm.transport.base import RankLost
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.state_on_paper import Holders
-from nnmpi.parallel.recovery.backup import Backups
 
 FEW = ("zero 1", "zero 3", "stages", "layers", "copies on a node")
 SOME = [pytest.param(name, marks=() if name in FEW else pytest.mark.long) for name in LAYOUTS]
