@@ -73,7 +73,7 @@ CostOf: TypeAlias = Callable[[int, Op], Cost]
 """A function of a rank and an operation of its step; the micro-batch makes no difference."""
 
 Done: TypeAlias = tuple[int, T, Cost, float, float]
-"""What a simulation yields: a rank, an operation, its cost, and when it begins and ends."""
+"""A simulated operation: its rank, the operation, its cost, and when it begins and ends."""
 
 
 def timed(lists: Sequence[Sequence[T]], timing: TimingOf[T]) -> Generator[Done[T], None, int]:
