@@ -8,7 +8,7 @@ import pytest
 from helpers.mpijob import ROOT, environment, outcome_of, run
 from helpers.runs import but_steps
 
-PROGRAM = Path(__file__).parents[1] / "helpers" / "killedtraining.py"
+PROGRAM = ROOT / "tests" / "helpers" / "killedtraining.py"
 IRIS = ("--model", "iris-mlp", "--data", "iris", "--json")
 EPOCHS, STEPS = 5, 2  # of 120 samples in batches of 64
 

@@ -1,11 +1,9 @@
 """Jobs of mpirun --with-ft ulfm in which ranks are killed, stop or fail: the others go on."""
 
-from pathlib import Path
-
 import pytest
-from helpers.mpijob import Ended, run
+from helpers.mpijob import ROOT, Ended, run
 
-PROGRAM = Path(__file__).parents[1] / "helpers" / "lostranks.py"
+PROGRAM = ROOT / "tests" / "helpers" / "lostranks.py"
 LIMIT = 100.0  # seconds, of which each takes two; none of them is meant to hang
 
 
