@@ -3,7 +3,7 @@
 import numpy as np
 from test_kernels import Options, Problem, chunk_of, problem, solve
 
-from nnmpi.arrays.winograd import Winograd
+from nnmpi.addons.winograd.winograd import Winograd
 
 
 def test_the_default_is_winograd_by_the_fewest_products_in_float32_and_im2col_in_float64():

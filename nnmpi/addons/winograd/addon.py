@@ -3,10 +3,10 @@
 from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
-    modules=("nnmpi.arrays.winograd", "nnmpi.arrays.kernels.winograd_matrices"),
+    modules=("nnmpi.addons.winograd",),
     rows={
         "convolutions": dict.fromkeys(
-            ("auto", "winograd2", "winograd4"), "nnmpi.arrays.winograd:method_of"
+            ("auto", "winograd2", "winograd4"), "nnmpi.addons.winograd.winograd:method_of"
         )
     },
 )

@@ -4,7 +4,7 @@
    inverse     A' m    TILE to SIDE pixels        spread    A y    the transpose of inverse
    taps        G w     3 weights to TILE          untaps    G' u   the transpose of taps
 
-   The matrices are those of arrays/kernels/winograd_matrices.py. */
+   The matrices are those of addons/winograd/matrices.py. */
 
 #if SIDE == 2
 ALWAYS_INLINE void OF(inputs)(const float *d, float *v) {

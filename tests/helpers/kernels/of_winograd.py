@@ -6,7 +6,7 @@ import numpy as np
 from helpers.kernels.numbers import Rng, one_of
 from helpers.kernels.products import CLOSE, Draw, gradient_of, outputs_of, whole
 
-from nnmpi.arrays import winograd
+from nnmpi.addons.winograd import winograd
 
 
 def zeros(q: winograd.Tiling, n: int, channels: int, dtype: Any) -> np.ndarray:

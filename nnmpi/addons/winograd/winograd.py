@@ -9,7 +9,7 @@
     M[k] = V[k] (T, C) @ U[k] (C, O)                  U = kron(G, G) @ w
     Y = kron(A', A') @ M  (m, m, T, O)                output pixel (a, b) of every tile
 
-and backwards through the transposes. `kernels/winograd_matrices.py` has the matrices, with B for B'
+and backwards through the transposes. `matrices.py` has the matrices, with B for B'
 and A for A'. A tile is one or four pooling windows. In NumPy, copies move whole rows of tiles
 (phases first, then tiles), all transforms are GEMMs, and planes are padded by 16 elements: rows
 that are a power of two apart share a cache set. V, U and the gradient of M have the dtype of
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.addons.winograd.matrices import transform
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import epilogue, progress_hook
@@ -29,7 +30,6 @@ from nnmpi.arrays.kernels.conv import ConvShape, images_per_chunk
 from nnmpi.arrays.kernels.epilogue import Gradients, RowConstants
 from nnmpi.arrays.kernels.linear import products_loop
 from nnmpi.arrays.kernels.window import Window
-from nnmpi.arrays.kernels.winograd_matrices import transform
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
 SIDES = {"auto": (2, 4), "winograd2": (2,), "winograd4": (4,)}
