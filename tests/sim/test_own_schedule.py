@@ -105,7 +105,8 @@ REFUSED = {
     "I_WITHOUT_W": f"rank 1 must run micro-batch 3 through stage 1 {WHOLE}it runs F I",
     "W_WITHOUT_I": f"rank 0 must run micro-batch 3 through stage 0 {WHOLE}it runs F W",
     "DEADLOCK": "4 micro-batches and 1 stages a rank: deadlock: ranks wait at B0.0 (pp 0, dp 0),",
-    "OTHER_ORDER": "F at boundary {last}: sent are [0, 1, 2, 3], received [3, 2, 1, 0]",
+    "OTHER_ORDER": "F at boundary {last}: sent are [0, 1, 2, 3], received [3, 2, 1, 0]; put the "
+    "passes in another order",
     "ONLY_6": "compute(p, m, v) ends with ValueError: 6 micro-batches, not 4 (",
     "MISSING": "has no 'MISSING'",
 }

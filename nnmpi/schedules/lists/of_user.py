@@ -22,6 +22,12 @@ OF_SCHEDULES = Kind.F, Kind.B, Kind.I, Kind.W
 WHOLE = "F B", "F I W"
 """The passes of a micro-batch through a stage, in order: the backward pass may be in two halves."""
 
+CHANGE = (
+    "put the passes in another order (F1.0 is the pass F of micro-batch 0 through the second stage "
+    "of its rank)"
+)
+"""The remedy for passes that are complete, but cannot be carried out."""
+
 MOST_SHOWN = 80  # characters of a value in an error
 
 
@@ -95,7 +101,10 @@ def prove_passes(compute: Any, place: Place, m: int) -> None:
         )
     for r, passes in enumerate(compute):
         _check_rank(passes, r, stages_of(place, r), m)
-    prove([[step] for step in of_passes(compute, place, m)])
+    try:
+        prove([[step] for step in of_passes(compute, place, m)])
+    except ScheduleError as error:
+        raise ScheduleError(f"{error}; {CHANGE}") from error
 
 
 def _check_rank(passes: Any, r: int, stages: Sequence[int], m: int) -> None:
