@@ -18,9 +18,9 @@ from lib import timing
 from lib.timing import Row
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.compression.options import compression
 from nnmpi.collectives.compressed import BYTES_OF, Shape
 from nnmpi.comm import Comm, comm_self, world
-from nnmpi.options.parts.compression import compression
 from nnmpi.parallel.compression.codecs import CODECS, CodecInput
 from nnmpi.parallel.compression.exchange import Exchange
 

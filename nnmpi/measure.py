@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnmpi import addons
+from nnmpi.addons.planning.options import TRAINED
 from nnmpi.arrays import blas
 from nnmpi.comm import Comm, ended
 from nnmpi.io.files.atomic import check_target, replaced
 from nnmpi.options import cli
 from nnmpi.options.config import Config, options
-from nnmpi.options.parts.planning import TRAINED
 from nnmpi.options.quoting import shown
 from nnmpi.options.terms import duration
 from nnmpi.parallel.agreement import all_or_none

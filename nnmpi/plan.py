@@ -9,9 +9,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from nnmpi.addons.planning.options import TRAINED
 from nnmpi.options import cli, terms
 from nnmpi.options.config import Config
-from nnmpi.options.parts.planning import TRAINED
 from nnmpi.options.quoting import shown
 from nnmpi.planning.drawing import as_svg
 from nnmpi.run.planning.explained import as_text as explanation

@@ -6,7 +6,7 @@ from math import prod
 from operator import mul
 from typing import NamedTuple, TypeAlias
 
-from nnmpi.options.parts.compression import compression
+from nnmpi.addons.compression.options import compression
 
 BLOCK = 256
 """Elements of a block; each block is compressed independently."""

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nnmpi.addons.averaging import options as averaging
 from nnmpi.collectives.gossip import GRAPHS, Gossip, on_grid, prove
 from nnmpi.collectives.step import PlanError
 from nnmpi.comm import thread_ranks
-from nnmpi.options.parts import averaging
 
 SIZES = [*range(1, 18), 24, 32, 36, 61]
 

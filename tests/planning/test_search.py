@@ -7,10 +7,10 @@ import pytest
 from helpers.decoders import decoder
 from helpers.planning import SLOW_LINKS, measured, planning
 
+from nnmpi.addons.planning.options import PLANNED
 from nnmpi.collectives.algorithms import ALGORITHMS, Collective
 from nnmpi.collectives.price import Link
 from nnmpi.options.config import Config
-from nnmpi.options.parts.planning import PLANNED
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.planning.bound import LowerBounds
 from nnmpi.planning.candidate import Candidate, candidates, recomputed, shapes

@@ -3,10 +3,10 @@
 from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
-    modules=("nnmpi.options.parts.averaging", "nnmpi.parallel.averaging"),
+    modules=("nnmpi.addons.averaging", "nnmpi.parallel.averaging"),
     uses=("compression",),
     rows={
-        "options": {"averaging": "nnmpi.options.parts.averaging:PART"},
+        "options": {"averaging": "nnmpi.addons.averaging.options:PART"},
         "graph_checks": dict.fromkeys(
             ("every", "fragments", "apply_after"),
             "nnmpi.parallel.averaging.fragments:check_fragments",

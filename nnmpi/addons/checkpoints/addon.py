@@ -4,7 +4,7 @@ from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
     modules=(
-        "nnmpi.options.parts.checkpoints",
+        "nnmpi.addons.checkpoints",
         *(
             f"nnmpi.io.checkpoints.{name}"
             for name in ("forms", "keep", "manifest", "rank_file", "read", "schema", "text")
@@ -12,7 +12,7 @@ ADD_ON = AddOn(
         *("nnmpi.io.checkpoints.write", "nnmpi.run.checkpointing", "nnmpi.run.resume"),
     ),
     rows={
-        "options": {"checkpoints": "nnmpi.options.parts.checkpoints:PART"},
+        "options": {"checkpoints": "nnmpi.addons.checkpoints.options:PART"},
         "loss_checks": {"keep_best": "nnmpi.run.checkpointing:check_best"},
         "read_every": {"save_every": "nnmpi.run.checkpointing:read_every"},
         "checkpoints": {"checkpoint_dir": "nnmpi.run.checkpointing:Checkpoints"},

@@ -4,11 +4,11 @@ from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
     modules=(
-        "nnmpi.options.parts.compression",
+        "nnmpi.addons.compression",
         *("nnmpi.parallel.compression", "nnmpi.collectives.compressed"),
     ),
     rows={
-        "options": {"compression": "nnmpi.options.parts.compression:PART"},
+        "options": {"compression": "nnmpi.addons.compression.options:PART"},
         "checks": {"compress": "nnmpi.parallel.compression.proof:check"},
         "graph_checks": {"compress": "nnmpi.parallel.compression.store:check_terms"},
         "codec_traffic": {"compress": "nnmpi.collectives.compressed:sent"},

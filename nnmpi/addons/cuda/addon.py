@@ -4,11 +4,11 @@ from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
     modules=(
-        *("nnmpi.options.parts.cuda", "nnmpi.arrays.cuda"),
+        *("nnmpi.addons.cuda", "nnmpi.arrays.cuda"),
         *("nnmpi.parallel.deferred_steps", "nnmpi.parallel.cuda_graphs"),
     ),
     rows={
-        "options": {"cuda": "nnmpi.options.parts.cuda:PART"},
+        "options": {"cuda": "nnmpi.addons.cuda.options:PART"},
         "device_kernels": {"cuda": "nnmpi.arrays.cuda:KERNELS"},
         "device_settings": {"cuda": "nnmpi.arrays.cuda.tf32:set_up"},
         "late_outcomes": {"cuda": "nnmpi.parallel.deferred_steps:deferred"},

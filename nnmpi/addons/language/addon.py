@@ -4,7 +4,7 @@ from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
     modules=(
-        "nnmpi.options.parts.language",
+        "nnmpi.addons.language",
         *("nnmpi.nn.gpt", "nnmpi.nn.gpt2", "nnmpi.nn.llama", "nnmpi.nn.llama_folder"),
         *("nnmpi.nn.language", "nnmpi.io.files.folders"),
         *(f"nnmpi.data.{name}" for name in ("text", "windows", "tokenizer", "bpe", "pieces")),
@@ -12,7 +12,7 @@ ADD_ON = AddOn(
     ),
     uses=("planning", "transformer"),
     rows={
-        "options": {"language": "nnmpi.options.parts.language:PART"},
+        "options": {"language": "nnmpi.addons.language.options:PART"},
         "names": {
             "generate": "nnmpi.run.text.generation:generate",
             "nn.GPT": "nnmpi.nn.gpt:GPT",

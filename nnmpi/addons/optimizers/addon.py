@@ -4,12 +4,12 @@ from nnmpi.addons import AddOn, places
 
 ADD_ON = AddOn(
     modules=(
-        "nnmpi.options.parts.optimizers",
+        "nnmpi.addons.optimizers",
         *("nnmpi.optim.adaptive", "nnmpi.optim.layerwise", "nnmpi.optim.muon"),
         *("nnmpi.optim.lbfgs", "nnmpi.optim.line_search"),
     ),
     rows={
-        "options": {"optimizers": "nnmpi.options.parts.optimizers:PART"},
+        "options": {"optimizers": "nnmpi.addons.optimizers.options:PART"},
         "names": places(
             {
                 "optim.adaptive": "ASGD Adadelta Adagrad Adamax NAdam RAdam Rprop",

@@ -4,13 +4,13 @@ from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
     modules=(
-        "nnmpi.options.parts.pages",
+        "nnmpi.addons.pages",
         *("nnmpi.io.page", "nnmpi.io.output.plot", "nnmpi.io.output.curves"),
         *("nnmpi.plot", "nnmpi.report", "nnmpi.watch"),
     ),
     uses=("simulator", "planning"),
     rows={
-        "options": {"pages": "nnmpi.options.parts.pages:PART"},
+        "options": {"pages": "nnmpi.addons.pages.options:PART"},
         "names": {"plot": "nnmpi.io.output.plot:plot"},
         "outputs": {"report": "nnmpi.io.page.page:OUTPUT"},
         "reports": {"report": "nnmpi.io.page.page:write_at_end"},

@@ -4,13 +4,13 @@ from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
     modules=(
-        "nnmpi.options.parts.planning",
+        "nnmpi.addons.planning",
         *("nnmpi.planning", "nnmpi.run.planning"),
         *("nnmpi.plan", "nnmpi.measure"),
     ),
     uses=("simulator", "context"),
     rows={
-        "options": {"planning": "nnmpi.options.parts.planning:PART"},
+        "options": {"planning": "nnmpi.addons.planning.options:PART"},
         "names": {"machines": "nnmpi.planning.described:machines"},
         "instead": {"dry_run": "nnmpi.run.planning.dry_run:print_dry_run"},
         "plans": {"plan": "nnmpi.run.planning.planning:planned_run"},

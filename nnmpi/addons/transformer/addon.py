@@ -4,7 +4,7 @@ from nnmpi.addons import AddOn, places
 
 ADD_ON = AddOn(
     modules=(
-        "nnmpi.options.parts.transformer",
+        "nnmpi.addons.transformer",
         *(f"nnmpi.nn.layers.{name}" for name in ("attention", "gates", "sequences")),
         *(f"nnmpi.nn.layers.{name}" for name in ("multihead", "transformer")),
         *("nnmpi.nn.dot_product_attention", "nnmpi.autograd.ops.attention"),
@@ -13,7 +13,7 @@ ADD_ON = AddOn(
         "nnmpi.parallel.tensor.transformer",
     ),
     rows={
-        "options": {"transformer": "nnmpi.options.parts.transformer:PART"},
+        "options": {"transformer": "nnmpi.addons.transformer.options:PART"},
         "recomputed": {"selective": "nnmpi.nn.layers.attention:SelfAttention"},
         "layer_rules": {
             "nnmpi.nn.layers.attention:SelfAttention": (

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.addons.compression.options import compression
 from nnmpi.arrays.backend import Array
 from nnmpi.collectives.compressed import Shape
 from nnmpi.collectives.step import bounds
 from nnmpi.options import user_code
 from nnmpi.options.config import Config
-from nnmpi.options.parts.compression import compression
 from nnmpi.options.quoting import quoted
 from nnmpi.parallel.compression.codecs import CODECS, Codec, CodecInput
 

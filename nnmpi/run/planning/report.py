@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 from shlex import quote
 from typing import Any
 
+from nnmpi.addons.planning.options import TRAINED
 from nnmpi.io.output import Event
 from nnmpi.options import terms
 from nnmpi.options.amounts import amount, plural, three_or_none
 from nnmpi.options.cli import layout_file
 from nnmpi.options.config import Config, options
-from nnmpi.options.parts.planning import TRAINED
 from nnmpi.options.quoting import shown
 from nnmpi.options.tables import columns
 from nnmpi.planning.search import PricedLayout
