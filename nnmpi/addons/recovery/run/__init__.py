@@ -1,1 +1,1 @@
-"""What ranks do between the loss of one of them and the session in which training continues."""
+"""The loop that ranks run between the loss of one of them and the session that continues training."""
