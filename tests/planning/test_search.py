@@ -1,6 +1,7 @@
 """A search that prunes finds what an exhaustive one finds, and its bounds are bounds."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -56,15 +57,10 @@ CASES = {
 }
 
 
-FOUND = dict[tuple[object, ...], SearchResult]()
-
-
+@cache
 def found(case: str, most: float = float("inf"), prunes: bool = False) -> SearchResult:
-    name, ranks, nodes, machine = CASES[case]
-    key = case, most, prunes
-    if key not in FOUND:
-        FOUND[key] = planning(MODELS[name], ranks, nodes, machine).searcher(most, prunes).search()
-    return FOUND[key]
+    name, *cluster = CASES[case]
+    return planning(MODELS[name], *cluster).searcher(most, prunes).search()
 
 
 def as_tuple(one: SearchResult) -> tuple[object, ...]:

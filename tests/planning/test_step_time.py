@@ -153,6 +153,7 @@ MIXED = [
     *(Candidate(dp=2, tp=2, zero=zero) for zero in range(4)),
     Candidate(dp=4, zero=1),
     Candidate(cp=2, pp=2, zero=1),
+    Candidate(pp=2, tp=2, micro_batches=4, schedule="zb-h1"),
     Candidate(dp=2, pp=2, micro_batches=8, schedule="interleaved"),
     Candidate(pp=4, micro_batches=8, schedule="zb-h1"),
 ]
