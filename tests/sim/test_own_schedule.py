@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from nnmpi.schedules.op import Kind, Op
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text(encoding="utf-8")
 CODE = re.findall(r"^```python\n(from fractions.*?)^```", PAGE, re.S | re.M)[0]
+REFUSED = tomllib.loads(Path(__file__).with_name("own_schedules.toml").read_text(encoding="utf-8"))
 OTHERS = """
 def edited(edit):
     def compute(p, m, v):
@@ -33,83 +35,12 @@ def only_6(p, m, v):
         raise ValueError(f"6 micro-batches, not {m}")
     return passes(p, m, v)
 
-NUMBER = 3
-UPDATES = OLDEST_FIRST._replace(update_each=True)
-NO_STAGES = OLDEST_FIRST._replace(stages=None)
-FAILS = returning(lambda p, m, v: [1 / 0])
-EXITS = returning(lambda p, m, v: exit(3))
-NO_FUNCTION = OLDEST_FIRST._replace(compute=[])
-PLACE_FAILS = OLDEST_FIRST._replace(place=lambda p: (0, 1))
-ON_NONE = OLDEST_FIRST._replace(place=lambda p, v: None)
-ON_TEXT = OLDEST_FIRST._replace(place=lambda p, v: (*"0123"[:p],))
 ON_ONE = OLDEST_FIRST._replace(place=lambda p, v: (0,) * p)
-ELSEWHERE = OLDEST_FIRST._replace(place=lambda p, v: (*range(1, p), 0))
-RETURNS_NONE = returning(lambda p, m, v: None)
-GENERATOR = returning(lambda p, m, v: (row for row in passes(p, m, v)))
-RANK_TOO_FEW = returning(lambda p, m, v: passes(p, m, v)[1:])
-ROW_OF_NONE = edited(lambda rows, p, m: rows.__setitem__(1, None))
-ITERATORS = returning(lambda p, m, v: [iter(row) for row in passes(p, m, v)])
-EMPTY_ROW = edited(lambda rows, p, m: rows[1].clear())
-NO_OP = edited(lambda rows, p, m: rows[0].__setitem__(0, (Kind.F, 0, 0)))
-HALF = edited(lambda rows, p, m: rows[0].__setitem__(0, Op(Kind.F, 0.0, 0)))
-TEXT_KIND = edited(lambda rows, p, m: rows[0].__setitem__(0, Op("F", 0, 0)))
-NO_PASS = edited(lambda rows, p, m: rows[0].insert(1, Op(Kind.SEND_F, 0, 0)))
-STAGE_TOO_HIGH = edited(lambda rows, p, m: rows[0].append(Op(Kind.F, 0, p)))
-STAGE_BELOW = edited(lambda rows, p, m: rows[0].append(Op(Kind.F, 0, -1)))
-MICRO_TOO_HIGH = edited(lambda rows, p, m: rows[0].append(Op(Kind.F, m, 0)))
-F_MISSING = edited(lambda rows, p, m: rows[1].pop(0))
-B_MISSING = edited(lambda rows, p, m: rows[0].pop())
-F_TWICE = edited(lambda rows, p, m: rows[0].insert(0, rows[0][0]))
-B_TWICE = edited(lambda rows, p, m: rows[1].append(rows[1][-1]))
-B_FIRST = edited(lambda rows, p, m: rows[0].reverse())
-I_WITHOUT_W = edited(lambda rows, p, m: rows[1].append(rows[1].pop()._replace(kind=Kind.I)))
-W_WITHOUT_I = edited(lambda rows, p, m: rows[0].append(rows[0].pop()._replace(kind=Kind.W)))
-DEADLOCK = edited(lambda rows, p, m: rows[0].sort(key=lambda op: op.micro))
-OTHER_ORDER = edited(lambda rows, p, m: rows[-1].__setitem__(slice(m), rows[-1][m - 1 :: -1]))
-ONLY_6 = returning(only_6)
 BUBBLE_FAILS = OLDEST_FIRST._replace(bubble=lambda p, m, v: 1 / 0)
 BUBBLE_OF_TEXT = OLDEST_FIRST._replace(bubble=lambda p, m, v: "x")
 """
+OTHERS += "".join(f"{name} = {row['code']}\n" for name, row in REFUSED.items() if "code" in row)
 KIND = "pipeline"
-WHOLE = "in the passes F B or F I W; "
-REFUSED = {
-    "NUMBER": "must be a Schedule of nnmpi.schedules.pipeline, without update_each; it is of type",
-    "UPDATES": "without update_each",
-    "NO_STAGES": "must have an integer from 1 as its stages a rank, not None",
-    "FAILS": "compute(p, m, v) ends with ZeroDivisionError: division by zero (",
-    "EXITS": "compute(p, m, v) ends with SystemExit: 3",
-    "NO_FUNCTION": "compute(p, m, v) ends with TypeError: 'list' object is not callable",
-    "PLACE_FAILS": "place(p, v) ends with TypeError: <lambda>() takes 1 positional argument but 2",
-    "ON_NONE": "rank of each of the {p} stages; it returned None",
-    "ON_TEXT": "the rank of each of the {p} stages; it returned ('0', ",
-    "ELSEWHERE": "rank 0 cannot run F0 of stage 0: the stages of this rank are {last}, the micro-",
-    "RETURNS_NONE": "must return a list of {p} lists, the passes of each rank; it returned None",
-    "GENERATOR": "a list of {p} lists, the passes of each rank; it returned <generator object",
-    "RANK_TOO_FEW": "a list of {p} lists, the passes of each rank; it returned a list of length",
-    "ROW_OF_NONE": "the passes of rank 1 must be a list of Op; they are None",
-    "ITERATORS": "the passes of rank 0 must be a list of Op; they are <list_iterator object",
-    "EMPTY_ROW": f"rank 1 must run micro-batch 0 through stage 1 {WHOLE}these are missing",
-    "NO_OP": "pass 0 of rank 0 must be an Op(kind, micro-batch, stage) with two integers; it is (<",
-    "HALF": "pass 0 of rank 0 must be an Op(kind, micro-batch, stage) with two integers; it is Op(",
-    "TEXT_KIND": "pass 0 of rank 0 must have the kind Kind.F, Kind.B, Kind.I or Kind.W; it has 'F'",
-    "NO_PASS": "pass 1 of rank 0 must have the kind Kind.F, Kind.B, Kind.I or Kind.W; it has <Kin",
-    "STAGE_TOO_HIGH": "rank 0 cannot run F0 of stage {p}: the stages of this rank are 0, the micro",
-    "STAGE_BELOW": "rank 0 cannot run F0 of stage -1: the stages of this rank are 0",
-    "MICRO_TOO_HIGH": "rank 0 cannot run F4 of stage 0: the stages of this rank are 0, the micro-"
-    "batches 0 to 3",
-    "F_MISSING": f"rank 1 must run micro-batch 0 through stage 1 {WHOLE}it runs B",
-    "B_MISSING": f"rank 0 must run micro-batch 3 through stage 0 {WHOLE}it runs F",
-    "F_TWICE": f"rank 0 must run micro-batch 0 through stage 0 {WHOLE}it runs F F B",
-    "B_TWICE": f"rank 1 must run micro-batch 3 through stage 1 {WHOLE}it runs F B B",
-    "B_FIRST": f"rank 0 must run micro-batch 0 through stage 0 {WHOLE}it runs B F",
-    "I_WITHOUT_W": f"rank 1 must run micro-batch 3 through stage 1 {WHOLE}it runs F I",
-    "W_WITHOUT_I": f"rank 0 must run micro-batch 3 through stage 0 {WHOLE}it runs F W",
-    "DEADLOCK": "4 micro-batches and 1 stages a rank: deadlock: ranks wait at B0.0 (pp 0, dp 0),",
-    "OTHER_ORDER": "F at boundary {last}: sent are [0, 1, 2, 3], received [3, 2, 1, 0]; put the "
-    "passes in another order",
-    "ONLY_6": "compute(p, m, v) ends with ValueError: 6 micro-batches, not 4 (",
-    "MISSING": "has no 'MISSING'",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -202,11 +133,9 @@ def test_a_formula_is_shown_if_there_is_one(
 
 
 @pytest.mark.parametrize("pp", [2, 4])
-@pytest.mark.parametrize(("name", "words"), REFUSED.items(), ids=REFUSED)
-def test_one_that_cannot_be_used_is_refused_by_its_name(
-    name: str, words: str, pp: int, simulator: Any
-) -> None:
-    schedule, words = f"my_schedules:{name}", words.format(p=pp, last=pp - 1)
+@pytest.mark.parametrize("name", REFUSED)
+def test_one_that_cannot_be_used_is_refused_by_its_name(name: str, pp: int, simulator: Any) -> None:
+    schedule, words = f"my_schedules:{name}", REFUSED[name]["says"].format(p=pp, last=pp - 1)
     with refused(f"schedule '{schedule}'", words):
         trained(schedule, pp, 4)
     said = simulator(f"--schedule {schedule} --stages {pp} --micro-batches 4")

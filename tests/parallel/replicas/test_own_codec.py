@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import tomllib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,88 +22,15 @@ from nnmpi.parallel.compression.codecs import CODECS
 
 PAGE = (ROOT / "docs" / "compression.md").read_text(encoding="utf-8")
 CODE, SCALED = (x for x in re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M) if "Codec" in x)
-OTHERS = """
-def differs(bucket, _):
-    total = yield from halves(bucket, _)
-    return total + bucket.wire.rank * 1e-6
-
-def mixes(bucket, _):
-    row = bucket.row
-    sent = np.round(row / abs(row).max()) * abs(row).max()
-    row -= sent
-    yield bucket.wire.start(sent, bucket.algorithm)
-    return sent
-
-def ends_early(bucket, _):
-    if bucket.wire.rank:
-        yield bucket.wire.start(bucket.row.copy(), "ring")
-    return bucket.row
-
-def starts_another(bucket, _):
-    n = bucket.row.size - bucket.wire.rank
-    yield bucket.wire.start(bucket.row[:n].copy(), "ring")
-    return bucket.row
-
-def never_ends(bucket, _):
-    while True:
-        yield bucket.wire.start(bucket.row.copy(), "ring")
-
-def is_short(bucket, _):
-    yield bucket.wire.start(bucket.row.copy(), "ring")
-    return bucket.row[:2]
-
-def blocks(bucket, _):
-    yield bucket.wire.all_reduce(bucket.row)
-
-def has_nan(bucket, _):
-    row = bucket.row
-    for part in bucket.parts:
-        row[part] /= abs(row[part]).max()
-    return (yield from halves(bucket, _))
-
-def moves_factors(bucket, _):
-    bucket.factors[...] += bucket.wire.rank
-    return (yield from halves(bucket, _))
-
-def waits(bucket, _):
-    yield bucket.wire.irecv(np.empty(3, np.float32), 1 - bucket.wire.rank % 2)
-    return bucket.row
-
-def tells(bucket, _):
-    yield bucket.wire.isend(bucket.row[:3].copy(), (bucket.wire.rank + 1) % bucket.wire.size)
-    return (yield from halves(bucket, _))
-
-DIFFERS, MIXES, ENDS, ANOTHER, NEVER, SHORT, BLOCKS, NAN, FACTORS, WAITS, TELLS = map(Codec, (
-    differs, mixes, ends_early, starts_another, never_ends, is_short, blocks, has_nan,
-    moves_factors, waits, tells))
-FAILS = Codec(lambda bucket, _: 1 / 0)
-PLAIN = Codec(lambda bucket, _: bucket.row)
-NUMBER = 3
-"""
-REFUSED = {
-    "DIFFERS": "the sum on rank 1 of 2 is not that on rank 0, so replicas would differ",
-    "MIXES": "the sum of a tensor of shape (1, 7) over 2 ranks depends on the others of its bucket",
-    "ENDS": "rank 0 of 2 ends while others start a transfer",
-    "ANOTHER": "rank 1 of 2 starts start of 2,472 float32, and rank 0 start of 2,473 float32",
-    "NEVER": "it has not ended after 1000 phases",
-    "SHORT": "its sum is not an array of the 2473 elements",
-    "BLOCKS": "'ProofWire' object has no attribute 'all_reduce' (",
-    "NAN": "on 2 ranks the sum and what is kept differ from gradients of about 1 by ",
-    "FACTORS": "the factor on rank 1 of 2 is not that on rank 0",
-    "WAITS": "rank 0 has no such message from rank 1",
-    "TELLS": "rank 1 does not receive a message from rank 0",
-    "FAILS": "ZeroDivisionError: division by zero (",
-    "PLAIN": "its function is no generator: it has to yield what it starts",
-    "NUMBER": "must be a Codec of nnmpi.parallel.compression.codecs; it is of type int",
-    "MISSING": "has no 'MISSING'",
-}
+REFUSED = tomllib.loads(Path(__file__).with_name("own_codecs.toml").read_text(encoding="utf-8"))
+OTHERS = "\n\n".join(row["code"] for row in REFUSED.values() if "code" in row)
 
 
 @pytest.fixture(autouse=True)
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "halves.py").write_text(CODE)
     (tmp_path / "scaled.py").write_text(SCALED)
-    (tmp_path / "my_codecs.py").write_text(CODE + OTHERS)
+    (tmp_path / "my_codecs.py").write_text(f"{CODE}\n{OTHERS}")
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
@@ -111,11 +39,12 @@ def test_the_proof_holds_for_each_codec(name: str) -> None:
     proof.prove(CODECS[name], {"topk": 0.05, "powersgd": 2}.get(name, 0))
 
 
-@pytest.mark.parametrize(("name", "words"), REFUSED.items(), ids=REFUSED)
+@pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.filterwarnings("ignore:(invalid value|divide by zero):RuntimeWarning")
 def test_one_that_cannot_be_used_is_refused_by_its_name(
-    name: str, words: str, capsys: pytest.CaptureFixture[str]
+    name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    words = REFUSED[name]["says"]
     with refused(f"compress 'my_codecs:{name}'", words):
         proof.find(f"my_codecs:{name}")
     command = f"--model iris-mlp --data iris --steps 1 --compress my_codecs:{name}"
