@@ -1,10 +1,12 @@
 """Replayed passes train with the bits of the tape, or run by the tape and say why."""
 
 import re
+import tomllib
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,93 +29,25 @@ from nnmpi.parallel.step.objective import LossAndMetrics
 from nnmpi.parallel.step.stage_lists import StageLists
 
 rng = np.random.default_rng(0)
-CNN: dict[str, Any] = {"model": "digits-cnn", "epochs": 2}
-WORDS: dict[str, Any] = {"data": "text", "context": 16, "steps": 4, "epochs": 1, "batch_size": 4}
-DEEP: dict[str, Any] = {"model": "mlp:64-20-18-16-14-12-10", "steps": 9}
-GPT: dict[str, Any] = {"model": "gpt:2x2x16", "dropout": 0.2, **WORDS}
-DECODER: dict[str, Any] = {"steps": 4, "epochs": 1, "batch_size": 4}
-DECODER["build"] = partial(Decoder, VOCABULARY, 16, heads=2, width=16, dropout=0.2)
-DECODER["given"] = partial(windows, 30, 16)
+DECODER = partial(Decoder, VOCABULARY, 16, heads=2, width=16, dropout=0.2)
+BUILT: dict[str, dict[str, Any]] = {
+    "decoder": {"build": DECODER, "given": partial(windows, 30, 16)},
+    "again": {"build": GRAPH_MODELS["residual cnn"]},
+}
+"""What else the bases of the table have."""
+TABLE = tomllib.loads(Path(__file__).with_name("replays.toml").read_text(encoding="utf-8"))
 
-STAGES: dict[str, Any] = {**DEEP, "pp": 2, "cut": "5", "bucket_mb": 0.001}
-HALVES: dict[str, Any] = {**STAGES, "micro_batches": 4, "schedule": "zb-h1"}
-CHUNKS: dict[str, Any] = {**DEEP, "pp": 2, "cut": "3,5,8", "micro_batches": 4}
-TIED: dict[str, Any] = {**DECODER, "bucket_mb": 0.005, "micro_batches": 2}
-AGAIN: dict[str, Any] = {"recompute": "block", "micro_batches": 3, "steps": 9}
-AGAIN["build"] = GRAPH_MODELS["residual cnn"]
-RERUN, IN_BLOCKS = {"recompute": "stage"}, {**GPT, "bucket_mb": 0.001, "recompute": "block"}
-MLP, IMAGES = {"model": "mlp:64-12-10"}, {"data": "synthetic:1x28x28:10:60", "dtype": "float32"}
 
-RUNS: dict[str, dict[str, Any]] = {
-    "mlp": {**MLP, "steps": 9},
-    "cnn": {**CNN, "optimizer": "sgd", "overlap": False},
-    "cnn in 32 bits": {**CNN, "dtype": "float32"},
-    "cnn in 16 bits": {**CNN, "dtype": "bfloat16", "steps": 5},
-    "micro-batches": {**CNN, "batch_size": 50, "micro_batches": 3, "clip_norm": 0.5},
-    "micro-batches in flight": {**CNN, "schedule": "gpipe", "micro_batches": 2},
-    "images of 28 x 28": {**IMAGES, "model": "mnist-cnn"},
-    "decoder": DECODER,
-    "decoder in 16 bits": {**DECODER, "dtype": "float16"},
-    "gpt": {**GPT, "dropout": 0.0},
-    "gpt with dropout": {**GPT, "dtype": "float32"},
-    "gpt in 16 bits": {**GPT, "dtype": "float16"},
-    "llama": {"model": "llama:2x2x16", **WORDS},
-    "blocks run again": {**GPT, "recompute": "block"},
-    "attention runs again": {**GPT, "recompute": "selective"},
-    "attention runs again, in 16 bits": {**DECODER, "recompute": "selective", "dtype": "float16"},
-    "blocks with statistics run again": AGAIN,
-}
-RANKS: dict[str, tuple[int, dict[str, Any]]] = {
-    "ring": (3, {**MLP, "allreduce": "ring", "bucket_mb": 0.002}),
-    "shared": (2, {**MLP, "allreduce": "shared", "clip_norm": 0.1}),
-    "statistics of 9, 9 and 8 samples": (3, {**CNN, "micro_batches": 3, "batch_size": 26}),
-    "zero 1": (2, {**MLP, "zero": 1, "micro_batches": 2}),
-    "zero 1, buckets": (2, {**DECODER, "zero": 1, "bucket_mb": 0.005, "allreduce": "ring"}),
-    "zero 2": (3, {**CNN, "zero": 2, "bucket_mb": 0.005, "micro_batches": 2}),
-    "zero 2, a tied weight": (2, {**TIED, "zero": 2}),
-    "zero 2 in pipelines": (4, {**HALVES, "zero": 2}),
-    "zero 3": (2, {**DEEP, "zero": 3, "bucket_mb": 0.001, "micro_batches": 2}),
-    "zero 3, statistics": (3, {**CNN, "zero": 3, "bucket_mb": 0.005, "clip_norm": 0.5}),
-    "zero 3, a tied weight": (2, {**TIED, "zero": 3, "dtype": "float32"}),
-    "zero 3, a bucket": (2, {**MLP, "zero": 3}),
-    "zero 3, stages run again": (4, {**STAGES, "zero": 3, "micro_batches": 3, **RERUN}),
-    "zero 3 in halves": (4, {**HALVES, "zero": 3}),
-    "zero 3, tp": (4, {**DECODER, "dp": 2, "tp": 2, "zero": 3, "bucket_mb": 0.005}),
-    "pipeline": (2, {**CNN, "pp": 2, "cut": "5", "micro_batches": 3}),
-    "gpipe": (2, {**CNN, "pp": 2, "cut": "4", "micro_batches": 3, "schedule": "gpipe"}),
-    **{how: (2, {**CHUNKS, "schedule": how}) for how in ("interleaved", "zb-v", "dualpipe-v")},
-    "zb-h1": (3, {**DEEP, "pp": 3, "cut": "4,8", "micro_batches": 4, "schedule": "zb-h1"}),
-    "blocks over two ranks": (2, {**DECODER, "pp": 2, "cut": "4", "micro_batches": 2}),
-    "recomputed": (2, {**CNN, "micro_batches": 2, **RERUN}),
-    "recomputed in a pipeline": (2, {**CNN, "pp": 2, "cut": "5", "micro_batches": 3, **RERUN}),
-    "tp": (2, {**CNN, "tp": 2, "micro_batches": 2}),
-    "tp, blocks": (2, {**DECODER, "tp": 2}),
-    "sequence parallel": (2, {**DECODER, "tp": 2, "sequence_parallel": True}),
-    "cp": (2, {**DECODER, "cp": 2}),
-    "gpt, zero 3": (2, {**GPT, "zero": 3, "bucket_mb": 0.005, "micro_batches": 2}),
-    "gpt, tp": (2, {**GPT, "tp": 2, "sequence_parallel": True}),
-    "gpt, cp": (2, {**GPT, "cp": 2}),
-    "gpt over two ranks": (2, {**GPT, "pp": 2, "cut": "4", "micro_batches": 2}),
-    "tp, pipeline": (4, {**DECODER, "tp": 2, "pp": 2, "cut": "4", "micro_batches": 2}),
-    "pipelines": (4, {**CNN, "dp": 2, "pp": 2, "cut": "6", "micro_batches": 2}),
-    "blocks with statistics run again": (2, AGAIN),
-    "zero 3, blocks run again": (2, {**IN_BLOCKS, "zero": 3, "micro_batches": 2}),
-    "zero 3 in halves, a block that is cut runs again": (
-        *(4, {**HALVES, **IN_BLOCKS, "zero": 3, "cut": "9"}),
-    ),
-    "cp, attention runs again": (2, {**GPT, "cp": 2, "recompute": "selective"}),
-    "tp, blocks run again": (2, {**GPT, "tp": 2, "recompute": "block"}),
-}
-BY_SAMPLES = {**CNN, "tp": 2, "layout": "1=channels,5=samples"}
-BY_STREAM = {**DEEP, "pp": 2, "schedule": "pipedream", "clip_norm": None}
-BY_TAPE: dict[str, tuple[int, dict[str, Any], str]] = {
-    "tp, samples": (2, BY_SAMPLES, "an exchange of numbers on the host"),
-    "pipedream": (
-        2,
-        {**DEEP, "pp": 2, "schedule": "pipedream", "clip_norm": None},
-        "steps overlap",
-    ),
-}
+def options_of(row: dict[str, Any]) -> dict[str, Any]:
+    """The options of a row, and of the bases that it names."""
+    options = dict[str, Any]()
+    for base in row.get("of", "").split():
+        options |= options_of(TABLE["bases"][base]) | BUILT.get(base, {})
+    own = {name: value for name, value in row.items() if name not in ("of", "ranks", "says")}
+    return options | own
+
+
+CNN = options_of({"of": "cnn"})
 
 
 Stages = Callable[[], list[StageLists]]
@@ -127,11 +61,12 @@ def few(spec: str) -> Dataset:
     )
 
 
-def given_by(options: dict[str, Any]) -> dict[str, Any]:
-    """The data of a run, unless they are digits."""
+def with_data(row: dict[str, Any]) -> dict[str, Any]:
+    """The options of a row, and its data unless they are digits."""
+    options = options_of(row)
     if "given" in options:
-        return {"given": options["given"]()}
-    return {"given": few(options["data"])} if "data" in options else {}
+        return options | {"given": options["given"]()}
+    return options | ({"given": few(options["data"])} if "data" in options else {})
 
 
 def same_bits(a: Ran, b: Ran) -> None:
@@ -142,9 +77,9 @@ def same_bits(a: Ran, b: Ran) -> None:
         assert part.numbers.tobytes() == b.gradients[name].numbers.tobytes(), name
 
 
-@pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
-def test_replayed_passes_have_the_bits_of_the_tape(options: dict[str, Any], stages: Stages) -> None:
-    how = options | given_by(options)
+@pytest.mark.parametrize("name", TABLE["runs"])
+def test_replayed_passes_have_the_bits_of_the_tape(name: str, stages: Stages) -> None:
+    how = with_data(TABLE["runs"][name])
     tape, replayed = (run(comm_self(), **how, compile=on) for on in (False, True))
     same_bits(replayed, tape)
     (lists,) = stages()
@@ -152,11 +87,10 @@ def test_replayed_passes_have_the_bits_of_the_tape(options: dict[str, Any], stag
     assert lists.replays > len(tape.losses) / 4  # a last batch may be another one
 
 
-@pytest.mark.parametrize(("ranks", "options"), RANKS.values(), ids=RANKS)
-def test_ranks_have_the_bits_of_the_tape(
-    ranks: int, options: dict[str, Any], stages: Stages
-) -> None:
-    how = options | given_by(options)
+@pytest.mark.parametrize("name", TABLE["ranks"])
+def test_ranks_have_the_bits_of_the_tape(name: str, stages: Stages) -> None:
+    row = TABLE["ranks"][name]
+    ranks, how = row["ranks"], with_data(row)
 
     def both(comm: Comm) -> None:
         same_bits(*(run(comm, **how, compile=on) for on in (True, False)))
@@ -167,12 +101,11 @@ def test_ranks_have_the_bits_of_the_tape(
     assert all(lists.replays for lists in stages())
 
 
-@pytest.mark.parametrize(("ranks", "options", "reason"), BY_TAPE.values(), ids=BY_TAPE)
-def test_other_ranks_run_by_the_tape(
-    ranks: int, options: dict[str, Any], reason: str, stages: Stages
-) -> None:
-    threads.run(ranks, lambda comm: run(comm, **options, compile=True))
-    assert all(lists.reason is not None and reason in lists.reason for lists in stages())
+@pytest.mark.parametrize("name", TABLE["by tape"])
+def test_other_ranks_run_by_the_tape(name: str, stages: Stages) -> None:
+    row = TABLE["by tape"][name]
+    threads.run(row["ranks"], lambda comm: run(comm, **options_of(row), compile=True))
+    assert all(row["says"] in (lists.reason or "") for lists in stages())
     assert not any(lists.replays for lists in stages())
 
 
