@@ -1,1 +1,1 @@
-"""The loop that ranks run between the loss of one of them and the session that continues training."""
+"""The loop that ranks run from the loss of one of them to the session that continues training."""
