@@ -23,6 +23,7 @@ import numpy as np
 
 from nnmpi import addons
 from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta import is_meta
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import OpTypes, RepeatedNode, TapeNode, op_types, recording, tick
@@ -118,7 +119,7 @@ class _Repeat:
         function again."""
         nodes, parents, needs = _made_after(began, last)
         self._is_checked &= not is_meta(y.operand)
-        self._digest = digest(y) if self._is_checked else 0
+        self._digest = digest(y.array) if self._is_checked else 0
         node = RepeatedNode(y, parents, needs, (partial(self.again, call),))
         node.size = sum(1 + dropped.size for dropped in nodes)
         return node
@@ -138,7 +139,7 @@ class _Repeat:
             current_pass.reset(tokens[0])
             recording.reset(tokens[1])
             op_types.reset(of_types)
-        is_same = y.node is not None and (not self._is_checked or digest(y) == self._digest)
+        is_same = y.node is not None and (not self._is_checked or digest(y.array) == self._digest)
         nodes, parents, _ = _made_after(began, y.node) if y.node and is_same else ((), (), ())
         uses = sum(1 + made.size for made in nodes), len(parents)
         if uses != (node.size, len(node.parents)):
@@ -148,10 +149,10 @@ class _Repeat:
         return nodes[-1]
 
 
-def digest(t: Tensor) -> int:
+def digest(array: Array) -> int:
     """Returns a checksum (CRC-32) of the elements; a cryptographic hash would take four times as
     long."""
-    return crc32(backend.to_host(t.array).ravel("K").view(np.uint8).data)  # not copied
+    return crc32(backend.to_host(array).ravel("K").view(np.uint8).data)  # not copied
 
 
 def _made_after(

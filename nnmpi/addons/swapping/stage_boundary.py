@@ -22,7 +22,7 @@ from nnmpi.autograd import Tensor
 from nnmpi.data import StepBatch
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.channels import Channels, Sends
-from nnmpi.parallel.step.ports import Sink, Source
+from nnmpi.parallel.step.ports import Sink, Source, joined
 from nnmpi.schedules.op import Kind, Op
 
 
@@ -72,18 +72,17 @@ class StageBoundary(Source, Sink):
     # ---- for the previous stage
 
     def root(self, micro: int, y: Any) -> Tensor:
-        root: Tensor = y
-        return root
+        return joined(y)
 
-    def put(self, micro: int, root: Tensor) -> None:
-        self._array = root.array
-        self._on_put(root.array)
-        root.array = placeholder(root.array)
+    def put(self, micro: int, outputs: Sequence[Array]) -> None:
+        (self._array,) = outputs
+        self._on_put(self._array)
+        self._like = placeholder(self._array)
 
-    def seed(self, micro: int, root: Tensor) -> Array:
+    def seeds(self, micro: int, outputs: Sequence[Array]) -> Sequence[Array]:
         gradient, self._gradient = self._gradient, None
-        root.array = placeholder(root.array)  # if the stage was recomputed, it has data again
-        return np.zeros(root.shape, root.dtype) if gradient is None else gradient
+        like = self._like
+        return [np.zeros(like.shape, like.dtype) if gradient is None else gradient]
 
     def evaluate(self, micro: int, y: Any) -> None:
         self._array = y.array

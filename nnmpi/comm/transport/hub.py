@@ -12,7 +12,7 @@ rank 2   receives from rank 0, which is alive: waits until ─────┴─
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import starmap
 from operator import attrgetter
@@ -171,7 +171,7 @@ class Hub:
                     complete([rendezvous.brought[rank] for rank in ranks])
                 rendezvous.done = True
                 del self._rendezvous[key]
-                self._wake(ranks)
+                self.scheduler.wake(ranks)
             return rendezvous
 
     def wait(self, caller: Caller, requests: Sequence[Posted]) -> None:
@@ -325,7 +325,7 @@ class Hub:
         else:
             into.error = MessageLengthError(sender, expected, f"{got:,}")
         source.done = into.done = True
-        self._wake((*source.awaited, *into.awaited))
+        self.scheduler.wake((*source.awaited, *into.awaited))
 
     def _tell(self, fact: tuple[str, int]) -> None:
         """Notifies all ranks of a fact: ("lost", rank), or ("revoked", era) if the communicators of
@@ -333,7 +333,7 @@ class Hub:
         """
         for rank, noticed in enumerate(self._noticed):
             self.scheduler.notify(rank, fact, partial(noticed.add, fact))
-        self._wake(range(self.size))
+        self.scheduler.wake(range(self.size))
 
     def _all_done(self, caller: Caller, requests: Sequence[Posted]) -> bool:
         """Returns True if all requests are complete; raises an error if one can never be.
@@ -374,12 +374,8 @@ class Hub:
         if meeting.came and self._running <= meeting.came.keys():
             meeting.ranks, meeting.done = sorted(self._running), True
             self._meeting = SurvivorMeeting(meeting.era + 1)
-            self._wake(range(self.size))
-
-    def _wake(self, ranks: Iterable[int]) -> None:
-        """Wakes these job ranks, to check again whether they can continue."""
-        self.scheduler.wake(ranks)
+            self.scheduler.wake(range(self.size))
 
     def _fail(self, failure: RuntimeError) -> None:
         self._failure = self._failure or failure
-        self._wake(range(self.size))
+        self.scheduler.wake(range(self.size))

@@ -14,11 +14,13 @@ import numpy as np
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta.log import UnlikeError
 from nnmpi.autograd.ops.norm import Moments
+from nnmpi.data.inputs import parts
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
+from nnmpi.parallel.step.buffers import Received
 from nnmpi.parallel.step.exchanges import Notes, same_bits, wires
 from nnmpi.parallel.step.ports import ENDED, PassState, Stage, TapePass
-from nnmpi.parallel.step.replay import Replay, received
+from nnmpi.parallel.step.replay import Replay
 
 
 class ForwardBeside:
@@ -84,29 +86,30 @@ class Compared:
         notes: Notes,
         ended: Callable[[bool], None],
     ) -> None:
-        self.root, self._by_tape, self._replay = by_tape.root, by_tape, replay
-        replay.root = self.root
-        self._received, self._notes, self._ended = received(state), notes, ended
+        self.outputs, self.release = by_tape.outputs, by_tape.release
+        self._by_tape, self._replay = by_tape, replay
+        self._received = [t for _, t in parts(state.input) if isinstance(t, Received)]
+        self._notes, self._ended = notes, ended
         self._stage, self._same = stage, True
 
-    def backward(self, seed: Array) -> Generator[None, None, None]:
+    def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Runs the backward pass twice: each unit (usually a layer) first by autograd, then by the
-        replay. `seed` is the gradient from which it starts. Yields between units."""
-        yield from self._both(self._by_tape.backward(seed), self._replay.backward(seed))
+        replay, from the gradients of the outputs. Yields between units."""
+        yield from self._both(self._by_tape.backward(seeds), self._replay.backward(seeds))
         self._compare_inputs()
         self._ended(self._same and self._notes.is_same)
 
-    def first_half(self, seed: Array) -> Generator[None, None, None]:
+    def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Computes the gradients of the inputs that come from another stage, by autograd and by the
-        replay, and compares them. `seed` is the gradient from which the backward pass starts."""
-        replayed = self._replay.first_half(seed)
+        replay, from the gradients of the outputs, and compares them."""
+        replayed = self._replay.first_half(seeds)
 
         def follow() -> bool:
             with self._notes.recalling():
                 return next(replayed, ENDED) is not ENDED
 
         with self._stage.beside(follow), self._notes.noting():
-            yield from self._by_tape.first_half(seed)
+            yield from self._by_tape.first_half(seeds)
         while follow():
             pass
         self._compare_inputs()

@@ -211,25 +211,22 @@ class Outlet(BoundaryEnd, Sink):
     def root(self, micro: int, y: Any) -> JoinedOutputs:
         return joined(y)
 
-    def put(self, micro: int, root: Tensor) -> None:
-        assert isinstance(root, JoinedOutputs)
+    def put(self, micro: int, outputs: Sequence[Array]) -> None:
         outgoing: Outgoing = []
-        for t, pool in zip(root.parts, self._pools, strict=True):
-            self._check(pool.edge.dtype, pool.shape(self._samples(micro)), t.array)
+        for array, pool in zip(outputs, self._pools, strict=True):
+            self._check(pool.edge.dtype, pool.shape(self._samples(micro)), array)
             # a gradient that has come back proves that the memory was sent; where none comes back,
             # it may be reused earlier, so it is copied
-            array = t.array if self._receives else t.array.copy(order="K")
-            outgoing.append((pool.edge, array, None))
+            sent = array if self._receives else array.copy(order="K")
+            outgoing.append((pool.edge, sent, None))
         self.give(micro, outgoing)
 
     def evaluate(self, micro: int, y: Any) -> None:
-        self.put(micro, self.root(micro, y))
+        self.put(micro, [t.array for t in (y if isinstance(y, tuple) else (y,))])
 
-    def seed(self, micro: int, root: Tensor) -> Array:
-        assert isinstance(root, JoinedOutputs)
+    def seeds(self, micro: int, outputs: Sequence[Array]) -> Sequence[Array | None]:
         arrived = iter(self._arrived(micro, "wait B"))
-        back = [next(arrived) if pool.edge.requires_grad else None for pool in self._pools]
-        return root.seed(back)
+        return [next(arrived) if pool.edge.requires_grad else None for pool in self._pools]
 
     def _check(self, dtype: Any, wanted: tuple[int, ...], array: Array) -> None:
         """Raises ValueError unless an array has the shape `wanted` and the dtype of the buffer at

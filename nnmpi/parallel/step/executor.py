@@ -48,6 +48,7 @@ from nnmpi.parallel.step.ports import (
     Stage,
     by_tape,
     forward,
+    outputs_of,
     run_stage,
 )
 from nnmpi.parallel.step.update import Ends, Outcome
@@ -383,17 +384,18 @@ class Executor:
             return
         state = self._states[where] = PassState(x, stats, kind)
         state.run = yield from self._forward_of[op.stage](state, op.micro, self._current(op, state))
-        stage.sink.put(op.micro, state.run.root)
-        state.release()
+        stage.sink.put(op.micro, state.run.outputs)
+        state.run.release()
 
     def _forward_without_tape(self, op: Op) -> None:
         """Runs the forward pass of a stage that is repeated before its backward pass."""
         stage, state = self._stages[op.stage], self._states[op.stage, op.micro]
         with no_grad():
             root = run_stage(stage, state, op.micro, self._current(op, state))
+        outputs = [t.array for t in outputs_of(root)]
         if self._step < self._checked_until:
-            state.note(root)
-        stage.sink.put(op.micro, root)
+            state.note(outputs)
+        stage.sink.put(op.micro, outputs)
 
     def _recompute(self, op: Op) -> Generator[None, None, None]:
         state = self._states[op.stage, op.micro]
@@ -401,8 +403,8 @@ class Executor:
         state.stats.replay()
         current = self._current(op, state)
         state.run = yield from self._forward_of[op.stage](state, op.micro, current)
-        state.compare(state.run.root, op.stage)
-        state.release()
+        state.compare(state.run.outputs, op.stage)
+        state.run.release()
 
     def _current(self, op: Op, state: PassState) -> Pass:
         load = self._load
@@ -410,8 +412,7 @@ class Executor:
 
     def _backward(self, op: Op) -> Generator[None, None, None]:
         stage, state = self._stages[op.stage], self._states.pop((op.stage, op.micro))
-        seed = stage.sink.seed(op.micro, state.run.root)
-        yield from state.run.backward(seed)
+        yield from state.run.backward(stage.sink.seeds(op.micro, state.run.outputs))
         if stage.source.has_memory:
             stage.source.give_back(op.micro, state.input)
         for release in self._releases[op.stage]:
@@ -419,7 +420,7 @@ class Executor:
 
     def _input_gradient(self, op: Op) -> Generator[None, None, None]:
         stage, state = self._stages[op.stage], self._states[op.stage, op.micro]
-        yield from state.run.first_half(stage.sink.seed(op.micro, state.run.root))
+        yield from state.run.first_half(stage.sink.seeds(op.micro, state.run.outputs))
         if stage.source.has_memory:
             stage.source.give_back(op.micro, state.input)
 

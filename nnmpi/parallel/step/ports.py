@@ -9,10 +9,10 @@ Rules:
 
 - Memory that a port has handed out belongs to the port again after `done(micro)`: copy what has to
   live longer (as `Executor._evaluate` does).
-- The loss is divided in one place, `LossSink.seed`, by the divisor of the whole batch on all ranks.
-  A mean over a micro-batch or over a rank would weigh samples of uneven parts differently.
-- `Sink.put` gets the root of each micro-batch, the tensor at which its backward pass starts. It is
-  called once, also if the forward pass is repeated later (RECOMPUTE): then the root has no graph.
+- The loss is divided in one place, `LossSink.seeds`, by the divisor of the whole batch on all
+  ranks. A mean over a micro-batch or over a rank would weigh samples of uneven parts differently.
+- `Sink.put` gets the outputs of each micro-batch, once, also if the forward pass is repeated later
+  (RECOMPUTE). They may lie in memory that serves the next micro-batch: copy what lives longer.
 - The loss stays on its device: `float(loss)` would wait in each micro-batch.
 """
 
@@ -103,11 +103,6 @@ class JoinedOutputs(Tensor):
         self.gradients = gradients
         return np.zeros(())
 
-    def begun(self, seed: Array) -> UnfinishedBackward:
-        """Returns a backward pass that starts at this tensor with the gradient `seed`, and of which
-        nothing has been computed yet."""
-        return begun(self, seed)
-
     def _gradient(self, k: int, g: Any, out: Array | None) -> Any:
         return self.gradients[k]
 
@@ -172,14 +167,13 @@ class Sink(Port):
         """Returns the tensor at which the backward pass starts: the output y, or its loss."""
         raise NotImplementedError
 
-    def put(self, micro: int, root: Tensor) -> None:
-        """Takes the root (the tensor at which the backward pass will start) of a micro-batch after
-        its forward pass."""
+    def put(self, micro: int, outputs: Sequence[Array]) -> None:
+        """Takes the outputs of a stage for a micro-batch, or their loss, after its forward pass."""
         raise NotImplementedError
 
-    def seed(self, micro: int, root: Tensor) -> Array:
-        """Returns the gradient of the root, the tensor at which the backward pass of a micro-batch
-        starts."""
+    def seeds(self, micro: int, outputs: Sequence[Array]) -> Sequence[Array | None]:
+        """Returns the gradients of the outputs, with which the backward pass of a micro-batch
+        starts; None for one that requires none. `outputs` may be empty if they were sent."""
         raise NotImplementedError
 
     def evaluate(self, micro: int, y: Any) -> None:
@@ -213,7 +207,7 @@ class LossSink(Sink):
     def __init__(self, objective: Objective) -> None:
         self.criterion = objective.loss
         self._sum: Any = None
-        self._seed: tuple[Any, Array] | None = None  # reused as long as it fits; read-only
+        self._seeds: tuple[Any, Sequence[Array]] = None, ()  # reused if they fit; read-only
 
     def begin(self, load: StepBatch) -> None:
         self._load, self._sum = load, None
@@ -230,19 +224,18 @@ class LossSink(Sink):
         y and the labels."""
         return self.criterion(y, labels)
 
-    def put(self, micro: int, root: Tensor) -> None:
-        self._sum = root.array if self._sum is None else self._sum + root.array
+    def put(self, micro: int, outputs: Sequence[Array]) -> None:
+        self._sum = outputs[0].copy() if self._sum is None else self._sum + outputs[0]
 
-    def seed(self, micro: int, root: Tensor, scale: float = 1.0) -> Array:
-        value = scale / divisor if (divisor := self._load.divisor) else 0.0
-        like = root.array
+    def seeds(self, micro: int, outputs: Sequence[Array], scale: float = 1.0) -> Sequence[Array]:
+        value, like = scale / divisor if (divisor := self._load.divisor) else 0.0, outputs[0]
         key = value, like.shape, like.dtype, type(like)
-        if self._seed is None or self._seed[0] != key:
+        if self._seeds[0] != key:
             seed = constant(like.shape, value, like.dtype, backend.xp_of(like))
             if isinstance(seed, np.ndarray):
                 seed.flags.writeable = False  # it serves later steps too
-            self._seed = key, seed
-        return self._seed[1]
+            self._seeds = key, [seed]
+        return self._seeds[1]
 
     def loss(self) -> Any:
         """Returns the sum of the losses since the last call, and resets it to 0; 0 on a rank
@@ -302,23 +295,23 @@ ENDED = object()
 
 class StagePass(Protocol):
     """The interface of an object that runs the backward pass of a micro-batch in a pipeline stage:
-    by `backward`, or by `first_half` and later `second_half`. The forward pass makes it.
-
-    root   the tensor at which the backward pass starts: the loss, or the joined outputs
-    """
+    by `backward`, or by `first_half` and later `second_half`. The forward pass makes it."""
 
     @property
-    def root(self) -> Tensor:
-        """The tensor at which the backward pass starts: the loss, or JoinedOutputs (a scalar that
-        depends on all outputs)."""
+    def outputs(self) -> Sequence[Array]:
+        """The outputs of the stage, or their loss."""
 
-    def backward(self, seed: Array) -> Generator[None, None, None]:
-        """Runs the backward pass, starting from `seed`, the gradient of the root; stops between
-        units (usually layers)."""
+    def release(self) -> None:
+        """Drops references to outputs that were sent, so that memory which the backward pass does
+        not need is freed."""
 
-    def first_half(self, seed: Array) -> Generator[None, None, None]:
-        """Computes the gradients of the inputs that come from another stage, starting from `seed`;
-        stops between units (usually layers)."""
+    def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
+        """Runs the backward pass, starting from `seeds`, the gradients of the outputs; stops
+        between units (usually layers)."""
+
+    def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
+        """Computes the gradients of the inputs that come from another stage, starting from `seeds`,
+        the gradients of the outputs; stops between units (usually layers)."""
 
     def second_half(self) -> Generator[None, None, None]:
         """Computes the remaining gradients, those of parameters; stops between units (usually
@@ -337,23 +330,31 @@ class TapePass:
     has recorded its operations, and the backward pass runs them in reverse."""
 
     def __init__(self, stage: Stage, state: "PassState", root: Tensor) -> None:
-        self._stage, self._state, self.root = stage, state, root
+        self._stage, self._state, self._root = stage, state, root
+        self.outputs: Sequence[Array] = [t.array for t in outputs_of(root)]
         self._rest: UnfinishedBackward | None = None
 
-    def backward(self, seed: Array) -> Generator[None, None, None]:
-        """Runs the backward pass, starting from `seed`, the gradient of the root; stops between
-        units (usually layers)."""
-        self._begin(seed)
+    def release(self) -> None:
+        """Drops references to outputs that were sent, so that memory which the backward pass does
+        not need is freed."""
+        if isinstance(self._root, JoinedOutputs):
+            self._root.parts = self.outputs = ()
+
+    def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
+        """Runs the backward pass, starting from `seeds`, the gradients of the outputs; stops
+        between units (usually layers)."""
+        if self._root.needs_grad:
+            self._rest = begun(self._root, seed_of(self._root, seeds))
         return self.second_half()
 
-    def first_half(self, seed: Array) -> Generator[None, None, None]:
-        """Computes the gradients of the inputs that come from another stage, starting from `seed`,
-        the gradient of the root; does not stop between units (usually layers)."""
-        leaves = needing_gradients(self._state.input)
-        if leaves and self.root.needs_grad:
-            self._rest = self.root.backward(seed, until=leaves)
-        else:  # the input is data: all of the backward pass is left
-            self._begin(seed)
+    def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
+        """Computes the gradients of the inputs that come from another stage, starting from `seeds`,
+        the gradients of the outputs; does not stop between units (usually layers)."""
+        leaves, seed = needing_gradients(self._state.input), seed_of(self._root, seeds)
+        if leaves and self._root.needs_grad:
+            self._rest = self._root.backward(seed, until=leaves)
+        elif self._root.needs_grad:  # the input is data: all of the backward pass is left
+            self._rest = begun(self._root, seed)
         yield from ()
 
     def second_half(self) -> Generator[None, None, None]:
@@ -362,16 +363,10 @@ class TapePass:
         rest, self._rest = self._rest, None
         if rest is None:  # the first stage has used none of its parameters
             return pauses(self._stage.units)
-        kind = self._state.kind
-        if kind is None or not kind.adds:
+        if (kind := self._state.kind) is None or not kind.adds:
             self._check(rest.leaves())
         stage = self._stage
         return rest.in_parts(stage.of_units[::-1], stage.absent[::-1], stage.unrepeated[::-1])
-
-    def _begin(self, seed: Array) -> None:
-        root = self.root
-        if root.needs_grad:
-            self._rest = root.begun(seed) if isinstance(root, JoinedOutputs) else begun(root, seed)
 
     def _check(self, leaves: Iterable[Any]) -> None:
         """Raises ValueError if one of `leaves`, those of the autograd graph, requires a gradient
@@ -422,30 +417,19 @@ class PassState:
     `stats` (which sums BatchNorm statistics over ranks), `kind` (facts about the backward pass),
     and `run`, the StagePass that runs the backward pass."""
 
-    __slots__ = ("_digest", "input", "kind", "run", "stats")
+    __slots__ = ("_digests", "input", "kind", "run", "stats")
+    run: StagePass  # after the forward pass
 
     def __init__(self, x: Tensors, stats: BatchStats, kind: BackwardKind | None) -> None:
-        self.input, self.stats, self.kind, self._digest = x, stats, kind, list[int]()
-        self.run: StagePass  # after the forward pass
+        self.input, self.stats, self.kind, self._digests = x, stats, kind, list[int]()
 
-    def release(self) -> None:
-        """Drops references to outputs that were sent, so that memory which the backward pass does
-        not need is freed."""
-        if isinstance(root := self.run.root, JoinedOutputs):
-            root.parts = ()
+    def note(self, outputs: Sequence[Array]) -> None:
+        """Keeps checksums of the outputs of a forward pass, with which those of its recomputation
+        are compared."""
+        self._digests = [*map(digest, outputs)]
 
-    def note(self, root: Tensor) -> None:
-        """Keeps a checksum of `root`, the output of a forward pass, with which the output of its
-        recomputation is compared."""
-        self._digest = _digest(root)
-
-    def compare(self, root: Tensor, stage: int) -> None:
-        """Raises ValueError, which names the stage, if `root`, the output of a recomputed forward
-        pass, differs from that of the first one, by the checksum that `note` has kept."""
-        if self._digest and self._digest != _digest(root):
+    def compare(self, outputs: Sequence[Array], stage: int) -> None:
+        """Raises ValueError, which names the stage, if the outputs of a recomputed forward pass
+        differ from those of the first one, by the checksums that `note` has kept."""
+        if self._digests and self._digests != [*map(digest, outputs)]:
             raise ValueError(f"stage {stage}: {DIFFERS}")
-
-
-def _digest(root: Tensor) -> list[int]:
-    """Returns checksums of the outputs of a stage (joined in `root`), or of its loss."""
-    return [digest(t) for t in outputs_of(root)]

@@ -12,14 +12,11 @@ from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import progress_hook
 from nnmpi.arrays.meta.log import Call, assign
 from nnmpi.arrays.meta.memory_plan import Binding, arena_of, places_in
-from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
-from nnmpi.data.inputs import parts
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import BatchStats
 from nnmpi.nn.record import join_moments, progress, ready, sum_over_ranks, uses
 from nnmpi.parallel.step.buffers import Received
-from nnmpi.parallel.step.ports import JoinedOutputs, PassState
 from nnmpi.parallel.step.recorded_pass import PlannedPass
 
 
@@ -32,15 +29,13 @@ class Replay:
     calls       the number of function calls, or of graphs, that run it
     outputs     the output arrays of the forward pass
     gradients   the gradients of those inputs that another stage has sent
-    root        the tensor at which the backward pass starts, set after the forward pass
-    received    the inputs that get these gradients, set then; empty if they are only compared
+    received    the inputs that get these gradients; empty if they are only compared
     free        declares that the micro-batch is done, so that another one may use the memory
     """
 
     calls: int
     outputs: Sequence[Array]
     gradients: Sequence[Array]
-    root: Tensor
     received: Sequence[Received] = ()
     free: Callable[[], object]
 
@@ -61,17 +56,20 @@ class Replay:
         """Runs the rest of the backward pass. Yields between units."""
         raise NotImplementedError
 
-    def backward(self, seed: Array) -> Generator[None, None, None]:
-        """Runs the whole backward pass, given the gradient `seed` of the root. Yields between units
+    def release(self) -> None:
+        """Does nothing: the outputs lie in memory of this object."""
+
+    def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
+        """Runs the whole backward pass, given the gradients of the outputs. Yields between units
         (usually layers)."""
-        yield from self._first(_seeds_of(self.root, seed))
+        yield from self._first(seeds)
         yield from self._second()
         self._pass_on()
 
-    def first_half(self, seed: Array) -> Generator[None, None, None]:
-        """Computes the gradients of the inputs that another stage has sent, given the gradient
-        `seed` of the root. Yields between units (usually layers)."""
-        yield from self._first(_seeds_of(self.root, seed))
+    def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
+        """Computes the gradients of the inputs that another stage has sent, given those of the
+        outputs. Yields between units (usually layers)."""
+        yield from self._first(seeds)
         self._pass_on()
 
     def second_half(self) -> Generator[None, None, None]:
@@ -84,13 +82,6 @@ class Replay:
             for x, gradient in zip(self.received, self.gradients, strict=True):
                 x.set_gradient(gradient)
             self.received = ()
-
-
-def _seeds_of(root: Tensor, seed: Array) -> Sequence[Any]:
-    """Returns the gradients from which a backward pass starts, one for each output: `seed`, the
-    gradient of the loss; or, if `root` joins several outputs of a stage, the gradients that were
-    stored in it."""
-    return root.gradients if isinstance(root, JoinedOutputs) else [seed]
 
 
 class BoundCalls(Replay):
@@ -235,8 +226,3 @@ class Slot(NamedTuple):
         for replay in self.replays.values():
             replay.end()
         self.replays.clear()
-
-
-def received(state: PassState) -> list[Received]:
-    """Returns the inputs of a stage's pass that come from another stage and need a gradient."""
-    return [t for _, t in parts(state.input) if isinstance(t, Received)]

@@ -1,6 +1,7 @@
 """Loss scaling in a step of mixed-precision training: the backward pass starts from the loss times
 the loss scale, so that small 16-bit gradients do not become 0."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from nnmpi.arrays.backend import Array
@@ -32,8 +33,8 @@ class ScaledLossSink(LossSink):
             return self.criterion.wide_loss(y, labels)
         return super().loss_of(widened(y), labels)
 
-    def seed(self, micro: int, root: Tensor, scale: float = 1.0) -> Array:
-        return super().seed(micro, root, self._scaler.current.scale)
+    def seeds(self, micro: int, outputs: Sequence[Array], scale: float = 1.0) -> Sequence[Array]:
+        return super().seeds(micro, outputs, self._scaler.current.scale)
 
     def evaluate(self, micro: int, y: Tensor) -> None:
         super().evaluate(micro, widened(y))

@@ -49,7 +49,6 @@ from nnmpi.parallel.step.channels import Inlet, Outlet
 from nnmpi.parallel.step.exchanges import LoggedWire, Notes, wires
 from nnmpi.parallel.step.objective import SumOfMean
 from nnmpi.parallel.step.ports import (
-    JoinedOutputs,
     LossSink,
     PassState,
     Samples,
@@ -60,11 +59,10 @@ from nnmpi.parallel.step.ports import (
     by_tape,
     call,
     joined,
-    outputs_of,
     run_stage,
 )
 from nnmpi.parallel.step.recorded_pass import Forward, PlannedPass, RecordedPass, record
-from nnmpi.parallel.step.replay import Memory, Replay, received
+from nnmpi.parallel.step.replay import Memory, Replay
 
 MOST_LISTS = 16
 """The largest number of recorded passes of a stage. If more are needed, each pass seems to be
@@ -204,7 +202,8 @@ class StageLists:
         if self.reason is not None:
             return (yield from self._refused(state, number, current))
         sink, stats = self._stage.sink, state.stats
-        arrays = [t.array for _, t in parts(state.input)]
+        tensors = [t for _, t in parts(state.input)]
+        arrays = [t.array for t in tensors]
         arrays += [sink.labels(number)] if isinstance(sink, LossSink) else []
         arrays.append(current.samples)
         # how many samples of a micro-batch other ranks have depends on its number
@@ -219,7 +218,7 @@ class StageLists:
             replay.free()
             return (yield from by_tape(self._stage, state, number, current))
         self.replays += 1
-        replay.root, replay.received = self._root_of(replay.outputs), received(state)
+        replay.received = [t for t in tensors if isinstance(t, Received)]
         return replay
 
     def _look(self) -> None:
@@ -254,32 +253,25 @@ class StageLists:
         """Runs the forward pass of a micro-batch whose `key` no pass has that can be replayed now:
         as the first replay of a pass that has been compared, or else by modules and autograd."""
         state, number, current, _ = micro
-        first_run, whole = _of_first_run(state.stats), (self._of_stage, key)
+        first_run, whole_key = _of_first_run(state.stats), (self._of_stage, key)
         if not (first_run is LOCAL or isinstance(first_run, Synced)):
             self.reason = "passes that run slice by slice are not replayed yet"
         elif state.kind is None:
             self.reason = "steps overlap"
         if self.reason is not None:
             run: StagePass = yield from self._refused(state, number, current)
-        elif whole in self.compared and not self._always_compared:
-            acquire = self._lists[whole]
+        elif whole_key in self.compared and not self._always_compared:
+            acquire = self._lists[whole_key]
             assert acquire is not None
             self._ready[key] = acquire
             run = yield from self.run(state, number, current)
-        elif self._on.is_host or whole in self._seen:
-            run = self._beside_tape(whole, micro)
+        elif self._on.is_host or whole_key in self._seen:
+            run = self._beside_tape(whole_key, micro)
         else:  # kernels are compiled first
-            self._seen.add(whole)
+            self._seen.add(whole_key)
             run = yield from by_tape(self._stage, state, number, current)
         self._tell(self)
         return run
-
-    def _root_of(self, outputs: Sequence[Array]) -> Tensor:
-        """Returns the outputs of a replayed forward pass as the tensor that modules would have
-        returned: the loss, or in other stages the joined outputs."""
-        if isinstance(self._stage.sink, LossSink):
-            return Tensor(outputs[0].copy())  # its memory serves other micro-batches
-        return JoinedOutputs([*map(Tensor, outputs)])
 
     def _buffers(self) -> list[Array]:
         return [t.operand for _, _, t in buffers_of(self._modules)]
@@ -307,7 +299,7 @@ class StageLists:
             pass
         if beside is None or not beside.is_alike:
             return on_tape
-        same_forward = beside.is_same([t.array for t in outputs_of(root)])
+        same_forward = beside.is_same(on_tape.outputs)
 
         def ended(same: bool) -> None:
             if same and same_forward:

@@ -9,7 +9,6 @@ have their own communicator, so each rank may start the next one whenever it has
 from collections import deque
 
 from nnmpi.arrays.backend import Array
-from nnmpi.nn.store import Shard
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
@@ -31,10 +30,6 @@ class GatheredValues:
         self._values = store.views(self.flat)
         self._due = deque[int]()  # buckets that are to be gathered next
         self._works: dict[int, Transfer] = {}
-
-    def shard_view(self, shard: Shard) -> Array:
-        """Returns a view of the parameter values in `shard`, a slice of the flat array."""
-        return self.flat[shard.start : shard.stop]
 
     def value(self, i: int) -> Array:
         """Returns the values of parameter i, after waiting for the all-gather of its bucket. (A

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
-from nnmpi.nn.store import Shard
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step_list.chain import chain_of
@@ -48,11 +47,6 @@ class WholeGradients:
         """Returns the array to which backward passes on this rank write or add the gradient of
         parameter i."""
         return self._memories[i]
-
-    def shard_view(self, shard: Shard) -> Array:
-        """Returns a view of the gradients in `shard`, one of this rank's shards; after the sum of
-        its bucket, they are sums over all ranks."""
-        return self.flat[shard.start : shard.stop]
 
     def start(self, b: int) -> Transfer | None:
         """Starts to sum the gradients of bucket b over its ranks: by a reduce-scatter over dp if
@@ -134,11 +128,6 @@ class GradientSlots:
         same in every step. Unlike `grad_memory` it can be called at any time, also while the
         gradients of another bucket are in this memory."""
         return self._memories[i]
-
-    def shard_view(self, shard: Shard) -> Array:
-        """Returns a view of the gradients in `shard`, one of this rank's shards, summed over all
-        ranks."""
-        return self.flat[shard.packed]
 
     def start(self, b: int) -> Transfer:
         """Starts the reduce-scatter of bucket b, to whose gradients no pass adds any more."""

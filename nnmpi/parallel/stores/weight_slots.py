@@ -12,7 +12,6 @@ enter, and when the store is closed. There all ranks have to read the same value
 """
 
 from nnmpi.arrays.backend import Array
-from nnmpi.nn.store import Shard
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.values import value_slots
@@ -42,11 +41,6 @@ class WeightSlots:
         self._arriving = dict[int, Transfer]()  # by bucket, the newest last
         self._there = dict[int, int]()  # by slot: the bucket in it
         self.units = UnitValues()
-
-    def shard_view(self, shard: Shard) -> Array:
-        """Returns a view of the parameter values in `shard`, one of the slices that this rank
-        updates."""
-        return self.flat[shard.packed]
 
     def value(self, i: int) -> Array:
         """Returns the values of parameter i. If its bucket is not in memory, the next unit of the

@@ -103,7 +103,7 @@ class ZeroStore(LocalStore):
             self.keep(i, self._values.current(i))
 
     def shard_values(self, shard: Shard) -> Array:
-        return self._values.shard_view(shard)
+        return self.flat[shard.packed] if self._values.rotates else super().shard_values(shard)
 
     def elements(self, i: int, lo: int, hi: int) -> Array:
         if self._whole:
@@ -160,7 +160,8 @@ class ZeroStore(LocalStore):
         return self._gradients.grad_memory(i)
 
     def shard_gradient(self, shard: Shard) -> Array:
-        return self._gradients.shard_view(shard)
+        is_packed = self._gradients.has_slots
+        return self.flat_grad[shard.packed] if is_packed else super().shard_gradient(shard)
 
     def whole_gradient(self, i: int) -> Array:
         return self.unscaled(self._gradients.whole(i))

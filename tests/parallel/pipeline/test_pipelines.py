@@ -2,9 +2,10 @@
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import product
+from typing import Any
 
 import pytest
 from helpers.training.laws_pipeline_models import Block
@@ -77,21 +78,21 @@ def test_outputs_that_no_vjp_reads_are_released_when_they_are_sent(
 ) -> None:
     """When the first backward pass begins, of four outputs only those on their way are there."""
     outputs, alive = list[weakref.ref[object]](), list[int]()
-    put, seed = Outlet.put, Outlet.seed
+    put, seeds = Outlet.put, Outlet.seeds
 
-    def putting(outlet: Outlet, micro: int, root: Tensor) -> None:
-        put(outlet, micro, root)
+    def putting(outlet: Outlet, micro: int, sent: Sequence[Any]) -> None:
+        put(outlet, micro, sent)
         outputs.extend(weakref.ref(array) for _, array, _ in outlet._outgoing[micro])
 
-    def seeding(outlet: Outlet, micro: int, root: Tensor) -> object:
-        gradient = seed(outlet, micro, root)
+    def seeding(outlet: Outlet, micro: int, sent: Sequence[Any]) -> object:
+        gradients = seeds(outlet, micro, sent)
         outlet._sends.finish()
         gc.collect()
         alive.append(sum(output() is not None for output in outputs))
-        return gradient
+        return gradients
 
     monkeypatch.setattr(Outlet, "put", putting)
-    monkeypatch.setattr(Outlet, "seed", seeding)
+    monkeypatch.setattr(Outlet, "seeds", seeding)
 
     def rank(comm: Comm) -> None:
         options = {"schedule": "gpipe", "recompute": recompute, "batch_size": 24, "compile": False}

@@ -52,7 +52,7 @@ def test_gradients_of_each_unit_are_compared(spoilt: int | None) -> None:
     replay = AtOnce(wanted, None if spoilt is None else parameters[2 * spoilt])
     ended = list[bool]()
     compared = Compared(on_tape, replay, state, stage, Notes(), ended.append)
-    assert len([*compared.backward(np.asarray(seed))]) == 1
+    assert len([*compared.backward([np.asarray(seed)])]) == 1
     assert ended == [spoilt is None]
     for p in parameters:  # also where the replay is wrong
         np.testing.assert_array_equal(p.grad, wanted[p])
