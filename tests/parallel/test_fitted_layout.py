@@ -1,7 +1,9 @@
 """The layouts of ranks that are left: valid, the nearest ones, and as many ranks as can work."""
 
+import tomllib
 from functools import cache
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,29 +26,9 @@ from nnmpi.run.setup.cutting import UncutModel, uncut_of
 MOST = 24  # ranks
 OF_THE_RUN = [o.name for o in options() if o.metadata["group"] not in ARRANGEMENT_GROUPS]
 
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "dp": {},
-    "dp given": {"dp": 4},
-    "zero": {"dp": 4, "zero": 3},
-    "tp": {"tp": 4},
-    "in parts": {"dp": 2, "tp": 2, "sequence_parallel": True},
-    "pp": {"pp": 4, "cut": "1,2,3", "micro_batches": 3},
-    "interleaved": {"pp": 3, "schedule": "interleaved", "virtual_stages": 3},
-    "cp": {"cp": 3},
-    "dp x tp": {"dp": 4, "tp": 2},
-    "three axes": {"dp": 2, "pp": 2, "tp": 2, "zero": 1, "order": "dp,tp,pp"},
-    "four axes": {"cp": 2, "pp": 3, "tp": 2},
-    "large": {"pp": 4, "tp": 4, "recompute": True},
-    "reproducible": {"reproducible": True, "slices": 5},
-    "verify": {"dp": 3, "verify": True},
-    "slow": {"slow_rank": "0:2,3:4", "jitter": "0.1:3"},
-    "pipedream": {"pp": 4, "schedule": "pipedream", "vertical_sync": True},
-    "bsp servers": {"servers": 3},
-    "ssp": {"sync": "ssp", "staleness": 2, "servers": 2},
-    "asp": {"sync": "asp"},
-    "local": {"sync": "local", "tp": 2},
-    "gossip": {"sync": "gossip"},
-}
+TABLE = tomllib.loads(Path(__file__).with_name("fitted_layouts.toml").read_text(encoding="utf-8"))
+LAYOUTS: dict[str, dict[str, Any]] = TABLE["layouts"]
+NEAREST: dict[str, dict[str, Any]] = TABLE["nearest"]
 
 
 def fewer(name: str, ranks: int) -> FittedLayout:
@@ -88,61 +70,18 @@ def test_whole_copies_of_the_model_are_left_out_before_one_is_cut_otherwise(name
         ]
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks", "changes", "working"),
-    [
-        ("dp given", 3, {"dp": 3}, 3),
-        ("dp given", 6, {"dp": 6}, 6),
-        ("dp x tp", 7, {"dp": 3}, 6),
-        ("dp x tp", 1, {"dp": 1, "tp": 1}, 1),
-        ("in parts", 3, {"dp": 1}, 2),
-        ("in parts", 1, {"dp": 1, "tp": 1, "sequence_parallel": False}, 1),
-        ("pp", 3, {"pp": 3, "cut": None}, 3),
-        ("pp", 9, {}, 8),
-        ("three axes", 7, {"dp": 1}, 4),
-        ("three axes", 3, {"dp": 1, "pp": 1}, 2),
-        ("four axes", 11, {"pp": 2}, 8),
-        ("four axes", 3, {"cp": 1, "tp": 1}, 3),
-        ("large", 15, {"pp": 3}, 12),
-        ("large", 11, {"pp": 2}, 8),
-        ("reproducible", 7, {}, 5),
-        ("verify", 1, {"dp": 1, "verify": False}, 1),
-        ("slow", 3, {"slow_rank": "0:2"}, 3),
-        ("pipedream", 7, {}, 4),
-        ("pipedream", 3, {"pp": 3}, 3),
-        ("bsp servers", 3, {"servers": 2}, 3),
-        ("bsp servers", 1, {"servers": 0}, 1),
-        ("ssp", 2, {"servers": 1}, 2),
-        ("ssp", 1, {"servers": 0, "sync": "bsp", "staleness": 0}, 1),
-    ],
-)
-def test_the_nearest_layout_is_taken(
-    name: str, ranks: int, changes: dict[str, Any], working: int
-) -> None:
-    found = fewer(name, ranks)
-    assert (found.config, found.ranks) == (Config(**LAYOUTS[name] | changes), working)
+@pytest.mark.parametrize("case", [case for case, row in NEAREST.items() if "working" in row])
+def test_the_nearest_layout_is_taken(case: str) -> None:
+    row = NEAREST[case]
+    found, options = fewer(row["layout"], row["ranks"]), LAYOUTS[row["layout"]] | row["changes"]
+    wanted = Config(**options | dict.fromkeys(row.get("without", ())))
+    assert (found.config, found.ranks) == (wanted, row["working"])
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks", "why"),
-    [
-        ("dp", 3, "dp 3 on 3 ranks"),
-        ("dp x tp", 7, "dp 3 x tp 2 on 6 ranks; 1 spare rank, since a copy of the model takes 2"),
-        ("pp", 3, "pp 3 on 3 ranks; pp 4 takes 4; without cut 1,2,3"),
-        ("reproducible", 7, "dp 5 on 5 ranks; 2 spare ranks, since no more can work"),
-        ("slow", 2, "dp 2 on 2 ranks; slow_rank 0:2 for 0:2,3:4"),
-        ("local", 5, "dp 2 x tp 2 on 4 ranks; 1 spare rank, since a copy of the model takes 2"),
-        ("gossip", 3, "dp 3 on 3 ranks"),
-        (
-            "ssp",
-            2,
-            "one rank and 1 server on 2 ranks; servers 1 for 2; workers begin at new positions in "
-            "the data, since their number has changed",
-        ),
-    ],
-)
-def test_a_line_says_which_layout_and_why(name: str, ranks: int, why: str) -> None:
-    assert fewer(name, ranks).why == why
+@pytest.mark.parametrize("case", [case for case, row in NEAREST.items() if "why" in row])
+def test_a_line_says_which_layout_and_why(case: str) -> None:
+    row = NEAREST[case]
+    assert fewer(row["layout"], row["ranks"]).why == row["why"]
 
 
 def test_the_model_is_looked_at_only_where_an_axis_changes() -> None:

@@ -1,6 +1,7 @@
 """`simulate sync --parameters`: what replicas send that exchange less, and when they wait."""
 
 import json
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,24 +18,8 @@ from nnmpi.sim.replicas import Model, Sent, all_reduce, rate_needed, seconds_a_s
 KIND = "sync"
 
 SHARES = 0.5, 0.8, 0.9, 0.95, 0.99
-PUBLISHED = [  # parameters, layers, seconds of a step, schedule, bits, Gbit/s of each share
-    (1e9, 24, 0.1, (1, 1, 0), 16, (86.8, 152.6, 184.2, 222.3, 569.0)),
-    (1e9, 24, 0.1, (100, 1, 0), 16, (1.4, 6.2, 13.3, 23.3, 86.8)),
-    (1e9, 24, 0.1, (100, 8, 0), 16, (1.4, 5.2, 9.1, 16.0, 28.1)),
-    (1e9, 24, 0.1, (100, 8, 1), 16, (1.4, 4.3, 6.2, 9.1, 11.0)),
-    (1e9, 24, 0.1, (100, 8, 1), 4, (0.4, 0.9, 1.7, 2.0, 3.0)),
-    (1e10, 48, 0.8, (1, 1, 0), 16, (104.8, 222.3, 222.3, 268.3, 471.5)),
-    (1e10, 48, 0.8, (100, 1, 0), 16, (1.7, 7.5, 16.0, 33.9, 104.8)),
-    (1e10, 48, 0.8, (100, 16, 0), 16, (1.7, 5.2, 9.1, 13.3, 19.3)),
-    (1e10, 48, 0.8, (100, 16, 1), 16, (1.7, 3.6, 5.2, 6.2, 7.5)),
-    (1e10, 48, 0.8, (100, 16, 1), 4, (0.4, 0.9, 1.4, 1.4, 1.7)),
-    (1e11, 108, 4.9, (1, 1, 0), 16, (184.2, 323.8, 390.7, 390.7, 471.5)),
-    (1e11, 108, 4.9, (100, 1, 0), 16, (3.0, 11.0, 23.3, 49.4, 184.2)),
-    (1e11, 108, 4.9, (100, 36, 0), 16, (2.4, 6.2, 9.1, 11.0, 19.3)),
-    (1e11, 108, 4.9, (100, 36, 1), 16, (1.7, 3.6, 4.3, 5.2, 5.2)),
-    (1e11, 108, 4.9, (100, 36, 1), 4, (0.5, 0.9, 1.1, 1.1, 1.4)),
-]  # fmt: skip
-"""Table 4 of arXiv 2501.18512: two replicas, fragments of three layers."""
+FILE = Path(__file__).with_name("published_bandwidths.toml")
+PUBLISHED = tomllib.loads(FILE.read_text(encoding="utf-8"))["rows"]
 
 
 @pytest.mark.parametrize(("n", "layers", "seconds", "schedule", "bits", "published"), PUBLISHED)

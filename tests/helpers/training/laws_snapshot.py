@@ -1,6 +1,8 @@
 """What a run keeps that goes on from a snapshot, in the same process: functions of a Comm."""
 
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,39 +37,13 @@ class Row(NamedTuple):
     """A layout, and the numbers of ranks that it is for: 3 as processes, which take longer."""
 
     options: Options
-    ranks: tuple[int, ...]
+    ranks: Sequence[int]
     snapshot_at: int = MIDDLE
 
 
 RING = {"allreduce": "ring"}
-LAYOUTS: list[Row] = [
-    Row({"allreduce": "shared"}, (1, 2, 3, 4)),
-    Row({"allreduce": "shared", "bucket_mb": 0.001}, (4,)),
-    Row(RING, (1, 2, 4)),
-    Row({**RING, "zero": 1, "bucket_mb": 0.001}, (2, 4)),
-    Row({**RING, "zero": 2}, (3, 4)),
-    Row({**RING, "zero": 3, "bucket_mb": 0.001}, (2, 3)),
-    Row({"reproducible": True, "slices": 8, "micro_batches": 1}, (1, 2, 4)),
-    Row({"servers": 1}, (2, 4), EPOCH),
-    Row({"servers": 2}, (3,), EPOCH),
-    Row({"pp": 2, "cut": "5"}, (2,)),
-    Row({"pp": 2, "cut": "5", "schedule": "gpipe"}, (2,)),
-    Row({"pp": 2, "cut": "5", "schedule": "zb-h1", "recompute": True}, (2,)),
-    Row({"pp": 2, "cut": "3,5,7", "schedule": "interleaved"}, (2,)),
-    Row({"pp": 2, "cut": "5", "schedule": "pipedream", "micro_batches": 1}, (2,), EPOCH),
-    Row({"pp": 3, "cut": "3,7"}, (3,)),
-    Row({"tp": 2}, (2,)),
-    Row({"tp": 3}, (3,)),
-    Row({"dp": 2, "pp": 2, "cut": "5", **RING}, (4,)),
-    Row({"dp": 2, "pp": 2, "cut": "5", **RING, "zero": 1}, (4,)),
-    Row({"dp": 2, "tp": 2, **RING, "zero": 2}, (4,)),
-    Row({"pp": 2, "tp": 2, "cut": "5"}, (4,)),
-    Row({"dtype": "float16", "allreduce": "shared"}, (1, 2, 4)),
-    Row({"dtype": "bfloat16", **RING, "zero": 1, "bucket_mb": 0.001}, (2,)),
-    Row({"dtype": "float16", **RING, "zero": 3, "bucket_mb": 0.001}, (3,)),
-    Row({"dtype": "float16", "dp": 2, "pp": 2, "cut": "5"}, (4,)),
-    Row({"dp": 2, "pp": 2, "tp": 2, "cut": "5", **RING, "zero": 3}, (8,)),
-]
+TABLE = tomllib.loads(Path(__file__).with_name("snapshot_layouts.toml").read_text(encoding="utf-8"))
+LAYOUTS = [Row(**row) for row in TABLE["rows"]]
 
 
 def rows(p: int) -> list[Row]:
