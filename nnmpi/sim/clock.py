@@ -135,6 +135,5 @@ def carried_out(steps: Sequence[StepList], cost_of: CostOf) -> Iterator[Done[Op]
         return Timing(cost_of(r, op), awaited, arrivals[r, kind, at] if kind in AWAITED else None)
 
     lists = [[*(Op(Kind.GATHER, at=b) for b in step.begins), *step.ops] for step in steps]
-    left = yield from timed(lists, lambda r, op: timing(r, op.kind, op.stage, op.at))
-    if left:
+    if (yield from timed(lists, lambda r, op: timing(r, op.kind, op.stage, op.at))):
         Race([[step] for step in steps]).run()  # raises an error that names the ops that wait
