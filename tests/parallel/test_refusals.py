@@ -1,7 +1,9 @@
 """Features that cannot be combined: every pair is refused, and `--combinations` prints them all."""
 
 import re
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,35 +16,9 @@ from nnmpi.options.features import Refusal, Requires
 from nnmpi.parallel import strategies
 from nnmpi.parallel.refusals import FEATURES, REFUSALS, REQUIREMENTS
 
-ASKED: dict[str, dict[str, Any]] = {
-    **{option.name: {option.name: another(option)} for option in options()},
-    "16 bits": {"dtype": "float16"},
-    "another dtype": {"dtype": "bfloat16"},
-    "allreduce mpi": {"dtype": "float16", "allreduce": "mpi"},
-    "a layout": {"zero": 1},
-    "allreduce": {"allreduce": "ring"},
-    "allreduce in memory": {"allreduce": "hierarchical"},
-    "allreduce without halves": {"allreduce": "tree"},
-    "layerwise": {"optimizer": "lamb"},
-    "optimizer muon": {"optimizer": "muon"},
-    "verify along tp": {"verify": True, "tp": 2},
-    "layout length:cp": {"layout": "length:cp"},
-    "averaging": {"sync": "local"},
-    "dtype float16": {"dtype": "float16"},
-    "nccl": {"allreduce": "nccl"},
-    "one rank": {},
-    "servers": {"servers": 1},
-    "outer sgd": {"outer": "sgd"},
-    "positions along tp": {"sequence_parallel": True, "tp": 2},
-    "pipedream": {"schedule": "pipedream", "pp": 2},
-    "recompute stage": {"recompute": "stage"},
-    "zero 2 or 3": {"zero": 2},
-}
-"""Options that ask for each name of the table."""
-
-
-ALONE = {"reduce_dtype": {"dtype": "float16"}, "outer_momentum": {"sync": "local"}}
-"""What some options are given with, where they are given alone."""
+TABLE = tomllib.loads(Path(__file__).with_name("asked.toml").read_text(encoding="utf-8"))
+ASKED: dict[str, dict[str, Any]] = {o.name: {o.name: another(o)} for o in options()}
+ASKED |= TABLE["asked"]
 
 
 def asked(*names: str) -> Config:
@@ -62,7 +38,7 @@ def test_what_cannot_be_combined_is_refused(row: Refusal) -> None:
     reason, remedy = pairs[0]  # options of the row may also ask for another pair
     with refused(reason, remedy):
         strategies.check(config, ranks)
-    alone = {**ASKED[row.feature.name], **ALONE.get(row.feature.name, {})}
+    alone = {**ASKED[row.feature.name], **TABLE["alone"].get(row.feature.name, {})}
     strategies.check(Config(**alone), 2)
 
 
