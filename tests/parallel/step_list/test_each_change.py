@@ -4,10 +4,12 @@ shares no rule with the proof; and each rule of the proof refuses a list."""
 import ast
 import inspect
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,36 +37,16 @@ def crossed() -> nn.Module:
 
 SMALL: dict[str, Any] = {"model": "mlp:64-8-8-10", "micro_batches": 2, "bucket_mb": 0.0005}
 CROSSED: dict[str, Any] = {"build": crossed, "cut": "3", "bucket_mb": 0.001, "pp": 2}
-LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "tied weights": (2, {**CROSSED, "overlap": False}),
-    "zero 1": (2, {**SMALL, "dp": 2, "zero": 1}),
-    "zero 2": (2, {**SMALL, "model": "mlp:64-8-10", "dp": 2, "zero": 2}),
-    "zero 3": (2, {**SMALL, "dp": 2, "zero": 3, "micro_batches": 1}),
-    "1f1b": (4, {**SMALL, "dp": 2, "pp": 2}),
-    "tied weights, zero 1": (4, {**CROSSED, "dp": 2, "zero": 1}),
-    "tied weights, zero 2": (4, {**CROSSED, "dp": 2, "zero": 2}),
-    "zb-h1, zero 1": (4, {**SMALL, "dp": 2, "pp": 2, "zero": 1, "schedule": "zb-h1"}),
-    "stages run again": (4, {**SMALL, "dp": 2, "pp": 2, "recompute": "stage"}),
-    "interleaved": (2, {**SMALL, "model": "mlp:64-8-8-8-10", "pp": 2, "schedule": "interleaved"}),
-    "pipedream": (
-        3,
-        {
-            **SMALL,
-            "model": "mlp:64-8-8-10",
-            "pp": 3,
-            "cut": "3,5",
-            "schedule": "pipedream",
-            "micro_batches": 1,
-        },
-    ),
-    "slices": (3, {**SMALL, "micro_batches": 1, "reproducible": True, "slices": 5}),
-}
+BASES = {"small": SMALL, "crossed": CROSSED}
+FILE = Path(__file__).with_name("small_layouts.toml")
+LAYOUTS = tomllib.loads(FILE.read_text(encoding="utf-8"))
 Lists = list[list[StepList]]
 
 
 def lists_of(name: str) -> Lists:
-    ranks, options = LAYOUTS[name]
-    a = arranged(Cluster.on_paper(ranks), **{"given": digits, "allreduce": "ring", **options})
+    row = dict(LAYOUTS[name])
+    cluster, options = Cluster.on_paper(row.pop("ranks")), BASES[row.pop("of")] | row
+    a = arranged(cluster, **{"given": digits, "allreduce": "ring", **options})
     return groups(a, 5 if name == "pipedream" else None)
 
 
