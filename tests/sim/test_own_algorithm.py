@@ -1,6 +1,7 @@
 """docs/your-own-algorithm.md as it stands, and algorithms named as package.module:NAME."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,28 +18,15 @@ from nnmpi.comm import thread_ranks as threads
 PAGE = (Path(__file__).parents[2] / "docs" / "your-own-algorithm.md").read_text(encoding="utf-8")
 CODE = re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M)[0]
 OUTPUTS = re.findall(r"^\$ python -m nnmpi\.simulate (.*)\n((?:.*\n)*?)```", PAGE, re.M)
+REFUSED = tomllib.loads(Path(__file__).with_name("own_algorithms.toml").read_text(encoding="utf-8"))
 OTHERS = """
 from nnmpi.collectives import ALGORITHMS
 
-HALF = reduction
-FOREVER = reduction._replace(rounds=lambda p: 10**9)
-NO_RETURN = reduction._replace(at=lambda t, r, p: None)
-FAILS = reduction._replace(at=lambda t, r, p: up(t, r, p).nothing)
-NO_RANGE = reduction._replace(at=lambda t, r, p: up(t, r, p)._replace(send=3))
-NUMBER = 3
 LONG_LATER = CHAIN._replace(rounds=lambda p: CHAIN.rounds(p) if p < 18 else 10**9)
 HALVES = CHAIN._replace(at=lambda t, r, p: CHAIN.at(t, r, p)._replace(source=r / 2))
 HALVES_LATER = CHAIN._replace(at=lambda t, r, p: (CHAIN if p < 18 else HALVES).at(t, r, p))
-
-
-def branches(t, r, p):
-    if r > 0:
-        return Step(r - 1, (0, 1), -1, (0, 1), True)
-    return Step(-1, (0, 1), 1, (0, 1), True)
-
-
-BRANCHES = Algorithm(lambda p: p - 1, lambda p: 1, branches)
 """
+OTHERS += "\n".join(row["code"] for row in REFUSED.values() if "code" in row)
 KIND = "collective"
 
 
@@ -76,22 +64,10 @@ def test_every_rank_gets_the_sum() -> None:
         assert threads.run(size, sums) == [expected] * size
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("others:HALF", "'others:HALF' is no all-reduce of 3 ranks: at the end: rank 1"),
-        ("others:FOREVER", "others:FOREVER' is no all-reduce of 3 ranks: rounds(p) is 1000000000"),
-        ("others:NO_RETURN", "round 0: at(t, r, p) returns None; return a Step"),
-        ("others:FAILS", "AttributeError: 'Step' object has no attribute 'nothing' ("),
-        ("others:NO_RANGE", "round 0: a peer must be one number, or one per rank, and a range two"),
-        ("others:NUMBER", "is of type int; it must be an Algorithm"),
-        ("others:NONE", "module others has no 'NONE'; it has "),
-        ("nowhere:CHAIN", "no module named 'nowhere'; run in its directory or set PYTHONPATH"),
-        ("others:BRANCHES", "write only(condition, peer) or np.where(condition, a, b)"),
-        ("chain", "choose one of auto, ring, tree"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_on_all_ranks(name: str, says: str) -> None:
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_used_is_refused_on_all_ranks(name: str) -> None:
+    says = REFUSED[name]["says"]
+
     def refused(comm: Comm) -> str:
         with pytest.raises(ValueError, match=re.escape(says)):
             comm.all_reduce(np.ones(4), algorithm=name)

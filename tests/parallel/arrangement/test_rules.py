@@ -1,5 +1,7 @@
 """What `arrange` decides by rules, for clusters that are on paper."""
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,35 +30,15 @@ def arranged(ranks: int, nodes: int = 1, free: int | None = None, **options: Any
     return arrange(config, cluster, GRAPH, shard(GRAPH, config.tp), division)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "nodes", "options", "algorithm", "store"),
-    [
-        (1, 1, {}, "shared", "local"),
-        (4, 1, {}, "shared", "node"),
-        (4, 2, {}, "hierarchical", "replica"),
-        (4, 4, {}, "auto", "replica"),
-        (4, 1, {"zero": 1}, "shared", "node"),
-        (4, 2, {"zero": 1}, "ring", "zero 1"),
-        (4, 1, {"zero": 2}, "ring", "zero 2"),
-        (4, 4, {"zero": 3}, "ring", "zero 3"),
-        (4, 1, {"tp": 2}, "shared", "node"),
-        (8, 8, {"tp": 2}, "ring", "replica"),
-        (6, 2, {"tp": 2}, "ring", "replica"),  # nodes cut the ranks of the two unlike
-        (4, 1, {"free": 1000}, "auto", "replica"),
-        (4, 2, {"free": 1000}, "auto", "replica"),
-        (4, 1, {"free": 1000, "zero": 1}, "ring", "zero 1"),
-        (4, 1, {"free": 1000, "tp": 2}, "ring", "replica"),
-        (4, 1, {"allreduce": "tree"}, "tree", "replica"),
-        (4, 1, {"reproducible": True}, "shared", "slices"),
-        (4, 1, {"servers": 1}, "shared", "served"),
-    ],
-)
-def test_the_all_reduce_of_auto(
-    ranks: int, nodes: int, options: dict[str, Any], algorithm: str, store: str
-) -> None:
-    found = arranged(ranks, nodes, **options)
-    assert (found.algorithm, found.store.name) == (algorithm, store)
-    assert found.has_to_be_measured == (algorithm == "auto")
+FILE = Path(__file__).with_name("rules_of_auto.toml")
+RULES = tomllib.loads(FILE.read_text(encoding="utf-8"))["rows"]
+
+
+@pytest.mark.parametrize("row", RULES, ids=lambda row: " ".join(map(str, row.values())))
+def test_the_all_reduce_of_auto(row: dict[str, Any]) -> None:
+    found = arranged(row["ranks"], row["nodes"], **row["options"])
+    assert (found.algorithm, found.store.name) == (row["algorithm"], row["store"])
+    assert found.has_to_be_measured == (row["algorithm"] == "auto")
 
 
 def test_each_kind_of_store_has_what_makes_it() -> None:
