@@ -1,12 +1,9 @@
-"""Recorder: the interface by which the training steps of a rank report what they do, for a trace or
-a simulation. The default Recorder ignores it.
+"""Recorder: the interface by which the training steps of a rank report what they do, for a trace.
+The default Recorder ignores it.
 
 An event is here an operation of the step, such as the forward pass of a unit or a message, or a
-wait for other ranks within an operation; it has a name, a start and an end. Recorders that keep
-events:
-
-StepLog    of a step on paper, without times: the exchanges of each operation (paper/log.py)
-Recording  of --trace, with times: operations, waits, and background communication (addons/trace/)
+wait for other ranks within an operation; it has a name, a start and an end. The Recording of
+--trace (`addons/trace/`) keeps them, and background communication.
 """
 
 import time
@@ -21,8 +18,8 @@ Do: TypeAlias = Callable[[Any], None]
 
 class Recorder:
     """Receives an event for each operation (such as a forward pass) and each wait in the training
-    steps of a rank, and ignores it; subclasses keep the events for a trace or a simulation. An
-    event has a name, a start time, and its micro-batch and stage (-1: none).
+    steps of a rank, and ignores it; a subclass keeps the events for a trace. An event has a name, a
+    start time, and its micro-batch and stage (-1: none).
 
     A wait within an operation is added before that operation, because it ends first.
     """
@@ -40,12 +37,6 @@ class Recorder:
 
     def evaluation(self) -> AbstractContextManager[None]:
         """Returns a context for an evaluation, whose events belong to no training step."""
-        return nullcontext()
-
-    def once_in(self, steps: int) -> AbstractContextManager[None]:
-        """Returns a context for operations that are made in only one of `steps` training steps, as
-        when replicas make local steps and exchange their parameters after some of them. A simulated
-        step notes this number with each exchange within the context."""
         return nullcontext()
 
     def recorded(self, name: str, do: Do) -> Do:

@@ -4,30 +4,33 @@ which says which rank has which part of the model. `run/` imports all strategies
 from typing import cast
 
 from nnmpi import addons
+from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel import refusals
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.pipeline import own_stages as own_stages
 from nnmpi.parallel.replicas.replicas import check_micro_batches as check_micro_batches
+from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import (
-    StepRunner,
     Strategy,
     StrategyParts,
     TrainSpec,
-    rank_step,
     slowed,
     synchronous,
 )
 
 
-def rank_step_of(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns the StepRunner of one rank: its store, its optimizer, and a function that makes its
-    training steps without other ranks, for example to predict the cost of a step."""
+def held(layout: Layout, spec: TrainSpec) -> tuple[LocalStore, Optimizer]:
+    """Returns the store and the optimizer of one rank, made without other ranks, for example to
+    predict how much memory they take."""
     kind = spec.arrangement.strategy
-    if kind.rank_step:
-        made: StepRunner = addons.loaded(kind.rank_step)(layout, spec)
+    if kind.held:
+        made: tuple[LocalStore, Optimizer] = addons.loaded(kind.held)(layout, spec)
         return made
-    return rank_step(addons.loaded(kind.parts)(layout, spec), layout, spec)
+    store: LocalStore = addons.loaded(kind.parts)(layout, spec).store
+    optimizer = spec.optimizer(store.parameters)
+    store.keep_state(optimizer)
+    return store, optimizer
 
 
 def _synchronous(layout: Layout, spec: TrainSpec) -> Strategy:

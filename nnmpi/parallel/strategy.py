@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 from nnmpi import addons
-from nnmpi.arrays.backend import META
 from nnmpi.comm import Comm
 from nnmpi.data import Loader, StepBatch
 from nnmpi.data.loader import BatchCut, BatchSplit
@@ -372,28 +371,6 @@ def slowed(
     return slow(config, rank, ranks, sync, stats) if slow else (sync, stats)
 
 
-class StepRunner(NamedTuple):
-    """The store and optimizer of one rank, and a function that makes its training steps: used to
-    simulate a rank, without other ranks and without files.
-
-    run   makes a step, given a batch, the state, and the number of batches in the epoch
-    """
-
-    store: LocalStore
-    optimizer: Optimizer
-    run: Callable[[StepBatch, StepState, int], object]
-
-
-def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns the StepRunner of one rank (store, optimizer and step function, for simulations), for
-    a strategy in which all ranks make each step together."""
-    optimizer = spec.optimizer(parts.store.parameters)
-    parts.store.keep_state(optimizer)
-    ends = update_of(parts.store, optimizer, layout, spec).ends
-    executor = executor_of(layout, spec, parts.sync, ends, parts.batch_stats)
-    return StepRunner(parts.store, optimizer, executor.run)
-
-
 def update_of(store: LocalStore, optimizer: Optimizer, layout: Layout, spec: TrainSpec) -> Update:
     """Returns the Update of a rank, which ends each step: it sums loss and gradient norm over all
     ranks, clips the gradients in `store`, and makes the optimizer step."""
@@ -438,11 +415,10 @@ def executor_of(
     channels = channels or Channels(part.boundaries, part.stages, layout.axis["pp"], spec.task.on)
     units = stage_units(a, rank, spec.parameters)
     ports = Ports.of(spec.task, part, channels, batch_stats, units, sync.units)
-    has_values = spec.task.on is not META
-    checked_steps = (math.inf if spec.twin else CHECKED_STEPS) if has_values else 0
+    checked_steps = math.inf if spec.twin else CHECKED_STEPS
     lists = Lists(partial(step_list, a, rank), partial(evaluation, a, rank), checked_steps)
     passes = None
-    if a.config.compile is not False and has_values:
+    if a.config.compile is not False:
         # here, since planning needs none of it
         from nnmpi.parallel.step.replayed_stages import ReplayedStages
 

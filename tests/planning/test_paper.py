@@ -5,10 +5,9 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers.training.laws_language import MODELS, POSITIONS, many_tokens
-from helpers.training.on_paper import PLAIN, after_steps, arranged, held
+from helpers.training.on_paper import PLAIN, arranged, held
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Trainer
@@ -16,7 +15,6 @@ from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.data.loader import Batch, StepBatch
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Traffic
@@ -57,7 +55,7 @@ def holds_as_on_paper(comm: Comm, options: dict[str, Any]) -> None:
         # workers and servers go at a pace of their own, to the end of the epoch
         taken = list(islice(with_steps, None if trainer.arrangement.servers else steps))
         store = trainer.optimizer.parameters[0].store
-        on_paper = after_steps(trainer.arrangement, comm.rank, steps)
+        on_paper = built(trainer.arrangement, comm.rank)
         assert held(on_paper.store, on_paper.optimizer) == held(store, trainer.optimizer)
         assert taken
         assert type(on_paper.store) is type(store)
@@ -82,20 +80,6 @@ def test_workers_that_do_not_wait_have_statistics_of_their_own() -> None:
     }
     assert said["ssp"] == said["asp"] == Traffic()
     assert said["bsp"].messages
-
-
-def test_all_batches_of_pipedream_send_the_same() -> None:
-    a = arranged(Cluster.on_paper(3), pp=3, schedule="pipedream", **MLP)
-    for rank in range(3):
-        one, last = built(a, rank), None
-        micro = [Batch(np.empty((24, 0)), np.zeros(24), np.arange(24))]
-        for step in range(5):
-            one.state.log.clear()
-            one.run(StepBatch(np.arange(24), micro, 24.0), StepState(step, 0, step), 1 << 30)
-            said = one.state.log.entries
-            assert said == last or step < 2
-            last = said
-        assert sum(said.values()) == sum(e.times for e in exchanges(a, rank, 24).get("pp", ()))
 
 
 def of_tokens(ranks: int, model: str, **options: Any) -> Arrangement:
@@ -160,7 +144,7 @@ def test_ranks_that_may_be_lost_have_parameters_of_their_own(more: dict[str, Any
     survives = arranged(cluster, **options)
     assert (survives.store.name, survives.algorithm) == ("replica", "shared")
     for rank in range(4):
-        one = after_steps(survives, rank, 2)
+        one = built(survives, rank)
         assert one.store.parameter_bytes() > 0
     of_zero = arranged(cluster, **{**options, "zero": 1})
     assert (of_zero.store.name, of_zero.algorithm) == ("zero 1", "ring")

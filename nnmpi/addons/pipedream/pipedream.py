@@ -17,7 +17,6 @@ behind. Harlap et al. 2018, Narayanan et al. 2019. The order of operations is th
 import math
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +46,6 @@ from nnmpi.parallel.strategy import (
     Evaluation,
     ExecutorStrategy,
     NotFiniteError,
-    StepRunner,
     StrategyParts,
     TrainSpec,
     executor_of,
@@ -84,7 +82,7 @@ def _signal(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
 KIND = StrategyKind(
     "pipedream",
     make="nnmpi.addons.pipedream.pipedream:pipedream",
-    rank_step="nnmpi.addons.pipedream.pipedream:rank_step",
+    held="nnmpi.addons.pipedream.pipedream:held",
     store=StoreKind("versions", buckets=False, scalars=False),
     steps_together=False,
     is_pipeline=True,
@@ -114,7 +112,8 @@ def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
         )
     config, control = spec.arrangement.config, spec.control
     vertical = config.vertical_sync
-    store, optimizer, stage = _stage(layout, spec)
+    store, optimizer = held(layout, spec)
+    stage = OverlappingSteps(layout, spec, store, optimizer)
     parts = StrategyParts(
         store,
         BatchSplit(1, 1, 0),
@@ -126,30 +125,14 @@ def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
     return ExecutorStrategy(parts, stage.steps, stage.evaluate, optimizer, layout, spec)
 
 
-def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns a StepRunner (store, optimizer and step function of one rank), for simulations
-    without other ranks. Each call of its function makes one step of a pipeline stage, on the batch
-    that the first call got. The first call also carries out the operations that fill the pipeline.
-    """
-    store, optimizer, stage = _stage(layout, spec)
-    under_way = list[Generator[StepResult, None, None]]()
-
-    def run(load: StepBatch, state: StepState, batches: int) -> StepResult:
-        if not under_way:
-            under_way.append(stage.steps(repeat(load), state, batches))
-        return next(under_way[0])
-
-    return StepRunner(store, optimizer, run)
-
-
-def _stage(layout: Layout, spec: TrainSpec) -> tuple[VersionStore, Optimizer, "OverlappingSteps"]:
+def held(layout: Layout, spec: TrainSpec) -> tuple[VersionStore, Optimizer]:
+    """Returns the store and the optimizer of a stage."""
     parameters, dtype = spec.parameters, spec.parameters[0].array.dtype
     of_rank, pp = (spec.arrangement, layout.all.rank), layout.axis["pp"]
     most = pp.size - (0 if spec.arrangement.config.vertical_sync else pp.rank)
     made_from = StoreSpec(*of_rank, parameters, dtype, spec.task.on, layout.axis["dp"])
     store = VersionStore(made_from, most)
-    optimizer = spec.optimizer(parameters)
-    return store, optimizer, OverlappingSteps(layout, spec, store, optimizer)
+    return store, spec.optimizer(parameters)
 
 
 class BatchesInFlight(Sequence[Batch]):

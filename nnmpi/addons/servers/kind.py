@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator
 
-from nnmpi.addons.servers.client import ServerClient, worker_parts
+from nnmpi.addons.servers.client import ServerClient
 from nnmpi.addons.servers.options import server_count
 from nnmpi.addons.servers.server import ParameterServer
 from nnmpi.addons.servers.strategy import served, steps_ahead
 from nnmpi.collectives.step import chunk_start
+from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.strategy import StepRunner, Strategy, TrainSpec, executor_of
+from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.strategy import Strategy, TrainSpec
 from nnmpi.schedules.op import Kind
 
 
@@ -26,7 +28,7 @@ def _slice_of_server(a: Arrangement, rank: int) -> Iterator[FlatSlice]:
 KIND = StrategyKind(
     "server",
     make="nnmpi.addons.servers.kind:make",
-    rank_step="nnmpi.addons.servers.kind:rank_step",
+    held="nnmpi.addons.servers.kind:held",
     store=StoreKind(
         "served",
         owned=_slice_of_server,
@@ -49,16 +51,10 @@ def make(layout: Layout, spec: TrainSpec) -> Strategy:
     return ParameterServer(layout, spec) if layout.serves else ServerClient(layout, spec)
 
 
-def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns a StepRunner (store, optimizer and step function of one rank), for simulations
-    without other ranks: a worker computes gradients, a parameter server does nothing."""
+def held(layout: Layout, spec: TrainSpec) -> tuple[LocalStore, Optimizer]:
+    """Returns the store and the optimizer of a worker or of a parameter server."""
     store, _ = served(layout, spec)
-    optimizer = spec.optimizer(store.parameters)
-    if layout.serves:
-        return StepRunner(store, optimizer, lambda load, state, batches: None)
-    gradient, stats = worker_parts(layout, spec, store)
-    executor = executor_of(layout, spec, gradient, gradient.ends, stats)
-    return StepRunner(store, optimizer, executor.run)
+    return store, spec.optimizer(store.parameters)
 
 
 def check(config: Config, ranks: int) -> None:

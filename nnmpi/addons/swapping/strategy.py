@@ -10,7 +10,6 @@ from functools import partial
 
 from nnmpi.addons.swapping.on_disk import OnDisk, with_swaps
 from nnmpi.addons.swapping.placement import Placement, Placements, placements_of
-from nnmpi.addons.swapping.stage_boundary import LocalChannels, stage_boundaries
 from nnmpi.addons.swapping.swapper import Swapper
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StrategyKind
@@ -19,7 +18,6 @@ from nnmpi.parallel.replicas.replicas import replicas
 from nnmpi.parallel.step_list.step import with_buckets
 from nnmpi.parallel.strategy import (
     ExecutorStrategy,
-    StepRunner,
     TrainSpec,
     executor_of,
     slowed,
@@ -35,8 +33,8 @@ def kind(plan: Placements) -> StrategyKind:
     placements of activations (kept, swapped or recomputed) in `plan`."""
     return StrategyKind(
         "replicas",
+        parts="nnmpi.parallel.replicas.replicas:replicas",
         make="nnmpi.addons.swapping.strategy:make",
-        rank_step="nnmpi.addons.swapping.strategy:rank_step",
         passes=partial(_passes, plan),
         lists=partial(_list, plan),
         recomputes=plan.recomputes,
@@ -94,19 +92,6 @@ def make(layout: Layout, spec: TrainSpec) -> SwappingStrategy:
     made = SwappingStrategy(parts, *run, optimizer, layout, spec, last)
     made.swapper = swapper
     return made
-
-
-def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns a StepRunner (store, optimizer and step function of one rank), for simulations
-    without other ranks. Its function makes a step with swapping as in training, but uses no
-    disk."""
-    parts = replicas(layout, spec)
-    store, optimizer = parts.store, spec.optimizer(parts.store.parameters)
-    store.keep_state(optimizer)
-    ends = update_of(store, optimizer, layout, spec).ends
-    channels = LocalChannels(stage_boundaries(_plan(spec), _takes(spec)))
-    executor = executor_of(layout, spec, parts.sync, ends, parts.batch_stats, channels)
-    return StepRunner(store, optimizer, executor.run)
 
 
 def _plan(spec: TrainSpec) -> Placements:

@@ -142,8 +142,8 @@ class StrategyKind(NamedTuple):
     parts           "module:name" of a function (layout, spec) that makes the StrategyParts, where
                     all ranks make each step together
     make            "module:name" of a function that makes the Strategy itself, if not from parts
-    rank_step       "module:name" of a function (layout, spec) that makes the StepRunner of a
-                    simulated rank
+    held            "module:name" of a function (layout, spec) that makes the store and the
+                    optimizer of a rank alone, if not from parts
     store           the kind of store, if the strategy has a kind of its own
     steps_together  whether all ranks are between the same two steps at any time; else steps of
                     several batches, or of several ranks, overlap
@@ -172,7 +172,7 @@ class StrategyKind(NamedTuple):
     name: str
     parts: str = ""
     make: str = ""
-    rank_step: str = ""
+    held: str = ""
     store: StoreKind | None = None
     steps_together: bool = True
     is_pipeline: bool = False

@@ -9,5 +9,5 @@ means.py    the values of a replica as one array, and means over replicas
 """
 
 from nnmpi.parallel.averaging.rounds import KIND as KIND
+from nnmpi.parallel.averaging.rounds import held as held
 from nnmpi.parallel.averaging.rounds import make as make
-from nnmpi.parallel.averaging.rounds import rank_step as rank_step

@@ -86,7 +86,7 @@ class OuterOptimizer:
         schedule, parts = local_steps(config), fragments(spec.arrangement.graph, config.fragments)
         self._lr, self._mu = config.outer_lr, config.outer_momentum
         self._has_momentum = config.outer == "nesterov" and self._mu > 0
-        self._every, self._optimizer, self._recorder = schedule.every, optimizer, spec.recorder
+        self._optimizer = optimizer
         self._replica = ReplicaValues(layout, spec, store, optimizer)
         # with all layers at once and no delay, replicas are equal after a round
         is_plain = schedule == schedule._replace(fragments=1, apply_after=0)
@@ -113,12 +113,11 @@ class OuterOptimizer:
         """Sends, and applies, the fragments (parts of the model) that are due after step `number`
         of the period.
         """
-        with self._recorder.once_in(self._every):
-            for fragment in self._fragments:
-                if fragment.sent == number:
-                    fragment.send(self._start)
-                if fragment.applied == number:
-                    self._apply(fragment)
+        for fragment in self._fragments:
+            if fragment.sent == number:
+                fragment.send(self._start)
+            if fragment.applied == number:
+                self._apply(fragment)
 
     def poll(self) -> None:
         """Makes progress with the exchanges of fragments (parts of the model) that are being

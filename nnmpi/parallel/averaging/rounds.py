@@ -11,7 +11,7 @@ keeps the state of its own optimizer.
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from itertools import islice, repeat
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,7 +32,6 @@ from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import (
     Evaluation,
     ExecutorStrategy,
-    StepRunner,
     StrategyParts,
     TrainSpec,
     Undo,
@@ -46,7 +45,7 @@ from nnmpi.schedules.op import Kind
 KIND = StrategyKind(
     "averaging",
     make="nnmpi.parallel.averaging:make",
-    rank_step="nnmpi.parallel.averaging:rank_step",
+    held="nnmpi.parallel.averaging:held",
     result_steps=lambda config: config.every,
     averages=AVERAGES,
     exchanges={Kind.APPLY: exchanges},
@@ -115,7 +114,6 @@ class Rounds:
         self._executor, self._averaging = executor, averaging
         self._all, self._dp = layout.all, layout.axis["dp"]
         self._every, self._total = spec.arrangement.config.every, spec.control.steps
-        self._recorder = spec.recorder
         self.last = last
 
     def steps(
@@ -136,9 +134,7 @@ class Rounds:
                 in_period = (made[-1].state.step - 1) % self._every + 1
                 self._averaging.after_step(in_period)
                 if in_period == self._every or number == count:
-                    with self._recorder.once_in(self._every):
-                        result = self._met(made)
-                    yield result
+                    yield self._met(made)
                     made = []
 
     def _begin(self) -> None:
@@ -174,18 +170,12 @@ def make(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
     return ExecutorStrategy(parts, *run, optimizer, layout, spec, rounds.last)
 
 
-def rank_step(layout: Layout, spec: TrainSpec) -> StepRunner:
-    """Returns a StepRunner (store, optimizer and step function of one rank), for simulations
-    without other ranks. Its function makes one round of steps, all over the same batch.
-
-    If an epoch has fewer batches than a round, the round ends with it.
-    """
-    parts, optimizer, rounds, _ = _made(layout, spec)
-
-    def run(load: StepBatch, state: StepState, batches: int) -> StepResult:
-        return next(rounds.steps(repeat(load), state, batches))
-
-    return StepRunner(parts.store, optimizer, run)
+def held(layout: Layout, spec: TrainSpec) -> tuple[LocalStore, Optimizer]:
+    """Returns the store and the optimizer of a rank, with the state that averages add to it."""
+    parts = _parts(layout, spec)
+    optimizer = spec.optimizer(parts.store.parameters)
+    AVERAGING[spec.arrangement.config.sync](layout, spec, parts.store, optimizer)
+    return parts.store, optimizer
 
 
 FACTS = {
@@ -229,10 +219,12 @@ def check_of(layout: Layout, spec: TrainSpec) -> Callable[[Loader], None]:
     )
 
 
+def _parts(layout: Layout, spec: TrainSpec) -> StrategyParts:
+    return (pipelined if spec.arrangement.config.pp > 1 else replicas)(layout, spec)
+
+
 def _made(layout: Layout, spec: TrainSpec) -> tuple[StrategyParts, Optimizer, Rounds, Executor]:
-    config, dp = spec.arrangement.config, layout.axis["dp"]
-    make_parts = pipelined if config.pp > 1 else replicas
-    parts = make_parts(layout, spec)
+    config, dp, parts = spec.arrangement.config, layout.axis["dp"], _parts(layout, spec)
     if config.pp == 1:  # replicas are equal after a round, so they share the test samples
         cut = BatchSplit(config.micro_batches, dp.size, dp.rank)
         parts = parts._replace(evaluation=Evaluation(cut, layout.all, layout.counts_loss))

@@ -134,14 +134,14 @@ def _held(a: Arrangement, paper_rank: PaperRank, made: Iterable[Exchange]) -> Me
     sums `made` of its steps that use memory of the node."""
     for e in made:  # sums of gradients have got theirs when the store was made
         if e.operation is Collective.ALL_REDUCE and e.during is not Kind.SUM:
-            paper_rank.state.window(e.algorithm, e.group, e.elements, e.dtype)
-    store, windows = paper_rank.store, sum(paper_rank.state.windows.values())
+            paper_rank.memory.add_sum(e.algorithm, e.group, e.elements, e.dtype)
+    store, windows = paper_rank.store, sum(paper_rank.memory.windows.values())
     masters = 0 if store.masters is None else store.masters.nbytes
     values, gradients = store.parameter_bytes(), store.gradient_bytes()
     if isinstance(store, NodeStore):
         windows -= values + gradients
     optimizer_state = sum(array.nbytes for array in paper_rank.optimizer.state.values())
-    slots = store.slot_bytes() + paper_rank.state.wide_terms
+    slots = store.slot_bytes() + paper_rank.memory.wide_terms
     if a.strategy.averages:
         slots += a.strategy.averages.copies(a) * (masters or values)
     return Memory(values, gradients, optimizer_state + masters, slots=slots, windows=windows)

@@ -21,7 +21,7 @@ from nnmpi.parallel.arrangement.division import StagePart
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.ways import SAMPLE_CUT
-from nnmpi.planning.paper.comm import layout_on_paper, rank_state
+from nnmpi.planning.paper.comm import SumsMemory, layout_on_paper
 
 AMONG_ALL = {Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER}
 """Collectives in which all ranks along tp do the same, so that a recording of one rank serves
@@ -78,7 +78,8 @@ def sharded_model(a: Arrangement, rank: int) -> ShardedModel:
 
 
 def _make(a: Arrangement, rank: int) -> ShardedModel:
-    graph, model, layout = a.graph, a.graph.source.make(), layout_on_paper(a, rank_state(a, rank))
+    graph, model = a.graph, a.graph.source.make()
+    layout = layout_on_paper(a, rank, SumsMemory(a, rank))
     if a.mesh.axes["cp"] > 1:
         shard_positions(model, graph, Ring(layout.axis["cp"], sequences_of(a.sharding)))
     if a.mesh.axes["tp"] > 1:

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 from helpers.planning import planning
-from helpers.training.on_paper import after_steps, arranged
+from helpers.training.on_paper import arranged
 
 from nnmpi import Config
 from nnmpi.addons.nccl.nccl import NCCL
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.planning.fastest_sum import with_fastest_sum
+from nnmpi.planning.paper.built import built
 from nnmpi.planning.paper.rank import exchanges, memory, traffic
 from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup.cutting import uncut_of
@@ -23,9 +24,9 @@ def test_ranks_that_sum_by_nccl_need_no_gpu_on_paper(zero: int) -> None:
     cluster = Cluster.on_paper(4, 2, "cuda")._replace(libraries=(NCCL,))
     options = MLP | {"allreduce": NCCL, "zero": zero, "dtype": "bfloat16"}
     a = arranged(cluster, **options)
-    one = after_steps(a, 1, 2)
+    one = built(a, 1)
     longest = max(b.stop - b.start for b in a.model_on(1).buckets)
-    assert one.state.wide_terms == 4 * longest  # terms in 32 bits
+    assert one.memory.wide_terms == 4 * longest  # terms in 32 bits
     sums = [e for e in exchanges(a, 1, 24)["dp"] if e.algorithm == NCCL]
     assert sums
     gathers = traffic(a, 1, 24)["dp"].bytes

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from helpers.training.on_paper import after_steps, arranged, held
+from helpers.training.on_paper import arranged, held
 
 from nnmpi.addons.swapping.placement import Disk, Placement, Placements
 from nnmpi.addons.swapping.strategy import kind
@@ -17,6 +17,7 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.step_list.step import step_list
+from nnmpi.planning.paper.built import built
 from nnmpi.planning.paper.rank import traffic
 from nnmpi.schedules.lists.proof import prove
 from nnmpi.schedules.lists.step_list import ScheduleError, StepList
@@ -144,5 +145,5 @@ def test_stages_on_one_rank_send_nothing_to_each_other(model: dict[str, Any]) ->
     assert len(cut.stages) == 3
     for rank in range(2):
         assert traffic(cut, rank, 24) == traffic(a, rank, 24)
-        one, whole = (after_steps(each, rank, 2) for each in (cut, a))
+        one, whole = (built(each, rank) for each in (cut, a))
         assert held(one.store, one.optimizer) == held(whole.store, whole.optimizer)

@@ -47,7 +47,7 @@ def test_each_kind_of_store_has_what_makes_it() -> None:
 
 def test_each_kind_of_strategy_has_what_makes_it() -> None:
     for kind in (REPLICATED, PIPELINE, *addons.rows("strategy_kinds")):
-        functions = [where for where in (kind.parts, kind.make, kind.rank_step) if where]
+        functions = [where for where in (kind.parts, kind.make, kind.held) if where]
         assert len(functions) == (1 if kind.parts else 2)
         assert all(callable(addons.loaded(where)) for where in functions)
 
