@@ -1,5 +1,7 @@
 """Reproducible training: what it tells, what it refuses, and the threads of the command."""
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,28 +21,14 @@ def test_it_tells_of_its_slices() -> None:
         assert (event["reproducible"], event["slices"]) == (True, 3)
 
 
-@pytest.mark.parametrize(
-    ("options", "ranks", "words"),
-    [
-        ({"slices": 3}, 4, ("3 slices", "4 ranks", "--slices 4")),
-        ({"slices": 1}, 2, ("1 slice on", "at most 1 rank")),
-        ({"slices": 0}, 1, ("slices 0", "at least 1")),
-        ({"slices": -2}, 2, ("slices -2", "at least 1")),
-        ({"micro_batches": 2}, 2, ("micro_batches 2", "leave one")),
-        ({"sync": "asp"}, 2, ("1 server (sync asp)", "leave it out")),
-        ({"sync": "ssp", "staleness": 2}, 2, ("1 server (sync ssp)", "leave it out")),
-        ({"servers": 1}, 2, ("1 server (sync bsp)", "leave it out")),
-        ({"allreduce": "ring"}, 2, ("allreduce ring", "leave one")),
-        ({"bucket_mb": 2.0}, 2, ("bucket_mb 2.0", "leave one")),
-        ({"overlap": False}, 2, ("overlap False", "leave one")),
-        ({"progress": "thread"}, 2, ("progress thread", "leave one")),
-        ({"device": "cuda"}, 1, ("device cuda", "use --device cpu")),
-        ({"dp": 3}, 2, ("dp 3", "2 ranks")),
-    ],
-)
-def test_other_layouts_are_refused(options: dict[str, Any], ranks: int, words: Any) -> None:
-    with refused(*words):
-        strategies.check(Config(reproducible=True, **options), ranks)
+FILE = Path(__file__).with_name("beside_reproducible.toml")
+ROWS = tomllib.loads(FILE.read_text(encoding="utf-8"))["rows"]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row["options"]))
+def test_other_layouts_are_refused(row: dict[str, Any]) -> None:
+    with refused(*row["says"]):
+        strategies.check(Config(reproducible=True, **row["options"]), row["ranks"])
     strategies.check(Config(reproducible=True, slices=4), 4)
 
 

@@ -1,7 +1,9 @@
 """Slow ranks: what is written, what is refused, and how long they sleep."""
 
 import threading
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,25 +28,7 @@ def test_each_rank_has_the_factor_that_is_named() -> None:
     assert [delay("2:3,0:1.5", rank=r).factor(7) for r in range(3)] == [1.5, 1.0, 3.0]
 
 
-REFUSED = {
-    "slow_rank '1': write it as RANK:FACTOR, such as 2:3": "1",
-    "slow_rank 'a:2': write it as RANK:FACTOR": "a:2",
-    "slow_rank '1:2:3': write it as RANK:FACTOR": "1:2:3",
-    "slow_rank '': write it as RANK:FACTOR": "0:2,",
-    "slow_rank '3:2': the ranks that compute are 0 to 2": "3:2",
-    "slow_rank '-1:2': the ranks that compute are 0 to 2": "-1:2",
-    "slow_rank '1.5:2': the ranks that compute are 0 to 2": "1.5:2",
-    "slow_rank 'nan:2': the ranks that compute are 0 to 2": "nan:2",
-    "slow_rank 'inf:2': the ranks that compute are 0 to 2": "inf:2",
-    "slow_rank '1:0.5': the factor must be between 1 and 1000": "1:0.5",
-    "slow_rank '1:nan': the factor must be between 1 and 1000": "1:nan",
-    "slow_rank '1:2,1:3': rank 1 is named twice; keep one of them": "1:2,1:3",
-    "jitter '0.1': write it as SHARE:FACTOR, such as 0.1:5": "0.1",
-    "jitter '1.5:2': a share of the steps is between 0 and 1": "1.5:2",
-    "jitter 'nan:2': a share of the steps is between 0 and 1": "nan:2",
-    "jitter '0.1:0.5': the factor must be between 1 and 1000": "0.1:0.5",
-    "jitter '0.1:inf': the factor must be between 1 and 1000": "0.1:inf",
-}
+REFUSED = tomllib.loads(Path(__file__).with_name("delays.toml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("says", REFUSED)
