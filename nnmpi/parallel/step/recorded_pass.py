@@ -150,17 +150,14 @@ def _backward(
         elif leaf not in {*inputs}:
             unfit.append("the gradient of a tensor that is no parameter")
 
-    seed = seed_of(root, seeds)
-    if not halves:
-        root.backward(seed, on_leaf=on_leaf)
-    elif (rest := root.backward(seed, until=inputs)) is not None:
-        gradients, second = _taken(inputs), len(calls)
-        edge()
+    seed, until = seed_of(root, seeds), inputs if halves else None
+    rest = root.backward(seed, on_leaf=on_leaf, until=until)
+    gradients, second = _taken(inputs), len(calls)
+    edge()
+    if rest is not None:
         rest.finish(on_leaf)
         edge()
-        return gradients, second
-    edge()
-    return _taken(inputs), len(calls)
+    return gradients, second
 
 
 def _taken(inputs: Sequence[Tensor]) -> list[Any]:
