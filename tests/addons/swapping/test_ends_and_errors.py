@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ from helpers.datafiles import refused
 from nnmpi import Config, Trainer, nn
 from nnmpi.addons.swapping import arena
 from nnmpi.addons.swapping.arena import Arena
-from nnmpi.addons.swapping.placement import placements_of
+from nnmpi.addons.swapping.placement import STATE, placements_of
+from nnmpi.addons.swapping.swapper import Swapper
 from nnmpi.arrays import native
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import OtherRankError
+from nnmpi.schedules.op import Kind
 
 pytestmark = pytest.mark.skipif(
     native.kernel("arena") is None, reason="there is no arena without compiled kernels on Linux"
@@ -92,3 +95,25 @@ def test_a_batch_norm_that_is_used_twice_is_in_one_unit() -> None:
     with Trainer(Config(**how), build) as trainer:
         assert placements_of(trainer.arrangement) is not None
         trainer.fit()
+
+
+class SlowDisk:
+    """A disk that has read the optimizer state when somebody has waited for it."""
+
+    def __init__(self) -> None:
+        self.at, self.loaded = 0, set[int]()
+
+    def move_to(self, stage: int) -> None:
+        self.at = stage
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        self.loaded.add(self.at)
+        assert ready()
+
+
+def test_the_update_begins_when_the_optimizer_state_is_in_memory() -> None:
+    swapper, disk, found = object.__new__(Swapper), SlowDisk(), list[bool]()
+    vars(swapper)["_disk"] = disk
+    ends = swapper.with_state({Kind.AGREE: lambda step: found.append(STATE in disk.loaded)})
+    ends[Kind.AGREE](0)
+    assert found == [True]
