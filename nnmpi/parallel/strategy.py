@@ -79,8 +79,7 @@ class TrainSpec(NamedTuple):
     arrangement     which rank has which part of the model, and what each does
     make_optimizer  makes the optimizer from (path, parameter) pairs
     control         functions that read settings of the run, such as the learning rate
-    recorder        is told of each operation and each wait in the steps, for a trace or a
-                    simulation
+    recorder        is told of each operation and each wait in the steps, for a trace
     twin            for --verify: the same with another copy of the model
     next_steps      the position of each worker in its data, if each has its own pace
     """

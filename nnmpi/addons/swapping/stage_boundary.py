@@ -23,7 +23,7 @@ from nnmpi.data import StepBatch
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.channels import Channels, Sends
 from nnmpi.parallel.step.ports import Sink, Source, joined
-from nnmpi.schedules.op import Kind, Op
+from nnmpi.schedules.op import Kind
 
 
 def placeholder(array: Array) -> Array:
@@ -111,13 +111,6 @@ class StageBoundary(Source, Sink):
         x.array = placeholder(x.array)
 
 
-def _nothing(op: Op) -> None:
-    """Does nothing; stands for WRITE and READ in a simulated step, which uses no disk."""
-
-
-NO_DISK: Mapping[Kind, Do] = {Kind.WRITE: _nothing, Kind.READ: _nothing}
-
-
 class LocalChannels(Channels):
     """The connections between stages on a rank that has all stages: tensors are handed over without
     messages.
@@ -125,7 +118,7 @@ class LocalChannels(Channels):
     `ops` has the functions that carry out the disk operations, WRITE and READ.
     """
 
-    def __init__(self, boundaries: list[StageBoundary], ops: Mapping[Kind, Do] = NO_DISK) -> None:
+    def __init__(self, boundaries: list[StageBoundary], ops: Mapping[Kind, Do]) -> None:
         self.sends, self.ops = Sends(), ops
         self.outlets: Any = dict(enumerate(boundaries))
         self.inlets: Any = dict(enumerate(boundaries, 1))
@@ -138,7 +131,7 @@ class LocalChannels(Channels):
 def stage_boundaries(
     plan: Placements,
     takes: Sequence[bool],
-    on_put: Callable[[int, np.ndarray], None] = lambda s, array: None,
+    on_put: Callable[[int, np.ndarray], None],
 ) -> list[StageBoundary]:
     """Returns a StageBoundary between each two consecutive stages, which passes activations on and
     gradients back.

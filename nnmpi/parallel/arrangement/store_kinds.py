@@ -2,8 +2,8 @@
 shared memory, ...), each with the function that makes the store and its properties.
 
 Add-ons add kinds for their options, and a strategy (the object that runs training steps in one of
-the ways to be parallel) may have a kind of its own (`StrategyKind.store`). Memory and traffic are
-not listed here: they are computed by a simulated step.
+the ways to be parallel) may have a kind of its own (`StrategyKind.store`). Memory is not
+listed here: the store itself says what it takes.
 """
 
 from functools import partial
