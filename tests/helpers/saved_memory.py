@@ -62,6 +62,6 @@ def _arrays(things: Iterable[Any], seen: set[int]) -> Iterator[Array]:
             yield from _arrays(gc.get_referents(thing), seen)
 
 
-KERNELS = "nnmpi.arrays."  # those of add-ons too
+KERNELS = "nnmpi.arrays.", "nnmpi.addons."
 HOLDERS = (CellType, MethodType, partial, tuple, list, set, dict)
 """Types whose contents `gc.get_referents` lists."""
