@@ -11,6 +11,7 @@ from nnmpi.arrays.backend import META
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.compressed import BLOCK
 from nnmpi.collectives.gossip import GRAPHS
+from nnmpi.nn.store import shards_of, within
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement, Averages
 from nnmpi.parallel.arrangement.cached import cached
@@ -75,9 +76,9 @@ def _pieces(a: Arrangement, rank: int, i: int | None = None) -> list[int]:
     held, of = a.model_on(rank), fragments(a.graph, a.config.fragments)
     pairs = zip(held.trained, held.spans, strict=True)
     spans = [span for v, span in pairs if i in (None, of[a.graph.variables[v.variable].path])]
-    owned = [*a.owned_ranges(rank)]
-    within = (min(stop, hi) - max(start, lo) for start, stop in spans for lo, hi in owned)
-    return [n for n in within if n > 0]
+    shards = shards_of(sorted(a.owned_ranges(rank)))
+    pieces = (piece for start, stop in spans for piece in within(shards, start, stop))
+    return [piece.stop - piece.start for piece in pieces]
 
 
 @cached
@@ -125,8 +126,8 @@ def _bytes_copied(a: Arrangement, rank: int) -> float:
     has_own_values = config.fragments > 1 or config.apply_after > 0
     has_momentum = config.outer == "nesterov" and config.outer_momentum > 0
     rows = resumed + shown if has_own_values else COPY
-    rows += COPY + SUM + COPY + has_momentum * 2 * (COPY + SUM)
-    rows += COPY + SUM + COPY + assigned
+    rows += COPY + SUM + COPY  # the change of values is sent
+    rows += has_momentum * 2 * (COPY + SUM) + COPY + SUM + COPY + assigned  # and applied
     lengths = [n for i in range(config.fragments) if (n := _length(a, rank, i))]
     of_round = row * rows + sum(_of_mean(a, rank, n) for n in lengths)
     if config.apply_after:  # values when a fragment is sent; their change until it is applied
