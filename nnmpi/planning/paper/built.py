@@ -22,7 +22,7 @@ from nnmpi.planning.paper.comm import SumsMemory, layout_on_paper
 
 
 class PaperRank(NamedTuple):
-    """What a rank holds between steps, on arrays without data.
+    """The objects that a rank holds between steps, on arrays without data.
 
     memory      the memory of its node that its communicators would allocate
     store       the memory of its parameters
