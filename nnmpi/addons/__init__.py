@@ -140,7 +140,8 @@ class AddOn(NamedTuple):
 # ---- functions that read the list
 
 
-def table(name: str) -> dict[str, str]:
+@cache
+def table(name: str) -> Mapping[str, str]:
     """Returns a table of add-ons, such as "optimizers": where the object of each key is defined.
 
     The result is {key: "module:name"}, from all add-ons that are installed.

@@ -106,14 +106,13 @@ class RooflineTimes(ModelTimes):
         way = sharding.ranks, sequences_of(sharding).ranks, by.sequence_parallel, by.layout or ""
         if (way, samples) not in self._of_shardings:
             of_nodes = self._of_nodes(sharding, samples)
-            owned, ranks = sharding.owned, range(sharding.ranks)
-            runs = [
-                [float(owned.runs(k, rank)) for k in range(len(of_nodes))]
-                for rank in (ranks if owned.nodes else ranks[:1])
-            ]
+            ranks = range(sharding.ranks) if sharding.owned.nodes else range(1)
+            of_ranks = np.repeat(of_nodes[None], len(ranks), axis=0)
+            for k, owner in sharding.owned.nodes.items():
+                of_ranks[np.arange(len(ranks)) != owner, k] = 0.0
             starts = [unit.nodes.start for unit in self.units]
-            of_ranks = [np.add.reduceat(np.array(row)[:, None] * of_nodes, starts) for row in runs]
-            self._of_shardings[way, samples] = np.max(of_ranks, axis=0)
+            of_units = np.add.reduceat(of_ranks, starts, axis=1)
+            self._of_shardings[way, samples] = np.max(of_units, axis=0)
         return self._of_shardings[way, samples]
 
     @cached_property
