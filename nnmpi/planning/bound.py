@@ -89,7 +89,10 @@ class LowerBounds:
         self._dtype = dtypes.on_paper(arranger.plain.dtype)
         self._itemsize = self._dtype.itemsize
         # a bucket has a slot of its own, or there are as many slots as what runs again takes
-        graph = arranger.graph
+        graph, plain = arranger.graph, arranger.plain
+        # without ZeRO, replicas divide the update only in memory of a node, or leave it to servers
+        has_own_store = strategy_of(plain).store or asked_kind(plain).packs
+        self._may_share_updates = bool(has_own_store) or not arranger.cluster.has_devices
         self._has_many_slots = graph.may_differ or bool(graph.again)
         self._passes = dict[tuple[Any, ...], np.ndarray]()
         self._ends = dict[Candidate, float]()
@@ -178,7 +181,8 @@ class LowerBounds:
         # with masters in float32, a rank with ZeRO 3 has values in 16 bits only in its slots
         narrow = 2 - copies - (types.is_mixed and candidate.zero == 3)
         wide = types.masters.itemsize * (k + types.is_mixed)
-        shared = (narrow * self._itemsize + wide) / candidate.replicas
+        parts = candidate.replicas if candidate.zero or self._may_share_updates else 1
+        shared = (narrow * self._itemsize + wide) / parts
         of_element = (copies * self._itemsize + shared) / candidate.tp
         return [held.all * of_element for held in self._modules_of(candidate)]
 

@@ -11,6 +11,8 @@ import nnmpi
 from nnmpi import Config
 from nnmpi.options.user_files import content
 from nnmpi.parallel.tensor.sharding import UNSHARDED
+from nnmpi.planning.bound import LowerBounds
+from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.described import (
     description_named,
     machine_named,
@@ -20,6 +22,7 @@ from nnmpi.planning.described import (
 from nnmpi.planning.described.description import FOLDER, Description, read_description
 from nnmpi.planning.described.roofline import RooflineTimes
 from nnmpi.planning.machine import Machine
+from nnmpi.planning.paper.rank import memory
 from nnmpi.planning.step_time import step_time
 from nnmpi.run.planning.explained import parts_of_step
 from nnmpi.run.planning.paper import MachineRequest, machine_on_paper
@@ -239,6 +242,16 @@ def test_hidden_exchanges_take_no_time_where_computing_is_longer():
     _, dp = step(models(hides=("dp",)), dp=2, tp=1, pp=4, order="dp,tp,pp")
     _, shown = step(models(), dp=2, tp=1, pp=4, order="dp,tp,pp")  # sums on a node
     assert dp.sums < shown.sums
+
+
+def test_a_device_without_zero_holds_the_whole_optimizer_state():
+    found = models()
+    bounds = LowerBounds(found.arranger, found.costs)
+    for zero in (0, 1):
+        a, _ = step(found, dp=8, zero=zero)
+        held = max(memory(a, rank, 32).total for rank in range(8))
+        least = bounds.nbytes(Candidate(dp=8, zero=zero))
+        assert 0.97 * held < least <= held, zero
 
 
 def test_ranks_along_tp_send_a_part_each_to_the_next_stage():
