@@ -41,7 +41,7 @@ def chain_of(a: Arrangement, rank: int) -> Chain:
     """Returns the units (parts of the model, usually layers) and buckets of parameters of a
     rank."""
     held = a.model_on(rank)
-    buckets, entering = held.inside(), a.graph.crossings()
+    buckets, entering = held.inside(), _crossings(a)
     of = {v.variable: b for b, inside in enumerate(buckets.values()) for v in inside}
     units = list[Unit]()
     for stage, part in a.division.of_rank(a.mesh.coordinates(rank)["pp"]).items():
@@ -60,6 +60,11 @@ def chain_of(a: Arrangement, rank: int) -> Chain:
     }
     lengths = (bucket.stop - bucket.start for bucket in buckets)
     return Chain(tuple(units), (*lengths,), a.division.place, tied)
+
+
+@cached
+def _crossings(a: Arrangement) -> Sequence[Sequence[int]]:
+    return a.graph.crossings()
 
 
 def _parts(

@@ -1,5 +1,5 @@
 """Computes the list of operations that a rank carries out in a step, from the arrangement of ranks.
-Ranks along dp have equal lists."""
+Ranks with equal parts of the model, as along dp, have equal lists."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,22 @@ from nnmpi.schedules.op import NONE, Kind, Op
 
 def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
     """Returns the operations that a rank carries out in a step of `micro` micro-batches."""
-    return (a.strategy.lists or with_buckets)(a, rank, micro)
+    if a.strategy.lists:
+        return a.strategy.lists(a, rank, micro)
+    return _list_of_alike(a, first_alike(a, rank), micro)
+
+
+@cached
+def first_alike(a: Arrangement, rank: int) -> int:
+    """Returns the first rank with a part of the model like that of `rank`: one of its place along
+    pp, whose tensors are as long. Lists of buckets are equal on such ranks."""
+    held = a.model_on(rank)
+    return next(r for r in a.mesh.group(a.replicas(rank)[0], "tp") if a.model_on(r) == held)
+
+
+@cached
+def _list_of_alike(a: Arrangement, rank: int, micro: int) -> StepList:
+    return with_buckets(a, rank, micro)
 
 
 def with_buckets(a: Arrangement, rank: int, micro: int) -> StepList:

@@ -3,6 +3,7 @@ holds between steps."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from nnmpi.collectives.algorithms import Collective
@@ -21,19 +22,18 @@ from nnmpi.parallel.arrangement.rank_model import Memory
 from nnmpi.parallel.arrangement.state_on_paper import untrained_on_paper
 from nnmpi.parallel.facts import exchanges as facts
 from nnmpi.parallel.facts.passes import PassExchange
-from nnmpi.parallel.step_list.step import step_list
+from nnmpi.parallel.step_list.step import first_alike, step_list
 from nnmpi.parallel.stores.node import NodeStore
-from nnmpi.planning.paper.built import PaperRank, built
+from nnmpi.planning.paper.built import built
 from nnmpi.planning.paper.recording import passes
 from nnmpi.schedules.op import SENDS, Kind
 from nnmpi.schedules.pipeline import SCHEDULES
 
 
 class PaperStep(NamedTuple):
-    """The exchanges of one rank in a step, and its memory between steps.
+    """The exchanges of one rank in a step.
 
     exchanges     a dict: axis of the mesh -> the rank's collectives and messages along it
-    held          the memory of its trained parameters, gradients and optimizer state
     bytes_copied  bytes that it reads and writes to pack and unpack messages, in a step on average;
                   passes and the update are not counted
     by_op         a dict: (kind of operation, bucket) -> the exchanges that such an operation
@@ -41,7 +41,6 @@ class PaperStep(NamedTuple):
     """
 
     exchanges: Mapping[str, list[Exchange]]
-    held: Memory
     bytes_copied: float = 0.0
     by_op: Mapping[tuple[Kind, int], Sequence[Exchange]] = {}
 
@@ -54,10 +53,10 @@ def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchan
 
 @cached
 def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
-    """Returns what a rank exchanges in a step over `batch` samples, and what it holds between
-    steps, by walking its list of operations."""
+    """Returns what a rank exchanges in a step over `batch` samples, by walking its list of
+    operations."""
     if rank >= a.mesh.size:  # servers compute no stage
-        return PaperStep({}, _held(a, built(a, rank), ()))
+        return PaperStep({})
     sizes = micro_batches(a, rank, batch)
     few, period = few_micro_batches(a, sizes)
     ops = _ops(a, rank, sizes[:few])
@@ -71,15 +70,14 @@ def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
         by_axis.setdefault(axis, []).append(exchange._replace(times=times))
     averages = a.strategy.averages
     copied = averages.bytes_copied(a, rank) if averages else a.store.bytes_copied(a, rank)
-    held = _held(a, built(a, rank), (exchange for _, exchange in made))
-    return PaperStep(by_axis, held, copied, _by_op(a, rank, ops))
+    return PaperStep(by_axis, copied, _by_op(a, rank, ops))
 
 
 def _ops(a: Arrangement, rank: int, sizes: Sequence[int]) -> Mapping[facts.SameOps, int]:
     """Returns how often the operations of a rank's step occur that exchange the same, if its
     micro-batches have `sizes` samples. The replicas of a stage have equal lists."""
     if a.strategy.micro_batches is None:
-        rank = a.replicas(rank)[0]
+        rank = a.replicas(rank)[0] if a.strategy.lists else first_alike(a, rank)
     return _counted(a, rank, tuple(sizes))
 
 
@@ -129,10 +127,13 @@ def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
     return least + (m - least) % period, period
 
 
-def _held(a: Arrangement, paper_rank: PaperRank, made: Iterable[Exchange]) -> Memory:
-    """Returns the memory that a rank holds between steps for its trained parameters, and for the
-    sums `made` of its steps that use memory of the node."""
-    for e in made:  # sums of gradients have got theirs when the store was made
+@cached
+def _held(a: Arrangement, rank: int, batch: int) -> Memory:
+    """Returns the memory that a rank holds between steps over `batch` samples for its trained
+    parameters, and for the sums of its steps that use memory of the node."""
+    paper_rank = built(a, rank)
+    for e in chain.from_iterable(exchanges(a, rank, batch).values()):
+        # sums of gradients have got theirs when the store was made
         if e.operation is Collective.ALL_REDUCE and e.during is not Kind.SUM:
             paper_rank.memory.add_sum(e.algorithm, e.group, e.elements, e.dtype)
     store, windows = paper_rank.store, sum(paper_rank.memory.windows.values())
@@ -152,7 +153,7 @@ def memory(a: Arrangement, rank: int, batch: int) -> Memory:
     sizes = {True: 0, False: 0}
     for x in untrained_on_paper(a, rank):
         sizes[not x.may_differ] += x.nbytes
-    of_trained = step(a, rank, batch).held
+    of_trained = _held(a, rank, batch)
     return of_trained._replace(parameters=of_trained.parameters + sizes[True], buffers=sizes[False])
 
 
