@@ -17,7 +17,7 @@ def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
     """Returns the operations that a rank carries out in a step of `micro` micro-batches."""
     if a.strategy.lists:
         return a.strategy.lists(a, rank, micro)
-    return _list_of_alike(a, first_alike(a, rank), micro)
+    return with_buckets(a, first_alike(a, rank), micro)
 
 
 @cached
@@ -29,10 +29,6 @@ def first_alike(a: Arrangement, rank: int) -> int:
 
 
 @cached
-def _list_of_alike(a: Arrangement, rank: int, micro: int) -> StepList:
-    return with_buckets(a, rank, micro)
-
-
 def with_buckets(a: Arrangement, rank: int, micro: int) -> StepList:
     """Returns the operations of a rank in a step in which gradients are summed bucket by bucket, as
     most strategies do."""
