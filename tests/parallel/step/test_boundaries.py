@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from nnmpi import Config, Trainer
-from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.graph import Axis, Edge
@@ -53,7 +52,7 @@ def test_a_message_has_the_axes_in_the_order_of_the_boundary(
             return
         outlet = channels.outlets[0]
         outlet.begin(BATCH)
-        outlet.put(0, outlet.root(0, Tensor(array)))
+        outlet.put(0, [array])
         outlet.send(0, 1)
         channels.sends.finish()
 

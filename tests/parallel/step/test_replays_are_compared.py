@@ -204,6 +204,7 @@ def test_what_a_loss_changes_in_another_stage_is_noticed(made: list[ReplayedStag
             return nn.functional.cross_entropy(scores, y)
 
         options = {"schedule": "interleaved", "virtual_stages": 2, "micro_batches": 2}
+        options["cut"] = "4,7,10"  # one that is measured may vary, and so what the loss changes
         config = Config(compile=on, pp=2, batch_size=20, epochs=2, quiet=True, **options)
         with Trainer(config, build, digits(), comm, loss=loss) as trainer:
             return str(trainer.fit()["parameters_sha256"])
