@@ -93,3 +93,16 @@ def test_optimizers_of_whole_tensors_train_one_as_one_rank(
 
     wanted = trained(comm_self())
     threads.run(4, lambda comm: equals(comm, trained(comm, **layout), wanted))
+
+
+def test_groups_along_tp_that_nodes_cut_unevenly_train_one_as_one_rank() -> None:
+    """Of 4 ranks a node, some share the memory of a node with their replica, others with none: with
+    sequence parallelism ranks along tp add up slices of gradients, which must be equally long."""
+
+    def trained(comm: Comm, **options: Any) -> Ran:
+        build = partial(GPT, 1, 3, 12, VOCABULARY, 8)
+        return run(comm, build, tokens(8), optimizer="sgd", batch_size=9, **options)
+
+    wanted = trained(comm_self())
+    layout = {"tp": 3, "sequence_parallel": True, "allreduce": "shared"}
+    threads.run(6, lambda comm: equals(comm, trained(comm, **layout), wanted), per_node=4)

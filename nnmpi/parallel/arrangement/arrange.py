@@ -38,7 +38,7 @@ from nnmpi.parallel.arrangement.division import Division, divide
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, BucketSlice, HeldVariable, RankModel
-from nnmpi.parallel.arrangement.reduction import algorithm, progress, shares_values
+from nnmpi.parallel.arrangement.reduction import algorithm, alike_on_nodes, progress, shares_values
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, asked_kind
 from nnmpi.parallel.layout import mesh_of, server_count, summed_axes
 from nnmpi.parallel.mesh import REPLICAS, Mesh
@@ -84,6 +84,8 @@ def arrange(
     strategy = strategy_of(config)
     copies = mesh.count(*summed_axes(config))
     is_in_window = name == "shared" and shares_values(config, cluster) and copies > 1
+    if sharding.partial_gradients:
+        is_in_window &= alike_on_nodes(cluster, mesh, summed_axes(config))
     store = strategy.store or _store(config, copies, is_in_window, is_tied=bool(tied))
     moves = progress(config, cluster, mesh)
     arrangement = Arrangement(

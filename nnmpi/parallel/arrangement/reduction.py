@@ -2,7 +2,7 @@
 of `--allreduce auto`."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -168,6 +168,19 @@ def shares_values(config: Config, cluster: Cluster) -> bool:
     an optimizer that needs whole matrices.
     """
     return not cluster.survives and not relies_on(WHOLE_MATRICES, config, 0)
+
+
+def alike_on_nodes(cluster: Cluster, mesh: Mesh, axes: Sequence[str]) -> bool:
+    """Returns True if all ranks of each group along tp have the same place among as many ranks, of
+    those on their node that sum gradients with them; `axes` are the axes of these sums. Else, with
+    values in shared memory, they would update parts of unequal length, whose partial gradients
+    cannot be summed."""
+
+    def place(rank: int) -> tuple[int, int]:
+        near = cluster.on_node(cluster.nodes[rank], mesh.group(rank, *axes))
+        return near.index(rank), len(near)
+
+    return all(len({*map(place, group)}) == 1 for group in mesh.groups("tp"))
 
 
 def _lack(
