@@ -9,6 +9,7 @@ from nnmpi.parallel.step_list.step import passes_of, step_list
 from nnmpi.schedules.find import find
 from nnmpi.schedules.lists.of_schedule import of_passes
 from nnmpi.schedules.lists.step_list import StepList
+from nnmpi.schedules.pipeline import Schedule
 
 
 def whole_stages(a: Arrangement, micro: int) -> Sequence[StepList]:
@@ -17,16 +18,16 @@ def whole_stages(a: Arrangement, micro: int) -> Sequence[StepList]:
     place, again = a.division.place, a.config.recompute == "stage"
     if a.strategy.passes:
         return of_passes(passes_of(a, micro), place, micro, again)
-    return _of_pipeline(a.config.schedule, a.mesh.axes["pp"], micro, place, again)
+    return _of_pipeline(find(a.config.schedule), a.mesh.axes["pp"], micro, place, again)
 
 
 @lru_cache(maxsize=4)
 def _of_pipeline(
-    schedule: str, p: int, m: int, place: tuple[int, ...], again: bool
+    schedule: Schedule, p: int, m: int, place: tuple[int, ...], again: bool
 ) -> Sequence[StepList]:
     """Returns the lists of a pipeline of p ranks for m micro-batches; `place` has the rank of each
     stage. They are long, and many layouts of a search have the same, so the last few are kept."""
-    return of_passes(find(schedule).compute(p, m, len(place) // p), place, m, again)
+    return of_passes(schedule.compute(p, m, len(place) // p), place, m, again)
 
 
 def list_of_batch(a: Arrangement, rank: int) -> StepList:

@@ -2,19 +2,26 @@
 
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from helpers.datafiles import refused
+from helpers.training.on_paper import arranged
 
 from nnmpi import Config, Trainer, simulate
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.planning.paper.activations import activations
 from nnmpi.schedules.lists import step_list
+from nnmpi.schedules.lists.of_user import Checked
 from nnmpi.schedules.op import Kind, Op
+from nnmpi.schedules.pipeline import SCHEDULES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text(encoding="utf-8")
 CODE = re.findall(r"^```python\n(from fractions.*?)^```", PAGE, re.S | re.M)[0]
@@ -77,6 +84,25 @@ BACKWARDS = OLDEST_FIRST._replace(compute=backwards, place=lambda p, v: tuple(ra
 """
     (tmp_path / "placed.py").write_text(CODE + placed)
     assert trained("placed:BACKWARDS")[0]["event"] == "done"
+
+
+def test_it_may_be_defined_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept of a schedule is kept for its functions, not for its name."""
+    module = ModuleType("defined_anew")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def kept(schedule: str) -> int:
+        monkeypatch.setattr(module, "MINE", SCHEDULES[schedule]._replace(about="mine"), False)
+        options = {"pp": 2, "micro_batches": 6, "schedule": "defined_anew:MINE"}
+        model = "mlp:64-48-40-32-24-10"
+        return activations(arranged(Cluster.on_paper(2), model=model, **options), 0, 24)
+
+    assert kept("gpipe") > kept("1f1b")
+
+
+def test_its_places_may_be_truth_values() -> None:
+    truths = Checked("truths", SCHEDULES["1f1b"]._replace(place=lambda p, v: (False, True)))
+    assert list(map(type, truths.place(2, 1))) == [int, int]
 
 
 def test_its_lists_are_proved_before_they_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ class Checked(NamedTuple):
                     f"place must return a tuple with the number of the rank of each of the {p * v} "
                     f"stages; it returned {_short(place)}"
                 )
-            return (*place,)
+            return (*map(int, place),)  # of NumPy, or True and False
 
     def compute(self, p: int, m: int, v: int) -> list[list[Op]]:
         """Returns the passes of each rank, which are proved for these numbers."""
