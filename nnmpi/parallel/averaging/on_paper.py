@@ -1,7 +1,7 @@
 """States what data-parallel replicas that are averaged exchange in a step, and hold for it: the
 exchanges of a round of steps, each with the number of steps of which one has it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import cast
 
@@ -73,12 +73,17 @@ def _length(a: Arrangement, rank: int, i: int) -> int:
 def _pieces(a: Arrangement, rank: int, i: int | None = None) -> list[int]:
     """Returns the lengths of the pieces of parameters that a rank updates; of those of fragment
     number i, if it is given."""
-    held, of = a.model_on(rank), fragments(a.graph, a.config.fragments)
+    held, of = a.model_on(rank), _fragments(a)
     pairs = zip(held.trained, held.spans, strict=True)
     spans = [span for v, span in pairs if i in (None, of[a.graph.variables[v.variable].path])]
     shards = shards_of(sorted(a.owned_ranges(rank)))
     pieces = (piece for start, stop in spans for piece in within(shards, start, stop))
     return [piece.stop - piece.start for piece in pieces]
+
+
+@cached
+def _fragments(a: Arrangement) -> Mapping[str, int]:
+    return fragments(a.graph, a.config.fragments)
 
 
 @cached

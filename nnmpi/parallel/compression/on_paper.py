@@ -10,14 +10,16 @@ from math import prod
 from typing import NamedTuple, cast
 
 from nnmpi.arrays.backend import META, Array
+from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import logged_calls, touched_bytes
 from nnmpi.arrays.native.table import Kernel
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.compressed import as_matrix
+from nnmpi.options.quoting import quoted
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.exchanges import AxisExchange, Exchange, new_exchange
-from nnmpi.parallel.arrangement.rank_model import NOT_TIED
+from nnmpi.parallel.arrangement.rank_model import NOT_TIED, HeldVariable
 from nnmpi.parallel.compression import proof
 from nnmpi.parallel.compression.codecs import CodecInput, added_up
 from nnmpi.parallel.compression.exchange import Phases
@@ -111,8 +113,13 @@ def bytes_copied(a: Arrangement, rank: int) -> float:
 
 
 @cached
+def _members(a: Arrangement, rank: int) -> Sequence[Sequence[HeldVariable]]:
+    return [*a.model_on(rank).inside().values()]
+
+
+@cached
 def _bucket_sum(a: Arrangement, rank: int, b: int) -> PackedSum:
-    members = [held for held in [*a.model_on(rank).inside().values()][b] if held.size]
+    members = [held for held in _members(a, rank)[b] if held.size]
     if not members:
         return PackedSum((), 0)
     codec, number = proof.find(a.config.compress or "")
@@ -128,6 +135,10 @@ def _bucket_sum(a: Arrangement, rank: int, b: int) -> PackedSum:
         factors if codec.has_factors else None,
     )
     gradients = [META.xp.empty(prod(held.shape), a.dtype) for held in members]
-    done = packed_sum(added_up(codec, number, bucket, gradients), wire)
+    try:
+        done = packed_sum(added_up(codec, number, bucket, gradients), wire)
+    except NumbersReadError as error:
+        name = quoted(str(a.config.compress))
+        raise proof.CodecError(f"compress {name} cannot be predicted: {error}") from error
     copied = row.nbytes * (1 + codec.has_factors)  # from the optimizer's state, and back
     return done._replace(touched=done.touched + 4 * copied)

@@ -121,8 +121,10 @@ def test_without_data_a_codec_is_told_what_to_write(
 ) -> None:
     assert old in SCALED
     (tmp_path / "reads.py").write_text(SCALED.replace(old, new))
-    assert train.main([*PAPER, "reads:SCALED"]) != 0
-    assert message in capfd.readouterr().err
+    assert train.main([*PAPER, "reads:SCALED"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "compress 'reads:SCALED' cannot be predicted: " in line
+    assert message in line
 
 
 def test_parts_of_a_bucket_may_not_depend_on_each_other(tmp_path: Path) -> None:
