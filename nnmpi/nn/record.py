@@ -11,7 +11,7 @@ recorded on arrays with numbers (`StandIn`). Passes of a stage (`parallel/step/r
 and steps of a user's loop (`optim/recorded_step.py`) are recorded so.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import MethodType
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
@@ -240,7 +240,7 @@ def _described(array: Any, numbers: dict[int, int]) -> tuple[Any, ...]:
 
 @contextmanager
 def recorded_calls(
-    parts: Sequence[Module], others: Iterable[Parameter], stand_ins: StandIns, current: Pass
+    parts: Sequence[Module], others: Collection[Parameter], stand_ins: StandIns, current: Pass
 ) -> Iterator[tuple[list[Call], Callable[[], Iterator[str]]]]:
     """A context in which calls of kernels are recorded, with `current` as the current Pass, and no
     data: arrays that have a shape only take the place of the parameters and buffers of `parts`, and

@@ -2,7 +2,7 @@
 without messages and without copies.
 
     stage s     StageBoundary.put ── activation ──► StageBoundary.next_input   stage s + 1
-                StageBoundary.seed ◄── gradient ─── StageBoundary.give_back
+                StageBoundary.seeds ◄── gradient ── StageBoundary.give_back
 
 An activation is released as soon as the next stage's pass is over, unless the backward pass needs
 it or the stage will be recomputed: an array of the same shape that has memory for only one element

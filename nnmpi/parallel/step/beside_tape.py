@@ -86,11 +86,16 @@ class Compared:
         notes: Notes,
         ended: Callable[[bool], None],
     ) -> None:
-        self.outputs, self.release = by_tape.outputs, by_tape.release
+        self.release = by_tape.release
         self._by_tape, self._replay = by_tape, replay
         self._received = [t for _, t in parts(state.input) if isinstance(t, Received)]
         self._notes, self._ended = notes, ended
         self._stage, self._same = stage, True
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        """The outputs of autograd's pass, until they are released."""
+        return self._by_tape.outputs
 
     def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Runs the backward pass twice: each unit (usually a layer) first by autograd, then by the

@@ -109,9 +109,7 @@ class JoinedOutputs(Tensor):
 
 def joined(y: Any) -> JoinedOutputs:
     """Returns the output of a stage (a tensor or a tuple of tensors) as JoinedOutputs, a scalar
-    from which one backward pass covers all of them; JoinedOutputs are returned unchanged."""
-    if isinstance(y, JoinedOutputs):
-        return y
+    from which one backward pass covers all of them."""
     return JoinedOutputs(y if isinstance(y, tuple) else (y,))
 
 

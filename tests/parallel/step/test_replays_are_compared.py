@@ -214,6 +214,46 @@ def test_what_a_loss_changes_in_another_stage_is_noticed(made: list[ReplayedStag
     assert {True, False} == {reason is None for reason in reasons(made)}
 
 
+# ---- what is refused
+
+
+class GoesOn(nn.Module):
+    """Reads values, and goes on with a constant where that is refused."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            is_large = float(x.array.max()) > 2
+        except Exception:
+            is_large = False
+        return x * 2 if is_large else x
+
+
+class AssignsABuffer(nn.Module):
+    def __init__(self) -> None:
+        self.register_buffer("seen", ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = self.seen + 1
+        return x * self.seen
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (GoesOn, "forward reads values, and goes on if that is refused"),
+        (AssignsABuffer, "forward assigns a buffer instead of writing into it"),
+    ],
+)
+def test_a_pass_that_hides_what_it_does_runs_as_written(
+    layer: type[nn.Module], reason: str, made: list[ReplayedStages]
+) -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 40), layer(), nn.ReLU(), nn.Linear(40, 10))
+
+    assert trained(build, True) == trained(build, False)
+    assert reasons(made) == {reason}
+
+
 # ---- the comparison
 
 
