@@ -264,5 +264,5 @@ doctor completion
 `--help`."""
 
 _HERE = Path(__file__).parent
-ADD_ONS = {name: _read(name) for name in NAMES.split() if (_HERE / name).is_dir()}
+ADD_ONS = {name: _read(name) for name in NAMES.split() if (_HERE / name / "addon.py").is_file()}
 """The add-ons that are installed, by name."""

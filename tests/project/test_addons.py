@@ -43,15 +43,23 @@ def test_only_those_that_say_so_import_an_add_on(name: str, imports: grimp.Impor
     users = {m for module in modules for m in imports.find_modules_that_directly_import(module)}
     users -= {*modules, "nnmpi", "nnmpi.nn"}  # for type checkers only: test_loaded_on_use
     others = {m for m in users if name not in ADD_ONS.get(add_on_of(m) or "", NONE).uses}
-    assert not others, f"declare it in {addons.__file__}, or take the arrow out"
+    assert not others, f"declare it in addons/{name}/addon.py of its user, or take the arrow out"
 
 
 NONE = addons.AddOn(())
 
 
-def test_no_add_ons_use_each_other_in_a_circle() -> None:
-    order = TopologicalSorter({name: a.uses for name, a in ADD_ONS.items()})
-    assert {*order.static_order()} >= {*ADD_ONS}  # raises CycleError if there is one
+def test_nothing_of_add_ons_imports_in_a_circle(imports: grimp.ImportGraph) -> None:
+    modules = [m for m in imports.modules if m.startswith("nnmpi.addons.")]
+    order = TopologicalSorter({m: imports.find_modules_directly_imported_by(m) for m in modules})
+    TopologicalSorter({name: a.uses for name, a in ADD_ONS.items()}).prepare()
+    order.prepare()  # raises CycleError if there is one
+
+
+@pytest.mark.all_add_ons
+def test_each_folder_of_an_add_on_is_named() -> None:
+    folders = {path.parent.name for path in Path(addons.__file__).parent.glob("*/addon.py")}
+    assert folders == ADD_ONS.keys() == {*addons.NAMES.split()}
 
 
 def test_core_reads_no_option_of_an_add_on() -> None:
