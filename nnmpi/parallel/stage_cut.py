@@ -110,12 +110,10 @@ def measured_stages(
     """
     text = known.get(CUT, config.cut)
 
-    def checked() -> tuple[tuple[int, ...], list[Unit], SplitPoints | None]:
-        place = place_of(config)
-        return place, *given_units(text, graph, len(place))
-
     # a given cut is checked first: measuring takes long
-    place, model_units, given = all_or_none(layout.all, checked)
+    place, (model_units, given) = all_or_none(
+        layout.all, lambda: (p := place_of(config), given_units(text, graph, len(p)))
+    )
     if len(place) == 1:
         return MeasuredStages(divide(graph, model_units, (), (0,)))
     # as many as a rank has in a micro-batch, and at least 2
