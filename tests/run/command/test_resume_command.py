@@ -93,7 +93,7 @@ def test_sigusr1_stops_all_ranks_and_saves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
 def test_a_signal_suspends_a_run(tmp_path: Path, number: signal.Signals, status: int) -> None:
     """SIGTERM too, where there is no mpirun that kills a quarter of a second later."""
-    ran = run(tmp_path, 0, *SAVES, act=sends(number))
+    ran = run(tmp_path, 0, *SAVES, *LONG, act=sends(number))
     assert (ran.status, ran.events[-1]["event"]) == (status, "suspended"), ran.err
     assert (tmp_path / ran.events[-1]["checkpoint"]).is_dir()
 
