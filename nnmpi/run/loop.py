@@ -49,10 +49,6 @@ def _epochs(trainer: Training) -> None:
         except BaseException:
             run.sums = train  # the epoch is not over
             raise
-    # a lone rank stops at once, also by a signal that comes after the requests of an evaluation
-    is_left = run.has_more and "checkpoint" not in run.metrics
-    if trainer.comm.size == 1 and is_left and _suspends(trainer):
-        run.metrics = trainer.checkpoints.suspend(trainer.session)
 
 
 def _epoch(trainer: Training) -> None:

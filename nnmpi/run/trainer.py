@@ -188,8 +188,9 @@ class Trainer:
 
     def _stop_alone(self) -> None:
         """Stops the run after the current step if this is the only rank; several agree on it with a
-        step, after callbacks, or after an epoch."""
-        if self.comm.size == 1 and self.run.asks_to_stop:
+        step, after callbacks, or after an epoch. A request between epochs is one of the next step.
+        """
+        if self.comm.size == 1 and self.run.in_epoch and self.run.asks_to_stop:
             self.run.stop_here()
 
     def lr_factor(self, step: int) -> float:

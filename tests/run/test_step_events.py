@@ -19,6 +19,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.checkpoints.manifest import read_outcome
 from nnmpi.io.checkpoints.write import WriteResult
 from nnmpi.io.output import Event
+from nnmpi.run import loop
 
 OPTIONS: dict[str, Any] = {"batch_size": 16, "lr": 0.05}
 STEPS = 8  # of 56 samples: the last batch of an epoch has half as many as the others
@@ -252,6 +253,27 @@ def test_a_callback_stops_a_run_on_any_occasion(occasion: str, how: str, tmp_pat
             end = "stopped" if how == "stop" else "suspended"
             assert (events[-1]["event"], events[-1]["steps"]) == (end, 6)
             assert evaluated == [3, 4, 6]  # step 6 is told of once, though the run ends there
+
+
+@pytest.mark.parametrize("how", ["stop", "suspend"])
+def test_a_request_after_that_of_an_evaluation_ends_the_run_with_the_next_step(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a signal; in the last epoch the run is complete."""
+    requests, end = loop.requests, {"stop": "stopped", "suspend": "suspended"}[how]
+
+    def asked(at: int, trainer: Any) -> list[bool]:
+        found = requests(trainer)
+        if (trainer.step, trainer.comm.rank) == (at, trainer.comm.size - 1):
+            getattr(trainer, how)()
+        return found
+
+    for ranks in (1, 3):
+        for at, wanted in ((4, (end, 5)), (8, ("done", 8))):
+            monkeypatch.setattr(loop, "requests", partial(asked, at))
+            saved = {"checkpoint_dir": str(tmp_path / f"{ranks} {at}")} if how == "suspend" else {}
+            for events in threads.run(ranks, partial(run, **saved)):
+                assert (events[-1]["event"], events[-1]["steps"]) == wanted
 
 
 class Breaks:
