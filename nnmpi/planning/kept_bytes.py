@@ -19,6 +19,7 @@ from nnmpi.planning.paper.recording import section_bytes
 from nnmpi.planning.paper.repeated import joined_bytes
 from nnmpi.schedules.find import find
 from nnmpi.schedules.op import Kind
+from nnmpi.schedules.pipeline import Schedule
 
 
 class SectionBytes(NamedTuple):
@@ -53,7 +54,7 @@ class KeptBytes:
         of_ranks = [of_stages[:, place == r].min(axis=1) for r in range(candidate.pp)]
         enters, kept, left = np.transpose(of_ranks)
         virtual = len(place) // candidate.pp
-        flying, between = in_flight(candidate.schedule, candidate.pp, count, virtual)
+        flying, between = in_flight(find(candidate.schedule), candidate.pp, count, virtual)
         if candidate.recompute == "stage":
             least = np.maximum(flying * enters + between * left, kept)
         else:
@@ -120,13 +121,13 @@ def _kept(starts: list[int], parts: list[PassBytes], nodes: range) -> tuple[int,
 
 
 @cache
-def in_flight(schedule: str, p: int, m: int, v: int) -> tuple[np.ndarray, np.ndarray]:
+def in_flight(schedule: Schedule, p: int, m: int, v: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns two arrays with a number for each rank: how many micro-batches are between their
     forward and backward pass, and how many between the halves I and W of a backward pass, at the
-    time when the sum of the two is largest. They are for the schedule of this name with p ranks, m
-    micro-batches and v stages per rank. A micro-batch counts once for each stage of the rank."""
+    time when the sum of the two is largest. They are for p ranks, m micro-batches and v stages per
+    rank. A micro-batch counts once for each stage of the rank."""
     most = list[tuple[int, int]]()
-    for ops in find(schedule).compute(p, m, v):
+    for ops in schedule.compute(p, m, v):
         flying = accumulate((op.kind is Kind.F) - (op.kind in (Kind.B, Kind.I)) for op in ops)
         between = accumulate((op.kind is Kind.I) - (op.kind is Kind.W) for op in ops)
         most.append(max(zip(flying, between, strict=True), key=lambda two: (sum(two), two[1])))
