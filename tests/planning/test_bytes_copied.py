@@ -9,6 +9,7 @@ from nnmpi.arrays.meta.log import logged_calls, touched_bytes
 from nnmpi.arrays.native.table import Kernel
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.averaging import gossip, means, rounds
+from nnmpi.parallel.compression import store
 from nnmpi.parallel.compression.on_paper import NotingWire
 from nnmpi.planning.paper.built import built
 from nnmpi.planning.paper.rank import step
@@ -46,6 +47,25 @@ def test_a_round_touches_what_is_said(
         made[0].meet()
     touched = touched_bytes(call for call in calls if not isinstance(call.function, Kernel))
     assert step(a, 0, 24).bytes_copied == pytest.approx(touched / every)
+
+
+@pytest.mark.parametrize("compress", ["topk:0.1", "sign", "powersgd:2", "int8"])
+def test_a_step_touches_what_is_said_of_compressed_sums(
+    compress: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Residuals and factors are copied from the optimizer's state, and back."""
+    a = arranged(Cluster.on_paper(3), model="mlp:64-20-10", compress=compress)
+    wire = NotingWire(a, (0, 1, 2), 0)
+    monkeypatch.setattr(store, "wire_of", lambda comm, on: wire)
+    sums = built(a, 0).store
+    monkeypatch.setattr(sums.buckets, "all", [b._replace(comm=wire) for b in sums.buckets.all])
+    with logged_calls() as calls:
+        for b in range(len(sums.buckets.all)):
+            if transfer := sums.start(b):
+                transfer.wait()
+        sums.keep_residuals()
+    touched = touched_bytes(call for call in calls if not isinstance(call.function, Kernel))
+    assert step(a, 0, 24).bytes_copied == pytest.approx(touched)
 
 
 @pytest.mark.parametrize("compress", ["topk:0.1", "powersgd:2"])

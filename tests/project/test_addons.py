@@ -2,6 +2,8 @@
 
 import ast
 import re
+import runpy
+import shutil
 from collections.abc import Iterator
 from dataclasses import fields
 from graphlib import TopologicalSorter
@@ -54,6 +56,16 @@ def test_nothing_of_add_ons_imports_in_a_circle(imports: grimp.ImportGraph) -> N
     order = TopologicalSorter({m: imports.find_modules_directly_imported_by(m) for m in modules})
     TopologicalSorter({name: a.uses for name, a in ADD_ONS.items()}).prepare()
     order.prepare()  # raises CycleError if there is one
+
+
+def test_what_git_leaves_of_a_folder_is_no_add_on(tmp_path: Path) -> None:
+    """Such as files of compiled modules, which it ignores."""
+    here = Path(addons.__file__).parent
+    for name in ("checks", "doctor"):
+        (tmp_path / name / "__pycache__").mkdir(parents=True)
+    for file in ("__init__.py", "doctor/addon.py"):
+        shutil.copy(here / file, tmp_path / file)
+    assert runpy.run_path(str(tmp_path / "__init__.py"))["ADD_ONS"].keys() == {"doctor"}
 
 
 @pytest.mark.all_add_ons

@@ -4,6 +4,7 @@ computes otherwise than the pass as written is never replayed."""
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event, NullReport
 from nnmpi.optim import compiled
 from nnmpi.parallel.step import stage_lists
+from nnmpi.parallel.step.beside_tape import Compared
 from nnmpi.parallel.step.replayed_stages import ReplayedStages
 
 TEXT: dict[str, Any] = {
@@ -255,6 +257,16 @@ def test_a_pass_that_hides_what_it_does_runs_as_written(
 
 
 # ---- the comparison
+
+
+def test_outputs_that_autograds_pass_has_released_are_not_kept() -> None:
+    by_tape: Any = SimpleNamespace(outputs=["sent"])
+    by_tape.release = lambda: setattr(by_tape, "outputs", ())
+    unused: Any = None
+    state: Any = SimpleNamespace(input=Tensor(np.ones(2)))
+    compared = Compared(by_tape, unused, state, unused, unused, unused)
+    compared.release()
+    assert compared.outputs == ()
 
 
 class Otherwise(nn.Module):
