@@ -10,11 +10,10 @@ and after each run with them: its wall-clock time is the work.
     arrange = the seconds of that event
     redo    = its steps that are made again
 
-`nnmpi.sim.goodput.Run`, for which `nnmpi.simulate goodput` draws failures, gets the kills as they
-were, the interval of copies, and the mean of detect + arrange in this run. What is made again is
-then its prediction, and so is the goodput. Stages sleep most of the time, so that steps take as
-long on a busy machine, and with more ranks than cores.
-"""
+`nnmpi.addons.simulator.goodput.Run`, for which `nnmpi.simulate goodput` draws failures, gets the
+kills as they were, the interval of copies, and the mean of detect + arrange in this run. What is
+made again is then its prediction, and so is the goodput. Stages sleep most of the time, so that
+steps take as long on a busy machine, and with more ranks than cores."""
 
 import argparse
 import json
@@ -33,7 +32,7 @@ from lib import jobs, timing
 from lib.jobs import JobError
 from lib.timing import Row
 
-from nnmpi.sim.goodput import Backup, Job, Run
+from nnmpi.addons.simulator.goodput import Backup, Job, Run
 
 STAGES = 4
 LEAST = 4.0  # seconds between kills: a second one before the next copy would need a checkpoint

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 NAMESPACES = "nnmpi", "nnmpi.nn", "nnmpi.optim", "nnmpi.comm", "nnmpi.collectives"
 """Packages whose public names are the ones that they import."""
-ROOMS = "nnmpi.schedules", "nnmpi.parallel.arrangement", "nnmpi.sim"
+ROOMS = "nnmpi.schedules", "nnmpi.parallel.arrangement", "nnmpi.addons.simulator"
 """Packages whose public names are the ones that their modules define."""
 
 

@@ -21,9 +21,9 @@ sys.path.insert(0, str(ROOT))
 
 import nnmpi  # noqa: E402
 from nnmpi.addons.recovery.run.survivors import Survivors  # noqa: E402
+from nnmpi.addons.simulator.drawing.svg import svg  # noqa: E402
+from nnmpi.addons.simulator.drawing.timeline import STYLES, Span, Style, Timeline  # noqa: E402
 from nnmpi.options import cli  # noqa: E402
-from nnmpi.sim.drawing.svg import svg  # noqa: E402
-from nnmpi.sim.drawing.timeline import STYLES, Span, Style, Timeline  # noqa: E402
 
 RANKS, VICTIM = 4, 3
 FIRST, KILLED, LAST = 14, 18, 23  # steps: the first one that is drawn, the victim's last, the last

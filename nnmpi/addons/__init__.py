@@ -10,6 +10,8 @@ rest.
     options         its name           a Part of Config: options of a run, and the features (what a
                                        run can be asked to do) that they switch on
     names           a name of nnmpi    what `nnmpi.NAME` is; NAME may be in a package, as nn.GPT
+    modules         a module of nnmpi  the module that its import finds, if it has no file of its
+                                       own; the modules in it likewise
     tensor_methods  a method of        the function that it calls, with the tensor
                     tensors
     in_ipython      any                a module that is loaded where IPython is

@@ -230,8 +230,7 @@ def _place(package: ModuleType, name: str) -> str:
     if place := vars(package).get("_PLACE"):
         where = f"{place}.{name}"
         return where if find_spec(where) else ""
-    where = addons.names_of(package.__name__).get(name, "")
-    return where if ":" not in where and where != f"{package.__name__}.{name}" else ""
+    return addons.table("modules").get(f"{package.__name__}.{name}".partition(".")[2], "")
 
 
 class _Elsewhere(Loader):

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from html import escape
 from math import ceil, floor, log10
 
+from nnmpi.addons.simulator.drawing.svg import INK, QUIET, page, text
 from nnmpi.options.amounts import amount, duration
 from nnmpi.planning.search import PricedLayout, SearchResult
-from nnmpi.sim.drawing.svg import INK, QUIET, page, text
 
 LEFT, TOP, WIDTH, HEIGHT = 84.0, 72.0, 760.0, 400.0  # of the plot, in pixels
 RADIUS, LINE = 4.5, 13.0  # of a point; between labels

@@ -4,6 +4,8 @@ exchanges that run at the same time, and the memory of its activations."""
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, groupby, pairwise
 
+from nnmpi.addons.simulator.clock import carried_out
+from nnmpi.addons.simulator.drawing.timeline import Level, Span, Timeline
 from nnmpi.options.amounts import amount
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
@@ -15,8 +17,6 @@ from nnmpi.planning.paper.recording import section_bytes
 from nnmpi.planning.rank_lists import list_of_batch
 from nnmpi.planning.step_time import CostModel, step_model
 from nnmpi.schedules.op import NONE, PASSES, SENDS, Kind, Op
-from nnmpi.sim.clock import carried_out
-from nnmpi.sim.drawing.timeline import Level, Span, Timeline
 
 RANK, BESIDE, SENT, MEMORY = range(4)
 ROWS = "computes", "link", "messages", "activations"

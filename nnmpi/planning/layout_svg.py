@@ -4,11 +4,11 @@ rank."""
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from nnmpi.addons.simulator.drawing.svg import INK, PAPER, QUIET, blend, box, page, text
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.rank_names import ranks_text
 from nnmpi.parallel.mesh import REPLICAS, sizes_text
 from nnmpi.planning.layout_lines import DrawnLayer, blocks
-from nnmpi.sim.drawing.svg import INK, PAPER, QUIET, blend, box, page, text
 
 STAGES = ("#3b6fb6", "#d9822b", "#4f9d69", "#9c5fb0", "#c0504d", "#5aa5b8")
 ROW, GAP, TOP, LINE, LEFT, RIGHT = 22, 4, 72, 15, 250, 190  # pixels

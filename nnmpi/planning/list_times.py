@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi.addons.simulator.clock import Cost
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.partition import Unit
@@ -24,7 +25,6 @@ from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.machine import Machine
 from nnmpi.schedules.lists.chain import Chain
 from nnmpi.schedules.op import PASSES, SENDS, Kind, Op
-from nnmpi.sim.clock import Cost
 
 COLUMNS = {Kind.F: (0,), Kind.RECOMPUTE: (0,), Kind.B: (1, 2), Kind.I: (1,), Kind.W: (2,)}
 """The columns of each pass in arrays of unit times: 0 forward, 1 gradients of inputs, 2 of

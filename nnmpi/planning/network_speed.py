@@ -1,9 +1,9 @@
 """Finds the network bandwidth at which a layout spends a given share of a step computing."""
 
+from nnmpi.addons.simulator.replicas import gbit_needed
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.step_time import CostModel, step_model, step_time
-from nnmpi.sim.replicas import gbit_needed
 
 
 def gbit_of_shares(a: Arrangement, costs: CostModel) -> dict[str, float | None]:

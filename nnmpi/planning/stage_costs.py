@@ -4,6 +4,7 @@ predicts the bubble of its pipeline."""
 from math import ceil
 from typing import Any
 
+from nnmpi.addons.simulator import pipeline as sim
 from nnmpi.arrays import dtypes
 from nnmpi.collectives.price import NEAR, Link
 from nnmpi.options.config import Config
@@ -14,7 +15,6 @@ from nnmpi.parallel.unit_costs import UnitCost, UnitCosts, stage_costs
 from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.schedules.find import find
 from nnmpi.schedules.lists.of_schedule import lists
-from nnmpi.sim import pipeline as sim
 
 MOST_BATCHES = 256
 """At most this many batches of an epoch are simulated: more would change little."""

@@ -39,6 +39,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi.addons.simulator.pipeline import Costs, run, stage_times
 from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
@@ -53,7 +54,6 @@ from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.planning.waits import Waits, waits
 from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.op import COMPUTE, Kind
-from nnmpi.sim.pipeline import Costs, run, stage_times
 
 PHASES = {
     **dict.fromkeys((Kind.SEND_F, Kind.SEND_B), "messages"),

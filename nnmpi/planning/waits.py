@@ -7,6 +7,7 @@ Messages from other stages arrive at once here: `step_time` simulates whole pipe
 from dataclasses import replace
 from typing import NamedTuple
 
+from nnmpi.addons.simulator.clock import carried_out
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
@@ -16,7 +17,6 @@ from nnmpi.planning.list_times import ListTimes
 from nnmpi.planning.paper.rank import few_micro_batches
 from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.op import PASSES, Kind
-from nnmpi.sim.clock import carried_out
 
 
 class Waits(NamedTuple):

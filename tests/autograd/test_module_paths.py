@@ -100,3 +100,19 @@ import nnmpi
 print(([*sys.meta_path], [*sys.path_hooks]) == before)
 """
     assert printed(program) == "True"
+
+
+def test_a_module_of_an_add_on_is_found_under_its_public_name() -> None:
+    program = """
+import nnmpi.sim.pipeline
+from nnmpi.addons.simulator import pipeline
+from nnmpi.sim import collective
+import nnmpi.addons.simulator.collective as there
+print(nnmpi.sim.pipeline is pipeline, collective is there, nnmpi.sim.__name__)
+"""
+    assert printed(program) == "True True nnmpi.sim"
+
+
+def test_a_module_that_an_add_on_lacks_is_missing() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'nnmpi\.sim\.nothing'"):
+        exec("import nnmpi.sim.nothing")

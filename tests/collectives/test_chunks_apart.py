@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nnmpi.addons.simulator.collective import OPERATIONS
+from nnmpi.addons.simulator.topologies import torus
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS, Collective
 from nnmpi.collectives.bruck import pat
 from nnmpi.collectives.price import Link, Network, price
@@ -21,8 +23,6 @@ from nnmpi.collectives.step import (
     transpose,
 )
 from nnmpi.collectives.verify import verify
-from nnmpi.sim.collective import OPERATIONS
-from nnmpi.sim.topologies import torus
 
 # ---- ranges
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nnmpi.addons.simulator.collective import OPERATIONS, simulate
+from nnmpi.addons.simulator.textbook import Formulas, evaluate, letter_values, typeset
 from nnmpi.collectives.algorithms import (
     ALGORITHMS,
     BROADCASTS,
@@ -19,8 +21,6 @@ from nnmpi.collectives.algorithms import (
 )
 from nnmpi.collectives.price import Link, Network, price
 from nnmpi.collectives.step import Algorithm, Step
-from nnmpi.sim.collective import OPERATIONS, simulate
-from nnmpi.sim.textbook import Formulas, evaluate, letter_values, typeset
 
 SIZES = (*range(1, 18), 31, 32, 33, 64, 100)
 LINK = Link(5e-6, 1e-10)

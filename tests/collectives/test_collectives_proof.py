@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nnmpi.addons.simulator.collective import exchange
 from nnmpi.collectives.algorithms import (
     ALGORITHMS,
     ALL_GATHERS,
@@ -20,7 +21,6 @@ from nnmpi.collectives.algorithms import (
 from nnmpi.collectives.combine import rooted
 from nnmpi.collectives.step import Algorithm, Claim, Step, per_rank, then, transpose
 from nnmpi.collectives.verify import PlanError, verify
-from nnmpi.sim.collective import exchange
 
 SIZES = (*range(1, 18), 32, 64)
 PLANS = {

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nnmpi.addons.simulator.collective import simulate
+from nnmpi.addons.simulator.network import TOPOLOGIES, named_topology
+from nnmpi.addons.simulator.topologies import dragonfly, fat_tree, rails, torus
 from nnmpi.collectives.algorithms import ALGORITHMS, bucket, swinging
 from nnmpi.collectives.combine import factors, swing_partners
 from nnmpi.collectives.double_tree import CHUNKS, double_tree
@@ -14,9 +17,6 @@ from nnmpi.collectives.price import Link, Network, price
 from nnmpi.collectives.step import Algorithm, PlanError, Step, only, per_rank, then
 from nnmpi.collectives.topology import Topology, crowd
 from nnmpi.collectives.verify import verify
-from nnmpi.sim.collective import simulate
-from nnmpi.sim.network import TOPOLOGIES, named_topology
-from nnmpi.sim.topologies import dragonfly, fat_tree, rails, torus
 
 # ---- one level and two: 1,234,567 bytes on 13 ranks, as priced before there were topologies
 

@@ -4,6 +4,7 @@ links; and curves that were measured."""
 import numpy as np
 import pytest
 
+from nnmpi.addons.simulator.collective import simulate
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.price import Link, Network, price
 from nnmpi.parallel.arrangement.cluster import Cluster
@@ -11,7 +12,6 @@ from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.planning.exchange_time import IN_PLACE, ExchangeTimes, curve_name
 from nnmpi.planning.machine import TYPICAL, Curve
 from nnmpi.schedules.op import Kind
-from nnmpi.sim.collective import simulate
 
 MACHINE = TYPICAL._replace(near=Link(1e-6, 1e-10), far=Link(3e-5, 7e-10), adding=2e-10)
 NUMBERS = 120_120

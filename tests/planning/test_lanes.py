@@ -9,13 +9,13 @@ from helpers.decoders import decoder
 from helpers.planning import SLOW_LINKS, Planning, planning
 
 from nnmpi import simulate
+from nnmpi.addons.simulator.drawing.timeline import Timeline
 from nnmpi.parallel.step_list.step import step_list
 from nnmpi.planning import lanes
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.paper.activations import activations, needed
 from nnmpi.planning.step_time import step_time
 from nnmpi.schedules.op import PASSES
-from nnmpi.sim.drawing.timeline import Timeline
 
 DECODER = decoder("4x4x32", 32, batch_size=64, bucket_mb=0.02)
 PIPELINES = [

@@ -68,7 +68,7 @@ def test_models_are_defined_without_what_trains_and_draws_them() -> None:
         "loss = nn.CrossEntropyLoss()(model(nnmpi.randn(5, 4)), nnmpi.tensor([0, 1, 2, 0, 1]))\n"
         "loss.backward(); optim.Adam(model.parameters()).step()\n"
         "folders = {m.split('.')[1] for m in sys.modules if m.startswith('nnmpi.')}\n"
-        "print(*sorted(folders & {'parallel', 'planning', 'run', 'sim'}))"
+        "print(*sorted(folders & {'parallel', 'planning', 'run'}))"
     )
     assert printed(program) == ""
 

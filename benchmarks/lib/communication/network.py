@@ -10,10 +10,10 @@ from lib.communication.run import config_of, dataset_of, run
 from lib.communication.ways import AGAINST, SUBJECTS, WAYS, Way
 from lib.ranks import Steps
 from lib.timing import Row, Spread, ratio
+from nnmpi.addons.simulator.replicas import Model, seconds_a_step
 from nnmpi.arrays import blas
 from nnmpi.comm import world
 from nnmpi.schedules.local_steps import LocalSteps
-from nnmpi.sim.replicas import Model, seconds_a_step
 
 SUBJECT = "gpt"
 ALONE = "alone"

@@ -10,8 +10,8 @@ In units of a worker's step, for p workers:
 
 from typing import NamedTuple
 
+from nnmpi.addons.simulator.commands.sync import simulate
 from nnmpi.schedules.delay import Delay
-from nnmpi.sim.commands.sync import simulate
 
 
 class Case(NamedTuple):

@@ -1,8 +1,8 @@
 """Draws a graph: each row is a node with its parameters and the shape of its output; lines beside
 the rows are tensors that skip rows, such as residual connections."""
 
+from nnmpi.addons.simulator.drawing.svg import INK, QUIET, box, page, text
 from nnmpi.nn.graph import Graph
-from nnmpi.sim.drawing.svg import INK, QUIET, box, page, text
 
 ROW, TOP, LEFT, LANE, NAME, MOST = 30.0, 44.0, 16.0, 14.0, 300.0, 400
 LAYER, OP, LINE = "#e6eefb", "#eef0f3", "#c2447f"

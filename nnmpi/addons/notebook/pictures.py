@@ -9,6 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from nnmpi.addons.notebook.graph_svg import graph
+from nnmpi.addons.simulator.collective import OPERATIONS
+from nnmpi.addons.simulator.commands.trace import TraceFile
+from nnmpi.addons.simulator.drawing import rounds
+from nnmpi.addons.simulator.drawing.svg import INK, QUIET, box, page, svg, text
+from nnmpi.addons.simulator.drawing.timeline import Timeline
+from nnmpi.addons.simulator.pipeline import Costs, Simulation, simulate
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.step import Algorithm, PlanError
 from nnmpi.io.output.plot import RunLog, picture
@@ -19,12 +25,6 @@ from nnmpi.parallel.mesh import Mesh, sizes_text
 from nnmpi.planning import layout_svg
 from nnmpi.schedules.lists.of_schedule import lists
 from nnmpi.schedules.pipeline import Schedule
-from nnmpi.sim.collective import OPERATIONS
-from nnmpi.sim.commands.trace import TraceFile
-from nnmpi.sim.drawing import rounds
-from nnmpi.sim.drawing.svg import INK, QUIET, box, page, svg, text
-from nnmpi.sim.drawing.timeline import Timeline
-from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
 RANKS, MICRO_BATCHES, STAGES = 4, 8, 2
 """The defaults of pictures; STAGES is the number of stages per rank for schedules that allow

@@ -6,7 +6,7 @@ tracing.py     gathers the records of all ranks on rank 0, and converts them to 
 summary.py     joins all records in one table; divides each wait for other ranks into idle time and
                communication; computes each rank's seconds, and the bubble (idle time) of pipelines
 text.py        formats these results as text
-chrome.py      writes the file, which `nnmpi.sim.commands.trace` reads
+chrome.py      writes the file, which `nnmpi.addons.simulator.commands.trace` reads
 
 A trace has the first 400,000 events and operations of each rank, up to the end of a step.
 Communication in the background is drawn on separate lines of the timeline, from its start to when

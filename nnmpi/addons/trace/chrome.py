@@ -6,7 +6,7 @@ is drawn as a part of category "wait", until the other ranks are ready, and a pa
 the background (Works) are drawn on further lines of the rank, called lanes, from their start to
 when their end was noticed; above them are counters of the bytes in flight and of the memory.
 
-`nnmpi.sim.commands.trace` reads the file.
+`nnmpi.addons.simulator.commands.trace` reads the file.
 
     rank      F0 ─────── B0 ──────────────────────── APPLY ───
     lane 1                   ├─ all_reduce ─┤  ├─ all_reduce ─┤

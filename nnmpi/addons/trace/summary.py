@@ -25,6 +25,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from nnmpi.addons.simulator.drawing.timeline import Span
+from nnmpi.addons.simulator.pipeline import Costs, Simulation, simulate
 from nnmpi.addons.trace.recording import (
     COMPUTE,
     ENTRY,
@@ -39,8 +41,6 @@ from nnmpi.parallel.mesh import MODEL, REPLICAS, Mesh
 from nnmpi.schedules.find import find
 from nnmpi.schedules.lists.of_schedule import lists
 from nnmpi.schedules.op import Kind
-from nnmpi.sim.drawing.timeline import Span
-from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
 MESSAGES = {"wait F": ("SEND_F", -1), "wait B": ("SEND_B", +1)}
 """For each wait for a message, the operation that sends it, and its stage minus the receiver's."""

@@ -9,6 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from nnmpi.addons.simulator.commands.trace import TraceFile
+from nnmpi.addons.simulator.drawing.timeline import Span, Timeline, kinds, style
 from nnmpi.comm.stderr import print_error
 from nnmpi.io.files.atomic import refusing, replaced
 from nnmpi.io.files.outputs import OutputFile, outputs_of
@@ -20,8 +22,6 @@ from nnmpi.io.page import runs
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import refusing_others
-from nnmpi.sim.commands.trace import TraceFile
-from nnmpi.sim.drawing.timeline import Span, Timeline, kinds, style
 
 HEAD = b'{"displayTimeUnit"'
 """The first bytes of a trace file, with which no log begins."""

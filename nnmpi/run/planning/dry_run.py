@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nnmpi import addons
+from nnmpi.addons.simulator.drawing.svg import svg
 from nnmpi.comm import Comm
 from nnmpi.comm.stderr import print_error
 from nnmpi.data import blank
@@ -36,7 +37,6 @@ from nnmpi.run.planning.step_text import lines
 from nnmpi.run.setup.cutting import UncutModel, uncut, uncut_of
 from nnmpi.run.setup.datasets import data_options
 from nnmpi.run.setup.setup import Setup, TrainerArguments, build_model, initialise, set_up
-from nnmpi.sim.drawing.svg import svg
 
 HELP = "what each rank of a run holds and sends"
 

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from nnmpi.addons.simulator.commands.trace import TraceFile
+from nnmpi.addons.simulator.drawing.timeline import GAPS, Span
 from nnmpi.io.output import Event
 from nnmpi.options import cli
 from nnmpi.options.amounts import amount, plural
@@ -30,8 +32,6 @@ from nnmpi.planning.step_time import (
     step_model,
 )
 from nnmpi.run.planning.planning import PlanModels
-from nnmpi.sim.commands.trace import TraceFile
-from nnmpi.sim.drawing.timeline import GAPS, Span
 
 
 def explained(models: PlanModels, layout: str, trace: Path | None) -> Event:

@@ -5,6 +5,7 @@ from shlex import quote
 from typing import Any
 
 from nnmpi.addons.planning.options import TRAINED
+from nnmpi.addons.simulator.replicas import SHARES
 from nnmpi.io.output import Event
 from nnmpi.options import terms
 from nnmpi.options.amounts import amount, plural, three_or_none
@@ -15,7 +16,6 @@ from nnmpi.options.tables import columns
 from nnmpi.planning.search import PricedLayout
 from nnmpi.planning.step_time import StepTime
 from nnmpi.run.planning.planning import DATA, MEETINGS, SUMS, FoundLayouts, NetworkNeed
-from nnmpi.sim.replicas import SHARES
 
 TERMS = StepTime._fields
 

@@ -12,9 +12,9 @@ import pytest
 from helpers import mpijob
 
 from nnmpi import comm
+from nnmpi.addons.simulator.collective import OPERATIONS
+from nnmpi.addons.simulator.drawing import rounds
 from nnmpi.collectives import ALGORITHMS
-from nnmpi.sim.collective import OPERATIONS
-from nnmpi.sim.drawing import rounds
 
 FOLDER = mpijob.ROOT / "examples" / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))

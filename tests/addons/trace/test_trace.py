@@ -9,12 +9,12 @@ import pytest
 from helpers.runs import fit
 
 from nnmpi import Config, Trainer, simulate
+from nnmpi.addons.simulator.commands.trace import TraceFile
 from nnmpi.addons.trace.summary import Seconds
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event
 from nnmpi.io.output.messages import as_text
-from nnmpi.sim.commands.trace import TraceFile
 
 MODEL = "mlp:64-32-32-32-10"
 

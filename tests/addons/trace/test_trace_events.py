@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from nnmpi import Config
+from nnmpi.addons.simulator.commands.trace import TraceFile
 from nnmpi.addons.trace.chrome import write
 from nnmpi.addons.trace.recording import RankEntries, Recording
 from nnmpi.addons.trace.summary import Seconds, bubble, seconds, traced
@@ -14,7 +15,6 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.schedules.op import Kind, Op
-from nnmpi.sim.commands.trace import TraceFile
 
 ONE, TWO = Mesh({"dp": 1, "pp": 1, "tp": 1}), Mesh({"dp": 1, "pp": 2, "tp": 1})
 

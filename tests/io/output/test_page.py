@@ -16,12 +16,12 @@ from helpers.datafiles import refused
 from helpers.runs import LAYOUTS, but_steps, rows, small
 
 from nnmpi import Config, Trainer, train, watch
+from nnmpi.addons.simulator.commands.trace import TraceFile
+from nnmpi.addons.simulator.drawing.timeline import STYLES, Span
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event
 from nnmpi.io.page.page import as_values, logs_of, read, shown_steps
 from nnmpi.io.page.runs import staleness
-from nnmpi.sim.commands.trace import TraceFile
-from nnmpi.sim.drawing.timeline import STYLES, Span
 from nnmpi.watch import PageServer
 
 

@@ -1,0 +1,50 @@
+"""The command `python -m nnmpi.simulate`: predicts the cost of plans and layouts and draws them,
+without MPI.
+
+Exit status: 0 success, 1 the output could not be written, 2 unusable arguments, 130 Ctrl-C.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+
+from nnmpi import addons
+from nnmpi.addons.simulator.commands import collective, gemm, goodput, pipeline, sync, trace
+from nnmpi.options import cli
+
+SMALLER = "take fewer ranks, a smaller model, or samples with a shorter --context"
+"""The advice in the message for a lack of memory."""
+
+
+def parser() -> cli.Parser:
+    """The parser of the command line; each subcommand sets `run` to a function that returns text or
+    JSON values."""
+    p = cli.Parser("nnmpi.simulate", description="Predict and draw the cost of plans, without MPI.")
+    kinds = p.add_subparsers(title="plans", dest="kind", required=True, metavar="KIND")
+    for name, command in {
+        "collective": collective,
+        "pipeline": pipeline,
+        "gemm": gemm,
+        **{name: addons.row("simulations", name) for name in addons.table("simulations")},
+        "sync": sync,
+        "goodput": goodput,
+        "trace": trace,
+    }.items():
+        sub = kinds.add_parser(name, help=command.HELP)
+        command.add_options(sub)
+        sub.set_defaults(run=command.run)
+        for add_more in addons.rows("sim_options"):
+            add_more(name, sub)
+    return p
+
+
+def command(options: argparse.Namespace) -> int:
+    """Prints the output of a subcommand, text or JSON, and returns the exit status."""
+    output = options.run(options)
+    print(output if isinstance(output, str) else json.dumps(output, indent=2), flush=True)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status."""
+    return cli.main(parser(), command, arguments, SMALLER)
