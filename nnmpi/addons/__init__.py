@@ -12,6 +12,8 @@ rest.
     names           a name of nnmpi    what `nnmpi.NAME` is; NAME may be in a package, as nn.GPT
     modules         a module of nnmpi  the module that its import finds, if it has no file of its
                                        own; the modules in it likewise
+    of_step         any                a module whose functions change nothing but their arguments,
+                                       so that a recorded step may call them
     tensor_methods  a method of        the function that it calls, with the tensor
                     tensors
     in_ipython      any                a module that is loaded where IPython is

@@ -74,7 +74,7 @@ PRODUCTS: dict[str, dict[str, Rule]] = {
     "nnmpi.autograd.ops.einsum": {"einsum": _contracts},
     "nnmpi.autograd.ops.experts": {"experts": _always},
     "nnmpi.autograd.ops.activations": {"prelu": _always},
-    "nnmpi.autograd.ops.recurrent": {"recurrent": lambda *given: not _keeps_state(*given)},
+    "nnmpi.addons.recurrent.ops": {"recurrent": lambda *given: not _keeps_state(*given)},
     # the ops of layers that are divided among ranks
     "nnmpi.parallel.tensor.layers": dict.fromkeys(("column", "gathering_linear", "row"), _always),
     "nnmpi.parallel.tensor.image_rows.layers": {"conv2d": _always},
@@ -97,7 +97,7 @@ WIDE: dict[str, dict[str, Rule]] = {
     "nnmpi.autograd.ops.activations": {"softplus": _on_gpu},
     "nnmpi.autograd.ops.distance": {"p_norm": _on_gpu},
     "nnmpi.autograd.ops.experts": {"route": _always},
-    "nnmpi.autograd.ops.recurrent": {"recurrent": _keeps_state},
+    "nnmpi.addons.recurrent.ops": {"recurrent": _keeps_state},
 }
 """Ops that compute in float32. Functions that are made of several ops, such as losses, call
 `functional.wide`."""

@@ -71,6 +71,12 @@ _MODULES = ("functional", "init")
 __all__ += [name for name, where in _ON_USE.items() if ":" in where or name in _MODULES]
 
 if _TYPE_CHECKING:
+    from nnmpi.addons.recurrent.cells import GRUCell as GRUCell
+    from nnmpi.addons.recurrent.cells import LSTMCell as LSTMCell
+    from nnmpi.addons.recurrent.cells import RNNCell as RNNCell
+    from nnmpi.addons.recurrent.layers import GRU as GRU
+    from nnmpi.addons.recurrent.layers import LSTM as LSTM
+    from nnmpi.addons.recurrent.layers import RNN as RNN
     from nnmpi.nn import functional as functional
     from nnmpi.nn import init as init
     from nnmpi.nn.gpt import GPT as GPT
@@ -106,12 +112,6 @@ if _TYPE_CHECKING:
     from nnmpi.nn.layers.padding import Unflatten as Unflatten
     from nnmpi.nn.layers.padding import ZeroPad1d as ZeroPad1d
     from nnmpi.nn.layers.padding import ZeroPad2d as ZeroPad2d
-    from nnmpi.nn.layers.recurrent import GRU as GRU
-    from nnmpi.nn.layers.recurrent import LSTM as LSTM
-    from nnmpi.nn.layers.recurrent import RNN as RNN
-    from nnmpi.nn.layers.recurrent_cells import GRUCell as GRUCell
-    from nnmpi.nn.layers.recurrent_cells import LSTMCell as LSTMCell
-    from nnmpi.nn.layers.recurrent_cells import RNNCell as RNNCell
     from nnmpi.nn.layers.sequences import PositionalEmbedding as PositionalEmbedding
     from nnmpi.nn.layers.sequences import RotaryPositionalEmbeddings as RotaryPositionalEmbeddings
     from nnmpi.nn.layers.transformer import TransformerEncoder as TransformerEncoder

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.addons import table
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.torch_names import METHODS_ON_USE
 from nnmpi.nn.module import Module
@@ -33,7 +34,7 @@ its class, are compared."""
 
 LIBRARIES = {"math", "_operator", "_functools"}
 
-OWN = ("nnmpi.autograd", "nnmpi.nn", "nnmpi.utils.checkpoint")
+OWN = ("nnmpi.autograd", "nnmpi.nn", *table("of_step").values())
 STATEFUL = {f"nnmpi.nn.{name}" for name in ("init", "seeding", "tensor_files", "llama_folder")}
 """Modules of nnmpi whose functions read or set state that a replay would miss."""
 

@@ -9,6 +9,7 @@ from helpers.ops.oracle import needs_torch, pytorch
 from helpers.programs import printed
 
 import nnmpi
+from nnmpi import addons
 
 pytestmark = pytest.mark.all_add_ons
 
@@ -111,6 +112,13 @@ import nnmpi.addons.simulator.collective as there
 print(nnmpi.sim.pipeline is pipeline, collective is there, nnmpi.sim.__name__)
 """
     assert printed(program) == "True True nnmpi.sim"
+
+
+@pytest.mark.parametrize("name", addons.table("modules"))
+def test_a_module_of_an_add_on_has_the_names_of_its_code(name: str) -> None:
+    there = import_module(addons.table("modules")[name])
+    here = import_module(f"nnmpi.{name}")
+    assert all(getattr(here, n) is value for n, value in vars(there).items() if n[:2] != "__")
 
 
 def test_a_module_that_an_add_on_lacks_is_missing() -> None:

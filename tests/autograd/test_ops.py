@@ -13,6 +13,7 @@ from helpers.device import DEVICE, needs_device, waits
 from helpers.ops.opcases_all import CASES, each, evaluated, is_leaf, single, weights
 from helpers.ops.oracle import needs_torch, pytorch
 
+from nnmpi.addons import table
 from nnmpi.arrays import backend
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.activations import erfc
@@ -47,8 +48,11 @@ def agree(ours: list[Any], theirs: list[Any], tolerance: float = 1e-12) -> bool:
 
 
 def test_each_op_is_in_the_table():
+    folders = ops, *map(import_module, table("of_step").values())
     modules = [
-        import_module(f"{ops.__name__}.{m.name}") for m in pkgutil.iter_modules(ops.__path__)
+        import_module(m.name)
+        for folder in folders
+        for m in pkgutil.walk_packages(getattr(folder, "__path__", []), f"{folder.__name__}.")
     ]
     found = {
         f"{module.__name__}.{name}"

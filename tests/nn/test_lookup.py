@@ -10,7 +10,7 @@ from helpers.ops.oracle import needs_torch, same_as_pytorch
 
 import nnmpi
 from nnmpi import nn
-from nnmpi.autograd.ops import recurrent
+from nnmpi.addons.recurrent import ops as recurrent
 
 WORDS, T, N, K, H = 7, 6, 5, 4, 3
 LENGTHS = [3, 6, 1, 0, 6]

@@ -3,22 +3,23 @@
 from nnmpi.addons import AddOn, places
 
 ADD_ON = AddOn(
-    modules=(
-        *("nnmpi.nn.layers.recurrent", "nnmpi.nn.layers.recurrent_cells"),
-        *("nnmpi.autograd.ops.recurrent", "nnmpi.autograd.ops.distinct_rows"),
-        "nnmpi.arrays.kernels.recurrent",
-        *("nnmpi.nn.packed", "nnmpi.nn.utils.rnn"),
-    ),
+    modules=("nnmpi.addons.recurrent", "nnmpi.nn.utils.rnn"),
     rows={
         "names": {
             "nn.utils.rnn": "nnmpi.nn.utils.rnn",
             **places(
                 {
-                    "nn.layers.recurrent": "GRU LSTM RNN",
-                    "nn.layers.recurrent_cells": "GRUCell LSTMCell RNNCell",
+                    "addons.recurrent.cells": "GRUCell LSTMCell RNNCell",
+                    "addons.recurrent.layers": "GRU LSTM RNN",
                 },
                 "nn.",
             ),
-        }
+        },
+        "modules": {
+            "nn.layers.recurrent": "nnmpi.addons.recurrent.layers",
+            "nn.layers.recurrent_cells": "nnmpi.addons.recurrent.cells",
+            "nn.packed": "nnmpi.addons.recurrent.packed",
+        },
+        "of_step": {"recurrent": "nnmpi.addons.recurrent"},
     },
 )

@@ -13,6 +13,7 @@ ADD_ON = AddOn(
             "utils": "nnmpi.utils",
             "optim.lr_scheduler": "nnmpi.optim.lr_scheduler",
             "optim.swa_utils": "nnmpi.optim.swa_utils",
-        }
+        },
+        "of_step": {"utils.checkpoint": "nnmpi.utils.checkpoint"},
     },
 )

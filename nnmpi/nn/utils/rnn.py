@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.addons.recurrent.packed import PackedSequence as PackedSequence
+from nnmpi.addons.recurrent.packed import exchanged
 from nnmpi.autograd import Tensor, as_tensor, on_host
 from nnmpi.autograd.functional import concatenate, stack, tensor, where
-from nnmpi.nn.packed import PackedSequence as PackedSequence
-from nnmpi.nn.packed import exchanged
 
 
 def pad_sequence(

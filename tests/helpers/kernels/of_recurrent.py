@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from helpers.kernels.numbers import Rng, numbers
 
-from nnmpi.arrays.kernels import recurrent  # noqa: F401 - fills the table of kernels
+from nnmpi.addons.recurrent import kernels as recurrent  # noqa: F401 - fills the table of kernels
 
 CLOSE = 2e-6  # relative to the largest number: other polynomials
 

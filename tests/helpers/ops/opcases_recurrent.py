@@ -6,7 +6,7 @@ from typing import Any
 
 from helpers.ops.opcases import Case
 
-from nnmpi.autograd.ops.recurrent import Sequences, recurrent
+from nnmpi.addons.recurrent.ops import Sequences, recurrent
 
 T, N, K, H = 5, 4, 3, 2
 LENGTHS: dict[str, tuple[int, ...] | None] = {

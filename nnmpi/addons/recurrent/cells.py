@@ -3,11 +3,11 @@ over time."""
 
 from typing import Any
 
+from nnmpi.addons.recurrent import ops as recurrent
+from nnmpi.addons.recurrent.layers import NONLINEARITIES, PARAMETER_NAMES
 from nnmpi.autograd import Tensor, apply, as_tensor
-from nnmpi.autograd.ops import recurrent
 from nnmpi.nn import initial
 from nnmpi.nn.layers.basic import check_choice, check_sizes
-from nnmpi.nn.layers.recurrent import NONLINEARITIES, PARAMETER_NAMES
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.registries import constructor_options

@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from nnmpi.addons.recurrent import ops as recurrent
+from nnmpi.addons.recurrent.packed import PackedSequence
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.autograd import Tensor, apply, as_tensor, on_host
 from nnmpi.autograd.functional import concatenate
 from nnmpi.autograd.lookup import EmbeddingResult
-from nnmpi.autograd.ops import elementwise, recurrent
+from nnmpi.autograd.ops import elementwise
 from nnmpi.nn import initial
 from nnmpi.nn.layers.basic import (
     check_choice,
@@ -18,7 +20,6 @@ from nnmpi.nn.layers.basic import (
     dropout_mask,
 )
 from nnmpi.nn.module import Module
-from nnmpi.nn.packed import PackedSequence
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import current_pass
 from nnmpi.nn.registries import constructor_options

@@ -21,17 +21,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.addons.recurrent import kernels as kernels
+from nnmpi.addons.recurrent.distinct_rows import DistinctRows, distinct
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result, Vjp, column_sum, progress_hook
-from nnmpi.arrays.kernels import recurrent as kernels
 from nnmpi.arrays.kernels.linear import gradients, linear_outputs, outputs, prefers_compiled
-from nnmpi.autograd.ops.distinct_rows import DistinctRows, distinct
 from nnmpi.autograd.ops.linear import check_dtype
 from nnmpi.autograd.ops.lookup import TableGradient
 
 
 class Cell(NamedTuple):
-    """A type of recurrent cell, with the kernels of nnmpi/arrays/kernels/recurrent.py.
+    """A type of recurrent cell, with the kernels of nnmpi/addons/recurrent/kernels.py.
 
     gates   number of gates, each as long as a state
     states  number of states: 1 for h, 2 for h and c
