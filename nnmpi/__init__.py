@@ -101,6 +101,9 @@ if _TYPE_CHECKING:
     from nnmpi.addons.loggers import loggers as loggers
     from nnmpi.addons.notebook import notebook as notebook
     from nnmpi.addons.notebook.notebook import load_ipython_extension as load_ipython_extension
+    from nnmpi.addons.transformer.dot_product_attention import (
+        scaled_dot_product_attention as scaled_dot_product_attention,
+    )
     from nnmpi.autograd.autocasting import autocast as autocast
     from nnmpi.autograd.autocasting import get_autocast_dtype as get_autocast_dtype
     from nnmpi.autograd.autocasting import is_autocast_enabled as is_autocast_enabled
@@ -189,9 +192,6 @@ if _TYPE_CHECKING:
     from nnmpi.memory_formats import channels_last as channels_last
     from nnmpi.memory_formats import contiguous_format as contiguous_format
     from nnmpi.memory_formats import preserve_format as preserve_format
-    from nnmpi.nn.dot_product_attention import (
-        scaled_dot_product_attention as scaled_dot_product_attention,
-    )
     from nnmpi.nn.random_writes import bernoulli as bernoulli
     from nnmpi.optim.compiled import compile as compile  # noqa: A004
     from nnmpi.options import cli as cli

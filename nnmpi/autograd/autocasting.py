@@ -70,15 +70,17 @@ PRODUCTS: dict[str, dict[str, Rule]] = {
     "nnmpi.autograd.ops.conv": dict.fromkeys(
         ("after_padding", "conv1d", "conv2d", "conv_transpose2d"), _always
     ),
-    "nnmpi.autograd.ops.attention": dict.fromkeys(("attention", "self_attention"), _always),
+    "nnmpi.addons.transformer.ops.attention": dict.fromkeys(
+        ("attention", "self_attention"), _always
+    ),
     "nnmpi.autograd.ops.einsum": {"einsum": _contracts},
-    "nnmpi.autograd.ops.experts": {"experts": _always},
+    "nnmpi.addons.layer_ways.expert_ops": {"experts": _always},
     "nnmpi.autograd.ops.activations": {"prelu": _always},
     "nnmpi.addons.recurrent.ops": {"recurrent": lambda *given: not _keeps_state(*given)},
     # the ops of layers that are divided among ranks
     "nnmpi.parallel.tensor.layers": dict.fromkeys(("column", "gathering_linear", "row"), _always),
-    "nnmpi.parallel.tensor.image_rows.layers": {"conv2d": _always},
-    "nnmpi.parallel.tensor.experts": dict.fromkeys(
+    "nnmpi.addons.layer_ways.image_rows.layers": {"conv2d": _always},
+    "nnmpi.addons.layer_ways.experts_on_ranks": dict.fromkeys(
         ("experts_by_exchange", "experts_on_ranks"), _always
     ),
     "nnmpi.addons.context.ring": {"ring_attention": _always},
@@ -96,7 +98,7 @@ WIDE: dict[str, dict[str, Rule]] = {
     "nnmpi.autograd.ops.elementwise": dict.fromkeys(("exp", "log", "power"), _on_gpu),
     "nnmpi.autograd.ops.activations": {"softplus": _on_gpu},
     "nnmpi.autograd.ops.distance": {"p_norm": _on_gpu},
-    "nnmpi.autograd.ops.experts": {"route": _always},
+    "nnmpi.addons.layer_ways.expert_ops": {"route": _always},
     "nnmpi.addons.recurrent.ops": {"recurrent": _keeps_state},
 }
 """Ops that compute in float32. Functions that are made of several ops, such as losses, call

@@ -71,25 +71,32 @@ _MODULES = ("functional", "init")
 __all__ += [name for name, where in _ON_USE.items() if ":" in where or name in _MODULES]
 
 if _TYPE_CHECKING:
+    from nnmpi.addons.layer_ways.branches import Branches as Branches
+    from nnmpi.addons.layer_ways.experts import MixtureOfExperts as MixtureOfExperts
     from nnmpi.addons.recurrent.cells import GRUCell as GRUCell
     from nnmpi.addons.recurrent.cells import LSTMCell as LSTMCell
     from nnmpi.addons.recurrent.cells import RNNCell as RNNCell
     from nnmpi.addons.recurrent.layers import GRU as GRU
     from nnmpi.addons.recurrent.layers import LSTM as LSTM
     from nnmpi.addons.recurrent.layers import RNN as RNN
+    from nnmpi.addons.transformer.attention import SelfAttention as SelfAttention
+    from nnmpi.addons.transformer.encoder import TransformerEncoder as TransformerEncoder
+    from nnmpi.addons.transformer.encoder import TransformerEncoderLayer as TransformerEncoderLayer
+    from nnmpi.addons.transformer.gates import SwiGLU as SwiGLU
+    from nnmpi.addons.transformer.multihead import MultiheadAttention as MultiheadAttention
+    from nnmpi.addons.transformer.sequences import PositionalEmbedding as PositionalEmbedding
+    from nnmpi.addons.transformer.sequences import (
+        RotaryPositionalEmbeddings as RotaryPositionalEmbeddings,
+    )
     from nnmpi.nn import functional as functional
     from nnmpi.nn import init as init
     from nnmpi.nn.gpt import GPT as GPT
-    from nnmpi.nn.layers.attention import SelfAttention as SelfAttention
-    from nnmpi.nn.layers.branches import Branches as Branches
     from nnmpi.nn.layers.distances import CosineEmbeddingLoss as CosineEmbeddingLoss
     from nnmpi.nn.layers.distances import CosineSimilarity as CosineSimilarity
     from nnmpi.nn.layers.distances import MarginRankingLoss as MarginRankingLoss
     from nnmpi.nn.layers.distances import PairwiseDistance as PairwiseDistance
     from nnmpi.nn.layers.distances import TripletMarginLoss as TripletMarginLoss
     from nnmpi.nn.layers.embedding_bag import EmbeddingBag as EmbeddingBag
-    from nnmpi.nn.layers.experts import MixtureOfExperts as MixtureOfExperts
-    from nnmpi.nn.layers.gates import SwiGLU as SwiGLU
     from nnmpi.nn.layers.more_activations import SELU as SELU
     from nnmpi.nn.layers.more_activations import Hardsigmoid as Hardsigmoid
     from nnmpi.nn.layers.more_activations import Hardswish as Hardswish
@@ -98,7 +105,6 @@ if _TYPE_CHECKING:
     from nnmpi.nn.layers.more_activations import Mish as Mish
     from nnmpi.nn.layers.more_activations import ReLU6 as ReLU6
     from nnmpi.nn.layers.more_activations import Softsign as Softsign
-    from nnmpi.nn.layers.multihead import MultiheadAttention as MultiheadAttention
     from nnmpi.nn.layers.padding import CircularPad1d as CircularPad1d
     from nnmpi.nn.layers.padding import CircularPad2d as CircularPad2d
     from nnmpi.nn.layers.padding import ConstantPad1d as ConstantPad1d
@@ -112,10 +118,6 @@ if _TYPE_CHECKING:
     from nnmpi.nn.layers.padding import Unflatten as Unflatten
     from nnmpi.nn.layers.padding import ZeroPad1d as ZeroPad1d
     from nnmpi.nn.layers.padding import ZeroPad2d as ZeroPad2d
-    from nnmpi.nn.layers.sequences import PositionalEmbedding as PositionalEmbedding
-    from nnmpi.nn.layers.sequences import RotaryPositionalEmbeddings as RotaryPositionalEmbeddings
-    from nnmpi.nn.layers.transformer import TransformerEncoder as TransformerEncoder
-    from nnmpi.nn.layers.transformer import TransformerEncoderLayer as TransformerEncoderLayer
     from nnmpi.nn.llama import Llama as Llama
     from nnmpi.nn.more_losses import BCELoss as BCELoss
     from nnmpi.nn.more_losses import BCEWithLogitsLoss as BCEWithLogitsLoss

@@ -247,10 +247,10 @@ _ON_USE = addons.names_of("nnmpi.nn.functional")
 """Where the names are that are loaded when they are used first."""
 
 if TYPE_CHECKING:
-    from nnmpi.autograd.functions.gathering import one_hot as one_hot
-    from nnmpi.nn.dot_product_attention import (
+    from nnmpi.addons.transformer.dot_product_attention import (
         scaled_dot_product_attention as scaled_dot_product_attention,
     )
+    from nnmpi.autograd.functions.gathering import one_hot as one_hot
     from nnmpi.nn.layers.distances import cosine_similarity as cosine_similarity
     from nnmpi.nn.layers.distances import normalize as normalize
     from nnmpi.nn.layers.distances import pairwise_distance as pairwise_distance

@@ -4,13 +4,13 @@ weights."""
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
+from nnmpi.addons.transformer.attention import SelfAttention
+from nnmpi.addons.transformer.sequences import PositionalEmbedding
 from nnmpi.autograd import Tensor
 from nnmpi.nn import initial
 from nnmpi.nn.layers.activations import GELU
-from nnmpi.nn.layers.attention import SelfAttention
 from nnmpi.nn.layers.basic import ChannelsFirst, Dropout, Embedding, Linear
 from nnmpi.nn.layers.norm import LayerNorm
-from nnmpi.nn.layers.sequences import PositionalEmbedding
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Init, Parameter
 from nnmpi.nn.sequential import Sequential

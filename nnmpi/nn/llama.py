@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
+from nnmpi.addons.transformer.attention import SelfAttention
+from nnmpi.addons.transformer.gates import SwiGLU
 from nnmpi.autograd import Tensor
 from nnmpi.nn import initial
 from nnmpi.nn.gpt import DEVIATION, check_blocks
-from nnmpi.nn.layers.attention import SelfAttention
 from nnmpi.nn.layers.basic import ChannelsFirst, Embedding, Linear
-from nnmpi.nn.layers.gates import SwiGLU
 from nnmpi.nn.layers.norm import RMSNorm
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter

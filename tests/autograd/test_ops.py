@@ -48,11 +48,11 @@ def agree(ours: list[Any], theirs: list[Any], tolerance: float = 1e-12) -> bool:
 
 
 def test_each_op_is_in_the_table():
-    folders = ops, *map(import_module, table("of_step").values())
-    modules = [
+    rooms = [ops, *map(import_module, table("of_step").values())]
+    modules = rooms + [
         import_module(m.name)
-        for folder in folders
-        for m in pkgutil.walk_packages(getattr(folder, "__path__", []), f"{folder.__name__}.")
+        for room in rooms
+        for m in pkgutil.walk_packages(getattr(room, "__path__", []), f"{room.__name__}.")
     ]
     found = {
         f"{module.__name__}.{name}"

@@ -95,7 +95,7 @@ OF_COMM = of(
 )
 OF_SHARDS = {
     **of(laws_tensor_ops, laws_sequence, laws_tensor_loss),
-    **of_add_ons({"experts"}, "tensor.laws_experts"),
+    **of_add_ons({"layer_ways"}, "tensor.laws_experts"),
     **each(laws_tensor_layers.equals_one_rank, laws_tensor_layers.CASES),
 }
 OF_SHARDED_MODELS = {
@@ -201,7 +201,7 @@ TABLE = {
     "recomputation": Row(OF_RECOMPUTATION, (1,), threads_all=(2, 3, 4, 8), mpi_all=(1, 2, 3, 4, 8)),
     "zero": Row(of(laws_zero), (3,), threads_all=(1, 4), mpi=(2,)),
     "autocast": Row(
-        of_add_ons({"torch_settings", "transformer", "experts"}, "training.laws_autocast"),
+        of_add_ons({"torch_settings", "transformer", "layer_ways"}, "training.laws_autocast"),
         (2,),
         threads_all=(3, 4),
         mpi_all=(2,),

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from helpers.kernels.numbers import Rng, one_of
 
+from nnmpi.addons.transformer.kernels import attention as kernels
+from nnmpi.addons.transformer.kernels.attention import Scores
 from nnmpi.arrays import native
 from nnmpi.arrays.dtypes import HALVES, named
-from nnmpi.arrays.kernels import attention as kernels
-from nnmpi.arrays.kernels.attention import Scores
 from nnmpi.arrays.kernels.precision import round_loop
 from nnmpi.arrays.native.table import Kernel
 

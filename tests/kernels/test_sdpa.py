@@ -11,9 +11,9 @@ from helpers.training.transformer_models import Decoder
 
 import nnmpi
 from nnmpi import nn, optim
+from nnmpi.addons.transformer.ops import attention
 from nnmpi.arrays import backend
 from nnmpi.arrays.dtypes import named
-from nnmpi.autograd.ops import attention
 
 pytestmark = needs_device
 HALVES = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -11,6 +11,7 @@ from helpers.training.on_paper import PLAIN, arranged, held
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.layer_ways.experts_on_ranks import Routing, lengths
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
@@ -19,7 +20,6 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.step.executor import StepState
-from nnmpi.parallel.tensor.experts import Routing, lengths
 from nnmpi.planning.paper import recording
 from nnmpi.planning.paper.built import built
 from nnmpi.planning.paper.rank import exchanges, traffic

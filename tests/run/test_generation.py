@@ -8,9 +8,9 @@ from helpers.training.laws_gpt2 import model
 
 import nnmpi
 from nnmpi import nn
+from nnmpi.addons.transformer.sequences import KVCache, decoding
 from nnmpi.comm import OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.nn.layers.sequences import KVCache, decoding
 from nnmpi.run.text.generation import Sampling
 
 SCORES = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2]))

@@ -11,6 +11,8 @@ from typing import Any
 from nnmpi.addons.context.ring import Ring, ring_attention
 from nnmpi.addons.context.rules import RULES
 from nnmpi.addons.context.sequence_cut import SequenceCut
+from nnmpi.addons.transformer.attention import SelfAttention
+from nnmpi.addons.transformer.sequences import PositionalEmbedding
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
@@ -18,8 +20,6 @@ from nnmpi.arrays.kernels.precision import summed
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.nn import Dropout, Module
 from nnmpi.nn.graph import Graph, Node, TensorRef, VariableRef
-from nnmpi.nn.layers.attention import SelfAttention
-from nnmpi.nn.layers.sequences import PositionalEmbedding
 from nnmpi.parallel.tensor.parallelize import become
 from nnmpi.parallel.tensor.possible import is_plain
 from nnmpi.parallel.tensor.rules import OPS

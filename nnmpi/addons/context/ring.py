@@ -19,10 +19,16 @@ from functools import partial
 from typing import NamedTuple
 
 from nnmpi.addons.context.sequence_cut import AttendedSlices, SequenceCut
+from nnmpi.addons.transformer.kernels.attention import (
+    KeepOf,
+    Scores,
+    attention,
+    attention_gradients,
+    join,
+)
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, progress_hook
-from nnmpi.arrays.kernels.attention import KeepOf, Scores, attention, attention_gradients, join
 from nnmpi.arrays.kernels.precision import cast
 from nnmpi.comm import Comm
 from nnmpi.parallel.wire import Transfer, wire_for

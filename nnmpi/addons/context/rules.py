@@ -12,10 +12,10 @@ axis        1            1                1                2
 from collections.abc import Callable, Mapping
 
 from nnmpi import nn
+from nnmpi.addons.transformer.attention import SelfAttention
+from nnmpi.addons.transformer.gates import SwiGLU
+from nnmpi.addons.transformer.sequences import PositionalEmbedding
 from nnmpi.nn.layers.activations import ELEMENTWISE
-from nnmpi.nn.layers.attention import SelfAttention
-from nnmpi.nn.layers.gates import SwiGLU
-from nnmpi.nn.layers.sequences import PositionalEmbedding
 from nnmpi.parallel.tensor.ways import Options
 
 PositionRule = Callable[[Options, int, int], int | None]

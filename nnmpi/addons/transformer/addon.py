@@ -3,42 +3,44 @@
 from nnmpi.addons import AddOn, places
 
 ADD_ON = AddOn(
-    modules=(
-        "nnmpi.addons.transformer",
-        *(f"nnmpi.nn.layers.{name}" for name in ("attention", "gates", "sequences")),
-        *(f"nnmpi.nn.layers.{name}" for name in ("multihead", "transformer")),
-        *("nnmpi.nn.dot_product_attention", "nnmpi.autograd.ops.attention"),
-        "nnmpi.autograd.ops.gates",
-        *("nnmpi.arrays.kernels.attention", "nnmpi.arrays.kernels.scores"),
-        "nnmpi.parallel.tensor.transformer",
-    ),
+    modules=("nnmpi.addons.transformer",),
     rows={
         "options": {"transformer": "nnmpi.addons.transformer.options:PART"},
-        "recomputed": {"selective": "nnmpi.nn.layers.attention:SelfAttention"},
+        "recomputed": {"selective": "nnmpi.addons.transformer.attention:SelfAttention"},
         "layer_rules": {
-            "nnmpi.nn.layers.attention:SelfAttention": (
-                "nnmpi.parallel.tensor.transformer:ATTENTION_RULE"
+            "nnmpi.addons.transformer.attention:SelfAttention": (
+                "nnmpi.addons.transformer.rules:ATTENTION_RULE"
             ),
-            "nnmpi.nn.layers.sequences:PositionalEmbedding": (
-                "nnmpi.parallel.tensor.transformer:EMBEDDING_RULE"
+            "nnmpi.addons.transformer.sequences:PositionalEmbedding": (
+                "nnmpi.addons.transformer.rules:EMBEDDING_RULE"
             ),
-            "nnmpi.nn.layers.gates:SwiGLU": "nnmpi.parallel.tensor.transformer:GATES_RULE",
+            "nnmpi.addons.transformer.gates:SwiGLU": "nnmpi.addons.transformer.rules:GATES_RULE",
         },
         "names": {
-            **places({"nn.dot_product_attention": "scaled_dot_product_attention"}),
+            **places({"addons.transformer.dot_product_attention": "scaled_dot_product_attention"}),
             **places(
-                {"nn.dot_product_attention": "scaled_dot_product_attention"}, "nn.functional."
+                {"addons.transformer.dot_product_attention": "scaled_dot_product_attention"},
+                "nn.functional.",
             ),
             **places(
                 {
-                    "nn.layers.attention": "SelfAttention",
-                    "nn.layers.gates": "SwiGLU",
-                    "nn.layers.multihead": "MultiheadAttention",
-                    "nn.layers.sequences": "PositionalEmbedding RotaryPositionalEmbeddings",
-                    "nn.layers.transformer": "TransformerEncoder TransformerEncoderLayer",
+                    "addons.transformer.attention": "SelfAttention",
+                    "addons.transformer.encoder": "TransformerEncoder TransformerEncoderLayer",
+                    "addons.transformer.gates": "SwiGLU",
+                    "addons.transformer.multihead": "MultiheadAttention",
+                    "addons.transformer.sequences": "PositionalEmbedding"
+                    " RotaryPositionalEmbeddings",
                 },
                 "nn.",
             ),
         },
+        "modules": {
+            "nn.layers.attention": "nnmpi.addons.transformer.attention",
+            "nn.layers.gates": "nnmpi.addons.transformer.gates",
+            "nn.layers.multihead": "nnmpi.addons.transformer.multihead",
+            "nn.layers.sequences": "nnmpi.addons.transformer.sequences",
+            "nn.layers.transformer": "nnmpi.addons.transformer.encoder",
+        },
+        "of_step": {"transformer": "nnmpi.addons.transformer"},
     },
 )

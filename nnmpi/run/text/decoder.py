@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from nnmpi.addons.transformer.sequences import KVCache, decoding
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Backend
 from nnmpi.autograd import Tensor, no_grad
@@ -15,7 +16,6 @@ from nnmpi.autograd.functional import tensor
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Split
 from nnmpi.nn.language import LanguageModel, Sizes, format_of
-from nnmpi.nn.layers.sequences import KVCache, decoding
 from nnmpi.options.amounts import plural
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies

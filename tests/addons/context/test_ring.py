@@ -7,9 +7,9 @@ import pytest
 
 from nnmpi.addons.context.ring import Ring, ring_attention
 from nnmpi.addons.context.sequence_cut import SequenceCut
+from nnmpi.addons.transformer.kernels.attention import Keep, Tile
+from nnmpi.addons.transformer.ops.attention import self_attention
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.kernels.attention import Keep, Tile
-from nnmpi.autograd.ops.attention import self_attention
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 

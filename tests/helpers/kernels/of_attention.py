@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from helpers.kernels.numbers import Rng, one_of
 
-from nnmpi.arrays.kernels import attention  # noqa: F401 - fills the table of kernels
+from nnmpi.addons.transformer.kernels import attention  # noqa: F401 - fills the table of kernels
 from nnmpi.arrays.native.table import KERNELS
 
 CLOSE = 4e-6  # relative to the largest number: products of another order, e^(s - lse)

@@ -19,14 +19,15 @@ from nnmpi.autograd import Tensor
 
 CASES = ELEMENTWISE | SHAPES | LAYERS | CONVOLUTIONS | LOSSES | LOGIC | PORTED | CHOOSING
 OF_ADD_ONS = {
-    "transformer": "attention",
+    "attention": "transformer",
     "recurrent": "recurrent",
-    "branches": "branches",
-    "experts": "experts",
-    "tensor_functions": "functions",
+    "branches": "layer_ways",
+    "experts": "layer_ways",
+    "functions": "tensor_functions",
     "more_layers": "more_layers",
 }
-for ADD_ON, NAME in OF_ADD_ONS.items():
+"""The add-on whose ops a file of cases has."""
+for NAME, ADD_ON in OF_ADD_ONS.items():
     if ADD_ON in ADD_ONS:
         CASES |= vars(import_module(f"helpers.ops.opcases_{NAME}"))[NAME.upper()]
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from helpers.ops.opcases import Case, label
 
-from nnmpi.autograd.ops import attention, gates
+from nnmpi.addons.transformer.ops import attention, gates
 
 
 def _attention(

@@ -5,7 +5,7 @@ from typing import Any
 
 from helpers.ops.opcases import Case
 
-from nnmpi.autograd.ops import branches
+from nnmpi.addons.layer_ways import branch_ops as branches
 
 
 def _joined(t: Any, *parts: Any, join: str, axis: int = -1) -> Any:

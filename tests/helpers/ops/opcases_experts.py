@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from helpers.ops.opcases import Case
 
-from nnmpi.autograd.ops import experts
+from nnmpi.addons.layer_ways import expert_ops as experts
 
 
 def routed(t: Any, x: Any, w: Any, top_k: int, factor: float) -> Any:

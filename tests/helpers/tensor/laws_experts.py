@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 
 from nnmpi import nn
+from nnmpi.addons.layer_ways import expert_ops as experts
+from nnmpi.addons.layer_ways.experts import Router
+from nnmpi.addons.layer_ways.experts_on_ranks import CountingRouter, experts_by_exchange
 from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.ops import experts
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
-from nnmpi.nn.layers.experts import Router
-from nnmpi.parallel.tensor.experts import CountingRouter, experts_by_exchange
 from nnmpi.parallel.tensor.ops import Bounds, all_to_all, span_of
 
 N, T, C, H, E = 3, 7, 4, 6, 5

@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.addons.layer_ways import expert_ops as experts
+from nnmpi.addons.layer_ways.experts import Experts, Router
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Prepare, Result, Vjp
 from nnmpi.arrays.meta import is_meta
 from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.ops import experts
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.comm import Comm
-from nnmpi.nn.layers.experts import Experts, Router
 from nnmpi.parallel.tensor.layers import Sharded
 from nnmpi.parallel.tensor.ops import Bounds, all_gather, all_reduce, all_to_all, span_of
 from nnmpi.parallel.tensor.rules import LayerRule

@@ -3,16 +3,17 @@
 import math
 from typing import Any
 
+from nnmpi.addons.transformer.attention import all_positions, keep_of
+from nnmpi.addons.transformer.kernels.attention import Keep, Tile
+from nnmpi.addons.transformer.ops import attention
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import is_float
-from nnmpi.arrays.kernels.attention import Keep, Tile
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.functional import where
 from nnmpi.autograd.method_functions import softmax, swapaxes
-from nnmpi.autograd.ops import attention, linear
+from nnmpi.autograd.ops import linear
 from nnmpi.nn import initial
-from nnmpi.nn.layers.attention import all_positions, keep_of
 from nnmpi.nn.layers.basic import Linear, check_probability, check_sizes
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter

@@ -2,12 +2,12 @@
 
 from typing import Any, NamedTuple
 
+from nnmpi.addons.transformer.kernels.attention import Keep, Tile
+from nnmpi.addons.transformer.ops import attention
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.kernels.attention import Keep, Tile
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.autograd.functional import as_tensors
-from nnmpi.autograd.ops import attention
 from nnmpi.autograd.recording import recording
 from nnmpi.nn.drawn_masks import drawn_mask
 

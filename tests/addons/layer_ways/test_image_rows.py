@@ -7,12 +7,12 @@ import pytest
 from helpers.traced import traced
 
 from nnmpi import nn
+from nnmpi.addons.layer_ways.image_rows.cut import HALO, HALO_GRADIENT
+from nnmpi.addons.layer_ways.image_rows.halo import Halo
 from nnmpi.arrays.kernels.window import Window
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.nn.models import cifar_cnn, mnist_cnn
 from nnmpi.parallel.tensor.constraints import Constraints
-from nnmpi.parallel.tensor.image_rows.cut import HALO, HALO_GRADIENT
-from nnmpi.parallel.tensor.image_rows.halo import Halo
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.parallel.tensor.ways import (

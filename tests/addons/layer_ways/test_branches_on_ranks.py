@@ -11,11 +11,11 @@ from helpers.training.pipelined import digits, run
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
+from nnmpi.addons.layer_ways.branches_on_ranks import owners_of
 from nnmpi.comm import Comm, comm_self, thread_ranks
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.tensor.branches import owners_of
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.planning.layout_lines import as_lines

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from nnmpi.addons.layer_ways.branch_ops import JOINS, joined
 from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.ops.branches import JOINS, joined
 from nnmpi.nn.containers import ModuleDict
 from nnmpi.nn.module import Module
 
@@ -19,7 +19,8 @@ class Branches(ModuleDict):
     join  "sum" or "mean" of the outputs, "concat" along the axis `dim`, or "stack" along a new one
 
     Called with a dict, or with keyword arguments, each branch gets the input under its own name.
-    With tensor parallelism whole branches go to different ranks: see `parallel/tensor/branches.py`.
+    With tensor parallelism whole branches go to different ranks: see
+    `addons/layer_ways/branches_on_ranks.py`.
     """
 
     def __init__(

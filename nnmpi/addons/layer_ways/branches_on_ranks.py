@@ -22,22 +22,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.dtypes import types_of
-from nnmpi.arrays.kernels import Result
-from nnmpi.autograd import Tensor, apply
-from nnmpi.autograd.ops.branches import (
+from nnmpi.addons.layer_ways.branch_ops import (
     PUT_TOGETHER,
     SUMS,
     divide,
     part_of_gradient,
     put_together,
 )
+from nnmpi.addons.layer_ways.branches import Branches
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels import Result
+from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.recording import TapeNode, recording
 from nnmpi.comm import Comm
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Call, Edge, Graph, edges_of, leaves
-from nnmpi.nn.layers.branches import Branches
 from nnmpi.nn.parameter import inverse
 from nnmpi.parallel.tensor.ops import all_gather, all_reduce, copy, memory_order
 from nnmpi.parallel.tensor.sharding import (

@@ -6,9 +6,9 @@ from helpers.training.laws_language import MODELS, POSITIONS, tokens
 from helpers.training.pipelined import run
 
 from nnmpi import nn
+from nnmpi.addons.layer_ways.experts import Router
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.layers.experts import Router
 from nnmpi.parallel.tensor.shard import shard
 
 

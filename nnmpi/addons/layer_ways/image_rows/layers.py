@@ -17,6 +17,8 @@ from functools import partial
 from typing import Any
 
 from nnmpi import nn
+from nnmpi.addons.layer_ways.image_rows.bands import Bands
+from nnmpi.addons.layer_ways.image_rows.halo import Halo, windows_of
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.kernels import Result, conv
 from nnmpi.arrays.kernels.pool import avg_pool2d, max_pool2d
@@ -28,8 +30,6 @@ from nnmpi.autograd.recording import recording
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
 from nnmpi.nn.passes import UNTRACKED, BatchStats
-from nnmpi.parallel.tensor.image_rows.bands import Bands
-from nnmpi.parallel.tensor.image_rows.halo import Halo, windows_of
 from nnmpi.parallel.tensor.ops import Bounds, gather, reduce, scatter
 from nnmpi.parallel.tensor.specs import NestedStats
 from nnmpi.parallel.tensor.ways import Way

@@ -1,7 +1,7 @@
 """Activations whose channels are pairs of a gate and a value."""
 
+from nnmpi.addons.transformer.ops import gates
 from nnmpi.autograd import Tensor, apply, as_tensor
-from nnmpi.autograd.ops import gates
 from nnmpi.nn.module import Module
 
 

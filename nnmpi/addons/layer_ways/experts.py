@@ -1,9 +1,9 @@
 """MixtureOfExperts: several two-layer networks, of which each token uses a few."""
 
+from nnmpi.addons.layer_ways import expert_ops as experts
 from nnmpi.arrays.backend import xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.autograd import Tensor, apply, as_tensor
-from nnmpi.autograd.ops import experts
 from nnmpi.nn import initial
 from nnmpi.nn.layers.basic import check_choice, check_sizes
 from nnmpi.nn.module import Module
@@ -14,7 +14,7 @@ from nnmpi.nn.passes import Pass, current_pass
 class Router(Module):
     """A linear layer and softmax that give each token (N, ..., width) a weight for each expert, the
     gates (N, ..., num_experts); they are 0 except for the chosen experts. See `route` in
-    `autograd/ops/experts.py`."""
+    `addons/layer_ways/expert_ops.py`."""
 
     last_axis = "experts"
 
@@ -55,7 +55,7 @@ class Router(Module):
 
 class Experts(Module):
     """Several two-layer networks (experts), each applied only to the tokens for which its gate
-    (weight) is not 0; see `experts` in `autograd/ops/experts.py`."""
+    (weight) is not 0; see `experts` in `addons/layer_ways/expert_ops.py`."""
 
     def __init__(
         self, width: int, hidden: int, num_experts: int, top_k: int, factor: float, activation: str

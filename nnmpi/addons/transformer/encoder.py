@@ -4,12 +4,12 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from nnmpi.addons.transformer.multihead import MultiheadAttention
 from nnmpi.autograd import Tensor, as_tensor
 from nnmpi.autograd.functional import gelu
 from nnmpi.autograd.method_functions import relu, swapaxes
 from nnmpi.nn.containers import ModuleList
 from nnmpi.nn.layers.basic import Dropout, Linear, check_sizes
-from nnmpi.nn.layers.multihead import MultiheadAttention
 from nnmpi.nn.layers.norm import LayerNorm
 from nnmpi.nn.module import Module
 

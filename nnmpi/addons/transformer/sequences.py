@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from nnmpi.addons.transformer.ops import attention
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.autograd import Tensor, apply, as_tensor, no_grad
-from nnmpi.autograd.ops import attention
 from nnmpi.nn import initial
 from nnmpi.nn.layers.basic import check_sizes
 from nnmpi.nn.module import Module

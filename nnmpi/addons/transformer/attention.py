@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from nnmpi.addons.transformer.kernels.attention import KeepOf, Tile
+from nnmpi.addons.transformer.ops import attention
+from nnmpi.addons.transformer.sequences import check_base, check_even, kv_cache
 from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.kernels.attention import KeepOf, Tile
 from nnmpi.autograd import Tensor, apply, as_tensor
-from nnmpi.autograd.ops import attention
 from nnmpi.nn.layers.basic import (
     ALL,
     check_probability,
@@ -15,7 +16,6 @@ from nnmpi.nn.layers.basic import (
     dropout_key,
     dropout_mask,
 )
-from nnmpi.nn.layers.sequences import check_base, check_even, kv_cache
 from nnmpi.nn.module import Module
 
 

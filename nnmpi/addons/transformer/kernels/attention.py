@@ -22,17 +22,17 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from nnmpi.arrays.backend import Array, of, xp_of
-from nnmpi.arrays.dtypes import types_of
-from nnmpi.arrays.kernels import progress_hook
-from nnmpi.arrays.kernels.linear import matmul
-from nnmpi.arrays.kernels.precision import cast, round_loop
-from nnmpi.arrays.kernels.scores import (
+from nnmpi.addons.transformer.kernels.scores import (
     hide_later,
     probabilities_loop,
     scores_gradient_loop,
     softmax_backward,
 )
+from nnmpi.arrays.backend import Array, of, xp_of
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels import progress_hook
+from nnmpi.arrays.kernels.linear import matmul
+from nnmpi.arrays.kernels.precision import cast, round_loop
 from nnmpi.arrays.kernels.softmax import softmax_loop
 from nnmpi.arrays.meta import is_meta
 from nnmpi.arrays.meta.log import call_log

@@ -4,13 +4,13 @@ the choices that the search for a division of the model has then."""
 from collections.abc import Iterator, Mapping, Sequence
 
 from nnmpi import nn
+from nnmpi.addons.layer_ways.image_rows import layers
+from nnmpi.addons.layer_ways.image_rows.halo import Halo, windows_of
 from nnmpi.arrays.kernels.window import Window, pair
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import bounds
 from nnmpi.nn.graph import Edge, Graph, Node
 from nnmpi.parallel.tensor.choices import NodeChoice, NodeChoices, PlanCost
-from nnmpi.parallel.tensor.image_rows import layers
-from nnmpi.parallel.tensor.image_rows.halo import Halo, windows_of
 from nnmpi.parallel.tensor.sharding import made_by, pooling_behind
 from nnmpi.parallel.tensor.ways import (
     GATHER_INPUT_GRADIENT,

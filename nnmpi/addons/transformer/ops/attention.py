@@ -15,11 +15,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnmpi.addons.transformer.kernels import attention as kernels
+from nnmpi.addons.transformer.kernels.attention import Keep, Scores
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, shared_vjps
-from nnmpi.arrays.kernels import attention as kernels
-from nnmpi.arrays.kernels.attention import Keep, Scores
 
 
 def attention(

@@ -1,0 +1,37 @@
+"""Further ways to divide layers among the ranks along tp: mixtures of experts, branches that single
+ranks compute alone, and images that are cut by rows."""
+
+from nnmpi.addons import AddOn
+
+ADD_ON = AddOn(
+    modules=("nnmpi.addons.layer_ways",),
+    rows={
+        "names": {
+            "nn.Branches": "nnmpi.addons.layer_ways.branches:Branches",
+            "nn.MixtureOfExperts": "nnmpi.addons.layer_ways.experts:MixtureOfExperts",
+        },
+        "modules": {
+            "nn.layers.branches": "nnmpi.addons.layer_ways.branches",
+            "nn.layers.experts": "nnmpi.addons.layer_ways.experts",
+        },
+        "of_step": {
+            f"layer_ways.{name}": f"nnmpi.addons.layer_ways.{name}"
+            for name in ("branches", "branch_ops", "experts", "expert_ops")
+        },
+        "layer_rules": {
+            "nnmpi.addons.layer_ways.experts:Experts": (
+                "nnmpi.addons.layer_ways.experts_on_ranks:EXPERTS_RULE"
+            ),
+            "nnmpi.addons.layer_ways.experts:Router": (
+                "nnmpi.addons.layer_ways.experts_on_ranks:ROUTER_RULE"
+            ),
+        },
+        "module_rules": {
+            "nnmpi.addons.layer_ways.branches:Branches": (
+                "nnmpi.addons.layer_ways.branches_on_ranks:divide_branches"
+            )
+        },
+        "layout_axes": {"rows": "nnmpi.addons.layer_ways.image_rows.cut:IMAGE_ROWS"},
+        "layout_ways": {"spatial": "nnmpi.addons.layer_ways.image_rows.cut:IMAGE_ROWS"},
+    },
+)
