@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from nnmpi import addons as _addons
+from nnmpi.addons import finder as _finder
 from nnmpi.options.collector import gc_paused as _gc_paused
 
 with _gc_paused():
@@ -56,7 +57,7 @@ _ON_USE = {
 }
 """The modules of names that are loaded when they are first used: "module" or "module:name"."""
 
-__path__.append(_replacements.ABSENT)  # noqa: F405
+__path__ += [_finder.ENTRY, _replacements.ABSENT]  # noqa: F405
 
 _PACKAGES = ("metrics", "parallel", "planning", "run", "schedules", "sim")
 """Packages that programs use without importing them, as in `nnmpi.metrics.accuracy`."""
@@ -98,6 +99,7 @@ if _TYPE_CHECKING:
     from nnmpi import distributions as distributions
     from nnmpi import jit as jit
     from nnmpi import utils as utils
+    from nnmpi.addons.language.run.generation import generate as generate
     from nnmpi.addons.loggers import loggers as loggers
     from nnmpi.addons.notebook import notebook as notebook
     from nnmpi.addons.notebook.notebook import load_ipython_extension as load_ipython_extension
@@ -196,7 +198,6 @@ if _TYPE_CHECKING:
     from nnmpi.optim.compiled import compile as compile  # noqa: A004
     from nnmpi.options import cli as cli
     from nnmpi.planning.described import machines as machines
-    from nnmpi.run.text.generation import generate as generate
     from nnmpi.run.trainer import Trainer as Trainer
 else:  # type checkers know from the names above which there are
 

@@ -1,13 +1,13 @@
 """The command `python -m nnmpi.generate`: generates text with a saved model, or with a GPT-2.
 
 Run it, do not import it: an import would replace the function `nnmpi.generate`
-(`nnmpi/run/text/generation.py`) with this module.
+(`nnmpi/addons/language/run/generation.py`) with this module.
 """
 
 import sys
 
+from nnmpi.addons.language.run.generate_command import main
 from nnmpi.comm import ended
-from nnmpi.run.text.generate_command import main
 
 if __name__ != "__main__":
     raise ImportError(

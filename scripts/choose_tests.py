@@ -43,7 +43,7 @@ LAWS = "tests/laws/test_laws.py::test_law", "tests/laws/test_laws_of_state.py::t
 NAMES = sorted({*ALGORITHMS, *SCHEDULES, *MODELS, *DATASETS})
 
 FINDERS = {
-    "tests/io/files/test_tokens.py::test_the_file_is_the_same_for_any_number_of_ranks[tokens]",
+    "tests/addons/language/test_tokens.py::test_the_file_is_the_same_for_any_number_of_ranks[tokens]",
     "tests/io/torch_files/test_torch_files.py::test_mutations_raise_or_give_values[its pickle-new]",
     "tests/laws/test_laws.py::test_law[comm: all_reduce_has_the_bits_of_its_algorithm 5]",
     "tests/addons/recovery/test_backup.py::"

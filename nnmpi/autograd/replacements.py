@@ -7,11 +7,9 @@ NumPy functions are refused on tensors where they would lose a gradient.
 import re
 import sys
 from collections.abc import Callable
-from functools import cache, partial
-from importlib import import_module
+from functools import cache
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +17,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from nnmpi import addons
 from nnmpi.arrays import dtypes
 from nnmpi.autograd.recording import recording
 
@@ -202,16 +199,14 @@ them that are not in their folders. A finder in `sys.meta_path` would be asked f
 
 
 class _Finder:
-    """Finds modules that have their code in an add-on, and modules of PyTorch whose names are in
-    their package here; of others it says what to write."""
+    """Finds modules of PyTorch whose names are in their package here; of others it says what to
+    write."""
 
     def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
         """Returns how to load a module with the names of its package. Raises ModuleNotFoundError
         with advice for another one; returns None, for Python's own error, if there is none."""
         package, _, name = fullname.rpartition(".")
         path = fullname.partition(".")[2]
-        if where := _place(sys.modules[package], name):
-            return ModuleSpec(fullname, _Elsewhere(where), is_package=True)
         known = vars(sys.modules[package]).get("_PACKAGES", ())  # to ask for one imports it
         if name in known or any(Path(p, name).is_dir() for p in sys.modules[package].__path__):
             return None  # a folder without __init__.py, such as tokenize
@@ -222,33 +217,6 @@ class _Finder:
         if not (advice := instead(path, "modules") or _advice_of(sys.modules[package], name)):
             return None
         raise ModuleNotFoundError(f"No module named {fullname!r}{advice}", name=fullname)
-
-
-def _place(package: ModuleType, name: str) -> str:
-    """Returns the module in an add-on that is a module of this name in a package, or an empty
-    text."""
-    if place := vars(package).get("_PLACE"):
-        where = f"{place}.{name}"
-        return where if find_spec(where) else ""
-    return addons.table("modules").get(f"{package.__name__}.{name}".partition(".")[2], "")
-
-
-class _Elsewhere(Loader):
-    """Loads a module under one name more: `place` is the name of the one that has the code."""
-
-    def __init__(self, place: str) -> None:
-        self.place = place
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Puts the module that has the code in the new one's place. A package keeps its own, which
-        forwards: with the folder of the other, its modules would be loaded twice."""
-        there = import_module(self.place)
-        if hasattr(there, "__path__"):
-            vars(module).update(
-                _PLACE=self.place, __path__=[ABSENT], __getattr__=partial(getattr, there)
-            )
-        else:
-            sys.modules[module.__name__] = there
 
 
 class _NamesOfPackage(Loader):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnmpi import addons
+from nnmpi.addons import finder
 from nnmpi.data import embedded, npz, synthetic
 from nnmpi.data.dataset import Dataset as Dataset
 from nnmpi.data.dataset import DatasetEntry, DatasetRequest
@@ -28,6 +29,8 @@ from nnmpi.data.loader import StepBatch as StepBatch
 from nnmpi.data.loader import WantedFields as WantedFields
 from nnmpi.data.standardise import Standardiser as Standardiser
 from nnmpi.options.quoting import quoted
+
+__path__.append(finder.ENTRY)
 
 CONTEXT = 128
 """The default number of tokens in a window of text."""

@@ -33,7 +33,8 @@ class Split(NamedTuple):
 class Language(NamedTuple):
     """The tokens of a text data set.
 
-    tokenizer: its description, from which `nnmpi.data.tokenizer.tokenizer_of` makes the tokenizer
+    tokenizer: its description, from which
+        `nnmpi.addons.language.data.tokenizer.tokenizer_of` makes the tokenizer
     unit: the unit in which texts are measured: character or byte
     tokens_a_unit: tokens per unit in the held-out text
     """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from nnmpi import addons as _addons
+from nnmpi.addons import finder as _finder
 from nnmpi.autograd import replacements as _replacements
 from nnmpi.nn import utils
 from nnmpi.nn.containers import ModuleDict, ModuleList, ParameterList
@@ -60,7 +61,7 @@ __all__ = [
     "utils",
 ]  # fmt: skip
 
-__path__.append(_replacements.ABSENT)
+__path__ += [_finder.ENTRY, _replacements.ABSENT]
 
 _ON_USE = _addons.names_of("nnmpi.nn")
 """Where the names are that are loaded when they are used first."""
@@ -71,6 +72,8 @@ _MODULES = ("functional", "init")
 __all__ += [name for name, where in _ON_USE.items() if ":" in where or name in _MODULES]
 
 if _TYPE_CHECKING:
+    from nnmpi.addons.language.models.gpt import GPT as GPT
+    from nnmpi.addons.language.models.llama import Llama as Llama
     from nnmpi.addons.layer_ways.branches import Branches as Branches
     from nnmpi.addons.layer_ways.experts import MixtureOfExperts as MixtureOfExperts
     from nnmpi.addons.recurrent.cells import GRUCell as GRUCell
@@ -90,7 +93,6 @@ if _TYPE_CHECKING:
     )
     from nnmpi.nn import functional as functional
     from nnmpi.nn import init as init
-    from nnmpi.nn.gpt import GPT as GPT
     from nnmpi.nn.layers.distances import CosineEmbeddingLoss as CosineEmbeddingLoss
     from nnmpi.nn.layers.distances import CosineSimilarity as CosineSimilarity
     from nnmpi.nn.layers.distances import MarginRankingLoss as MarginRankingLoss
@@ -118,7 +120,6 @@ if _TYPE_CHECKING:
     from nnmpi.nn.layers.padding import Unflatten as Unflatten
     from nnmpi.nn.layers.padding import ZeroPad1d as ZeroPad1d
     from nnmpi.nn.layers.padding import ZeroPad2d as ZeroPad2d
-    from nnmpi.nn.llama import Llama as Llama
     from nnmpi.nn.more_losses import BCELoss as BCELoss
     from nnmpi.nn.more_losses import BCEWithLogitsLoss as BCEWithLogitsLoss
     from nnmpi.nn.more_losses import HuberLoss as HuberLoss

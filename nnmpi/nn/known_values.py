@@ -35,7 +35,7 @@ its class, are compared."""
 LIBRARIES = {"math", "_operator", "_functools"}
 
 OWN = ("nnmpi.autograd", "nnmpi.nn", *table("of_step").values())
-STATEFUL = {f"nnmpi.nn.{name}" for name in ("init", "seeding", "tensor_files", "llama_folder")}
+STATEFUL = {f"nnmpi.nn.{name}" for name in ("init", "seeding", "tensor_files")}
 """Modules of nnmpi whose functions read or set state that a replay would miss."""
 
 FILES = {"save", "savetxt", "savez", "savez_compressed"}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnmpi import addons
+from nnmpi.addons import finder
 from nnmpi.autograd import replacements
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_grad_norm_ as clip_grad_norm
@@ -65,7 +66,7 @@ __all__ = [
     "warm_up",
 ]
 
-__path__.append(replacements.ABSENT)
+__path__ += [finder.ENTRY, replacements.ABSENT]
 
 __all__ += list(addons.names_of(__name__))
 

@@ -9,10 +9,10 @@ from helpers.in_pass import in_pass
 from helpers.saved_memory import nbytes, saved_memory
 
 from nnmpi import nn
+from nnmpi.addons.language.models.gpt import GPT
+from nnmpi.addons.language.models.llama import Llama, LlamaSizes
 from nnmpi.arrays.dtypes import named
 from nnmpi.autograd import Tensor
-from nnmpi.nn.gpt import GPT
-from nnmpi.nn.llama import Llama, LlamaSizes
 from nnmpi.nn.single_store import SingleStore
 
 # ---- models

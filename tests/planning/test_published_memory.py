@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pytest
 
 from nnmpi import Config
+from nnmpi.addons.language.models.llama import Llama, LlamaSizes
 from nnmpi.data import blank_windows
 from nnmpi.nn import CrossEntropyLoss
-from nnmpi.nn.llama import Llama, LlamaSizes
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.planning.described import description_named

@@ -42,13 +42,13 @@ def main(rounds: str) -> None:
 def _model() -> tuple[Callable[[list[int]], list[int]], Any]:
     """What generates by nnmpi, and its model."""
     from nnmpi import nn
+    from nnmpi.addons.language.models.gpt2 import load_gpt2, save_gpt2
+    from nnmpi.addons.language.run.decoder import loaded
+    from nnmpi.addons.language.run.generation import Sampling, generated
+    from nnmpi.addons.language.run.saved import saved_sizes
     from nnmpi.arrays import backend, blas
     from nnmpi.comm import comm_self
-    from nnmpi.nn.gpt2 import load_gpt2, save_gpt2
     from nnmpi.options.config import Config
-    from nnmpi.run.text.decoder import loaded
-    from nnmpi.run.text.generation import Sampling, generated
-    from nnmpi.run.text.saved import saved_sizes
 
     blas.tune()
     with tempfile.TemporaryDirectory() as folder:

@@ -2,59 +2,72 @@
 
 from nnmpi.addons import AddOn
 
+_MODULES = {
+    **{
+        f"nn.{name}": f"nnmpi.addons.language.models.{name}"
+        for name in ("gpt", "gpt2", "llama", "llama_folder")
+    },
+    "nn.language": "nnmpi.addons.language.models.folders",
+    **{
+        f"data.{name}": f"nnmpi.addons.language.data.{name}"
+        for name in ("text", "windows", "tokenizer", "bpe", "pieces")
+    },
+}
+
 ADD_ON = AddOn(
-    modules=(
-        "nnmpi.addons.language",
-        *("nnmpi.nn.gpt", "nnmpi.nn.gpt2", "nnmpi.nn.llama", "nnmpi.nn.llama_folder"),
-        *("nnmpi.nn.language", "nnmpi.io.files.folders"),
-        *(f"nnmpi.data.{name}" for name in ("text", "windows", "tokenizer", "bpe", "pieces")),
-        *("nnmpi.run.text", "nnmpi.generate", "nnmpi.tokenize"),
-    ),
+    modules=("nnmpi.addons.language", "nnmpi.generate", "nnmpi.tokenize"),
     uses=("planning", "transformer"),
     rows={
         "options": {"language": "nnmpi.addons.language.options:PART"},
         "names": {
-            "generate": "nnmpi.run.text.generation:generate",
-            "nn.GPT": "nnmpi.nn.gpt:GPT",
-            "nn.Llama": "nnmpi.nn.llama:Llama",
-            **{
-                name: f"nnmpi.{name}"
-                for name in (
-                    *("nn.gpt", "nn.gpt2", "nn.llama", "nn.llama_folder", "nn.language"),
-                    *("data.text", "data.windows", "data.tokenizer", "data.bpe"),
-                    "data.pieces",
-                )
-            },
+            "generate": "nnmpi.addons.language.run.generation:generate",
+            "nn.GPT": "nnmpi.addons.language.models.gpt:GPT",
+            "nn.Llama": "nnmpi.addons.language.models.llama:Llama",
+            **_MODULES,
+        },
+        "modules": _MODULES,
+        "of_step": {
+            f"language.{name}": f"nnmpi.addons.language.models.{name}"
+            for name in ("gpt", "gpt2", "llama", "folders")
         },
         "models": {
-            "gpt2": "nnmpi.run.text.models:GPT2",
-            "gpt": "nnmpi.run.text.models:GPT",
-            "llama": "nnmpi.run.text.models:LLAMA",
+            "gpt2": "nnmpi.addons.language.run.models:GPT2",
+            "gpt": "nnmpi.addons.language.run.models:GPT",
+            "llama": "nnmpi.addons.language.run.models:LLAMA",
         },
         "model_facts": dict.fromkeys(
-            ("nnmpi.nn.gpt:GPT", "nnmpi.nn.llama:Llama"), "nnmpi.run.text.models:LanguageFacts"
+            (
+                "nnmpi.addons.language.models.gpt:GPT",
+                "nnmpi.addons.language.models.llama:Llama",
+            ),
+            "nnmpi.addons.language.run.models:LanguageFacts",
         ),
         "model_checks": {
-            "dropout": "nnmpi.run.text.models:check_dropout",
-            "sample_every": "nnmpi.run.text.models:check_stages",
+            "dropout": "nnmpi.addons.language.run.models:check_dropout",
+            "sample_every": "nnmpi.addons.language.run.models:check_stages",
         },
-        "model_files": {"folder": "nnmpi.io.files.folders:ModelFolder"},
+        "model_files": {"folder": "nnmpi.addons.language.saved_folders:ModelFolder"},
         "datasets": {
-            "text": "nnmpi.data.text:TEXT",
-            "tokens": "nnmpi.data.windows:TOKENS",
+            "text": "nnmpi.addons.language.data.text:TEXT",
+            "tokens": "nnmpi.addons.language.data.windows:TOKENS",
         },
         "data_options": dict.fromkeys(
-            ("context", "tokenizer"), "nnmpi.run.text.saved:data_options"
+            ("context", "tokenizer"), "nnmpi.addons.language.run.saved:data_options"
         ),
-        "tokenizers": {"text": "nnmpi.run.text.saved:tokenizer_of_text"},
-        "language_checks": {"load": "nnmpi.run.text.saved:check_vocabulary"},
-        "methods": {"generate": "nnmpi.run.text.samples:generate"},
-        "samplers": {"sample_every": "nnmpi.run.text.samples:agreed_sampler"},
-        "read_every": {"sample_every": "nnmpi.run.text.samples:read_every"},
+        "tokenizers": {"text": "nnmpi.addons.language.run.saved:tokenizer_of_text"},
+        "language_checks": {"load": "nnmpi.addons.language.run.saved:check_vocabulary"},
+        "methods": {"generate": "nnmpi.addons.language.run.samples:generate"},
+        "samplers": {"sample_every": "nnmpi.addons.language.run.samples:agreed_sampler"},
+        "read_every": {"sample_every": "nnmpi.addons.language.run.samples:read_every"},
     },
     commands={
-        "generate": ("nnmpi.run.text.generate_command", "generate text with a saved model"),
-        "tokenize": ("nnmpi.tokenize.__main__", "write the tokens of a text to a file"),
+        "generate": (
+            "nnmpi.addons.language.run.generate_command",
+            "generate text with a saved model",
+        ),
+        "tokenize": (
+            "nnmpi.addons.language.tokenize_command",
+            "write the tokens of a text to a file",
+        ),
     },
-    files=("nnmpi/data/embedded/new-testament.txt.gz",),
 )

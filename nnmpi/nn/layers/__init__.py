@@ -1,5 +1,5 @@
 """Layers: modules that map a tensor to a tensor."""
 
-from nnmpi.autograd import replacements
+from nnmpi.addons import finder
 
-__path__.append(replacements.ABSENT)
+__path__.append(finder.ENTRY)

@@ -10,11 +10,11 @@ from helpers.training.pipelined import Options
 
 import nnmpi
 from nnmpi import Config
+from nnmpi.addons.language.models.folders import LanguageModel, Sizes
+from nnmpi.addons.language.run.decoder import loaded
+from nnmpi.addons.language.run.generation import Sampling, generated
 from nnmpi.arrays.backend import CPU
 from nnmpi.comm import Comm
-from nnmpi.nn.language import LanguageModel, Sizes
-from nnmpi.run.text.decoder import loaded
-from nnmpi.run.text.generation import Sampling, generated
 
 PROMPT = [3, 1, 4]
 COUNT = 15  # more than the 8 positions: the window slides

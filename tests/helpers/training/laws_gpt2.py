@@ -14,10 +14,10 @@ from helpers.training.pipelined import Options, Ran, distance, equals, run
 from safetensors.numpy import load_file
 
 from nnmpi import nn
+from nnmpi.addons.language.models.gpt2 import save_gpt2
+from nnmpi.addons.language.models.llama import LlamaSizes
+from nnmpi.addons.language.models.llama_folder import save_llama
 from nnmpi.comm import Comm, comm_self
-from nnmpi.nn.gpt2 import save_gpt2
-from nnmpi.nn.llama import LlamaSizes
-from nnmpi.nn.llama_folder import save_llama
 
 TUNING: Options = {
     "optimizer": "adamw",

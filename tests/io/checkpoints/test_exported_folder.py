@@ -11,9 +11,9 @@ from helpers.training.laws_language import tokens
 from safetensors.numpy import load_file
 
 from nnmpi import Config, Trainer, checkpoint
+from nnmpi.addons.language.models.gpt2 import save_gpt2
 from nnmpi.comm import comm_self
 from nnmpi.io.output import NullReport
-from nnmpi.nn.gpt2 import save_gpt2
 
 
 def test_a_gpt_is_exported_as_a_folder(
