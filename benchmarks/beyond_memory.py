@@ -23,10 +23,10 @@ from lib.timing import Row
 from lib.workloads import endless
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.planning.paper.activations import activations
+from nnmpi.addons.planning.paper.rank import memory
 from nnmpi.addons.swapping.placement import placements_of
 from nnmpi.arrays import blas
-from nnmpi.planning.paper.activations import activations
-from nnmpi.planning.paper.rank import memory
 
 CASES: dict[str, dict[str, Any]] = {
     "gpt": {"model": "gpt:4x4x128", "data": "text", "batch_size": 32},

@@ -25,7 +25,7 @@ import numpy as np
 from lib import panels, published
 from lib.published import Published, Row, Table, price
 
-from nnmpi.planning.described.description import Description
+from nnmpi.addons.planning.described.description import Description
 
 MOST = {"products_share": 1.0, "memory_share": 1.0, "far_share": 1.0}
 AS_IS = "as it is"

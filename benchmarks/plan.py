@@ -36,20 +36,20 @@ from lib import plan_plot, ranks, timing
 from lib.timing import Row
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.planning.exchange_time import ExchangeTimes
+from nnmpi.addons.planning.machine import Machine
+from nnmpi.addons.planning.paper.activations import needed, pass_bytes
+from nnmpi.addons.planning.paper.rank import traffic
+from nnmpi.addons.planning.run.deadline import Deadline
+from nnmpi.addons.planning.run.measuring import measure
+from nnmpi.addons.planning.step_time import CostModel, StepTime, step_time
+from nnmpi.addons.planning.unit_times import ModelTimes
 from nnmpi.arrays import blas
 from nnmpi.comm import Comm, world
 from nnmpi.data.inputs import arrays
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
-from nnmpi.planning.exchange_time import ExchangeTimes
-from nnmpi.planning.machine import Machine
-from nnmpi.planning.paper.activations import needed, pass_bytes
-from nnmpi.planning.paper.rank import traffic
-from nnmpi.planning.step_time import CostModel, StepTime, step_time
-from nnmpi.planning.unit_times import ModelTimes
-from nnmpi.run.planning.deadline import Deadline
-from nnmpi.run.planning.measuring import measure
 from nnmpi.run.setup.setup import set_up
 
 CASES: dict[str, dict[str, Any]] = {

@@ -103,6 +103,7 @@ if _TYPE_CHECKING:
     from nnmpi.addons.loggers import loggers as loggers
     from nnmpi.addons.notebook import notebook as notebook
     from nnmpi.addons.notebook.notebook import load_ipython_extension as load_ipython_extension
+    from nnmpi.addons.planning.described import machines as machines
     from nnmpi.addons.transformer.dot_product_attention import (
         scaled_dot_product_attention as scaled_dot_product_attention,
     )
@@ -197,7 +198,6 @@ if _TYPE_CHECKING:
     from nnmpi.nn.random_writes import bernoulli as bernoulli
     from nnmpi.optim.compiled import compile as compile  # noqa: A004
     from nnmpi.options import cli as cli
-    from nnmpi.planning.described import machines as machines
     from nnmpi.run.trainer import Trainer as Trainer
 else:  # type checkers know from the names above which there are
 

@@ -1,116 +1,12 @@
 """The command `python -m nnmpi.measure`: measures how fast a machine computes a model's layers and
 sums gradients; nnmpi.plan uses the file that it writes.
-
-Start it with mpirun, with as many ranks as a node has cores for. Exit status: 0 written, 1 failed,
-2 unusable arguments, 130 stopped by Ctrl-C.
 """
 
-import argparse
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-from nnmpi import addons
-from nnmpi.addons.planning.options import TRAINED
-from nnmpi.arrays import blas
-from nnmpi.comm import Comm, ended
-from nnmpi.io.files.atomic import check_target, replaced
-from nnmpi.options import cli
-from nnmpi.options.config import Config, options
-from nnmpi.options.quoting import shown
-from nnmpi.options.terms import duration
-from nnmpi.parallel.agreement import all_or_none
-from nnmpi.planning.machine import Machine, read_machine
-from nnmpi.run.command import run_on_ranks
-from nnmpi.run.planning.deadline import Deadline
-from nnmpi.run.planning.measurements import processor
-from nnmpi.run.planning.measuring import WITHIN, measure
-from nnmpi.run.setup.setup import set_up
-
-
-def parser() -> cli.Parser:
-    """Returns the parser of the command line: the options of nnmpi.train that determine what a rank
-    computes, the file to write (--out), and a limit of time (--within)."""
-    about = "Measure how long a machine takes for a model, for python -m nnmpi.plan."
-    p = cli.Parser("nnmpi.measure", description=about, argument_default=argparse.SUPPRESS)
-    p.add_argument("--out", required=True, metavar="FILE.json", help="where the figures go")
-    p.add_argument(
-        "--within", default=f"{WITHIN:g}s", metavar="TIME",
-        help=f"how long it measures at most, such as 30s or 5m (default {WITHIN:g}s); the file "
-        "says what there was no time for",
-    )  # fmt: skip
-    cli.add_flags(p, TRAINED)
-    for option in options(("reduce",)):
-        if option.name in addons.table("codecs"):
-            cli.add_flag(p, option)
-    return p
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status; every rank calls it."""
-    return run_on_ranks(parser(), command, arguments, "take a smaller model")
-
-
-def known_machine(comm: Comm, out: str, ranks: int) -> Machine | None:
-    """Returns the measurements that the file `out` already contains, to which new ones are added;
-    None if there is no file.
-
-    Only rank 0 reads the file. Raises ValueError if it was measured on another machine, or with
-    another number of `ranks` per node.
-    """
-    if comm.rank or not Path(out).exists():
-        return None
-    known = read_machine(out)
-    if (known.cpu, known.ranks) != (processor(), ranks):
-        raise ValueError(
-            f"{shown(out)} was measured with {known.ranks} ranks per node on {known.cpu}, and this "
-            f"job has {ranks} on {processor()}: name another --out file"
-        )
-    return known
-
-
-def command(comm: Comm, given: argparse.Namespace) -> int:
-    """Measures this machine for the options `given`; rank 0 writes the file. Every rank calls it,
-    and gets the exit status."""
-    blas.tune()
-    chosen = vars(given)
-    out, within = chosen.pop("out"), chosen.pop("within")
-
-    def checked() -> tuple[Config, float]:
-        check_target(out, "write")
-        return Config(**chosen), duration(within)
-
-    config, seconds = all_or_none(comm, checked)
-    ranks = len(comm.node())  # on all ranks: they ask each other
-    known = all_or_none(comm, lambda: known_machine(comm, out, ranks))
-    blas.set_threads(1)
-    machine = measure(set_up(config, comm), comm, Deadline(seconds))
-    if comm.rank == 0:
-        with replaced(Path(out), "w") as file:
-            file.write((machine.joined(known) if known else machine).as_json())
-        print(_summary(machine, config, out))
-        if known and machine.missing:
-            print(f"what {shown(out)} had of these before stays there")
-    return 0
-
-
-def _summary(machine: Machine, config: Config, out: str) -> str:
-    """Returns a line that summarizes the measurements in `machine`, which were written to `out`,
-    and a line with those for which no time was left, if there are any."""
-    units = f"no units of {config.model}"
-    if machine.models:
-        of_sizes = machine.models[0].units
-        count, sizes = len(of_sizes[min(of_sizes)]), ", ".join(map(str, of_sizes))
-        units = f"{count} units of {config.model} in micro-batches of {sizes}"
-    line = (
-        f"{machine.cpu}, {machine.ranks} ranks at a time: {len(machine.sums)} kinds of sums, "
-        f"{units}, written to {shown(out)}; {machine.doubt}"
-    )
-    if not machine.missing:
-        return line
-    missing = ", ".join(machine.missing.values())
-    return f"{line}\nno time was left for {missing}: give more --within, or measure when idle"
-
+from nnmpi.addons.planning.measure_command import main as main
+from nnmpi.addons.planning.measure_command import parser as parser
+from nnmpi.comm import ended
 
 if __name__ == "__main__":
     sys.exit(ended(main()))

@@ -1,7 +1,7 @@
 """Draws the roofline of a described machine: python scripts/draw_roofline.py
 
 The roofs are the machine's own figures; each point is a kernel of a block of a transformer, with
-the operations and bytes of nnmpi.planning.described.roofline. Needs matplotlib: pip install
+the operations and bytes of nnmpi.addons.planning.described.roofline. Needs matplotlib: pip install
 'nnmpi[plot]'.
 """
 
@@ -15,13 +15,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from lib import panels  # noqa: E402
 
-from nnmpi.options import cli  # noqa: E402
-from nnmpi.planning.described.description import (  # noqa: E402
+from nnmpi.addons.planning.described.description import (  # noqa: E402
     BYTES_UPDATED,
     HALVES,
     Description,
     description_named,
 )
+from nnmpi.options import cli  # noqa: E402
 
 PICTURE = str(ROOT / "docs" / "roofline.png")
 WIDTH = 2  # bytes of a 16-bit number

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nnmpi import Config
+from nnmpi.addons.planning.described import RooflineTimes, description_named
+from nnmpi.addons.planning.described.description import Description
+from nnmpi.addons.planning.exchange_time import ExchangeTimes
+from nnmpi.addons.planning.run.planning import PlanRequest, plan_models
+from nnmpi.addons.planning.step_time import CostModel, StepTime, step_time
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.planning.described import RooflineTimes, description_named
-from nnmpi.planning.described.description import Description
-from nnmpi.planning.exchange_time import ExchangeTimes
-from nnmpi.planning.step_time import CostModel, StepTime, step_time
-from nnmpi.run.planning.planning import PlanRequest, plan_models
 from nnmpi.run.setup.cutting import UncutModel, uncut_of
 
 FOLDER = Path(__file__).parent.parent / "published"

@@ -28,6 +28,8 @@ from lib.jobs import Process
 from lib.runs import Case, Model
 from lib.workloads import Steps
 from nnmpi import nn
+from nnmpi.addons.planning.paper.activations import activations
+from nnmpi.addons.planning.paper.rank import memory, traffic
 from nnmpi.arrays import backend, blas
 from nnmpi.comm import Comm, world
 from nnmpi.comm.allreduce.interpreter import Interpreter
@@ -39,8 +41,6 @@ from nnmpi.nn.store import FlatStore
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.unit_costs import UnitCost, profile
-from nnmpi.planning.paper.activations import activations
-from nnmpi.planning.paper.rank import memory, traffic
 
 REPEATS = 20  # passes of a unit, of which the least time counts
 COUNTED = 2  # steps whose bytes are counted

@@ -10,18 +10,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-
-from classroom import Check, Finding, apart, differs
-from classroom.situations import Model, Numbers
-from nnmpi.comm import Comm
-from nnmpi.options.config import Config
-from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.planning.paper.rank import traffic
 from nnmpi.planning.search import Searcher, largest
 from nnmpi.planning.step_time import step_time
-from nnmpi.run.planning.explained import arranged
-from nnmpi.run.planning.paper import machine_on_paper
-from nnmpi.run.planning.planning import PlanModels, PlanRequest, on_paper
+
+from classroom import Check, Finding, apart, differs
+from classroom.situations import Model, Numbers
+from nnmpi.addons.planning.run.explained import arranged
+from nnmpi.addons.planning.run.paper import machine_on_paper
+from nnmpi.addons.planning.run.planning import PlanModels, PlanRequest, on_paper
+from nnmpi.comm import Comm
+from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 
 ALLOWED: dict[str, tuple[str, ...]] = {}
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from nnmpi import plan, simulate
+from nnmpi.addons.planning import plan_command as plan
+from nnmpi.addons.simulator import command as simulate
 from nnmpi.options import terms
 from nnmpi.options.config import Config
 

@@ -5,19 +5,19 @@ from typing import NamedTuple
 import pytest
 
 from nnmpi import nn
+from nnmpi.addons.planning.arranger import Arranger
+from nnmpi.addons.planning.machine import TYPICAL, Machine, MeasuredModel, UnitTimes
+from nnmpi.addons.planning.run.explained import parts_of_step
+from nnmpi.addons.planning.run.planning import PlanRequest, plan_models
+from nnmpi.addons.planning.search import Searcher
+from nnmpi.addons.planning.step_time import CostModel, StepTime
+from nnmpi.addons.planning.unit_times import signature
 from nnmpi.collectives.price import Link
 from nnmpi.nn.graph import Graph
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.planning.arranger import Arranger
-from nnmpi.planning.machine import TYPICAL, Machine, MeasuredModel, UnitTimes
-from nnmpi.planning.search import Searcher
-from nnmpi.planning.step_time import CostModel, StepTime
-from nnmpi.planning.unit_times import signature
-from nnmpi.run.planning.explained import parts_of_step
-from nnmpi.run.planning.planning import PlanRequest, plan_models
 from nnmpi.run.setup.cutting import uncut_of
 
 SLOW_LINKS = TYPICAL._replace(far=Link(1e-4, 1e-8))

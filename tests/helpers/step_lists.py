@@ -5,10 +5,10 @@ import random
 from collections.abc import Iterator
 from itertools import product
 
+from nnmpi.addons.planning.rank_lists import list_of_batch
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.step_list.step import step_list
-from nnmpi.planning.rank_lists import list_of_batch
 from nnmpi.schedules.lists.proof import prove
 from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.op import NONE, PASSES, RECEIVES, SENDS, Kind, Op

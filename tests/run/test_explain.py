@@ -4,15 +4,15 @@ import pytest
 from helpers.decoders import decoder
 from helpers.planning import SLOW_LINKS, planning
 
-from nnmpi.options.config import Config
-from nnmpi.planning.step_time import step_time
-from nnmpi.run.planning.explained import (
+from nnmpi.addons.planning.run.explained import (
     HIDDEN,
     as_text,
     by_part,
     parts_of_step,
     spans_of_step,
 )
+from nnmpi.addons.planning.step_time import step_time
+from nnmpi.options.config import Config
 
 CNN = Config(model="mnist-cnn", data="synthetic:1x28x28:10:12800", batch_size=32)
 DECODER = decoder("2x2x16", 16, batch_size=8)

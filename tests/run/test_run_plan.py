@@ -7,13 +7,13 @@ from helpers.datafiles import refused
 from helpers.planning import measured
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.planning.machine import TYPICAL, UnitTimes
+from nnmpi.addons.planning.run.measurements import processor
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event
 from nnmpi.io.output.messages import as_text
 from nnmpi.parallel import strategies
-from nnmpi.planning.machine import TYPICAL, UnitTimes
-from nnmpi.run.planning.measurements import processor
 
 MLP = Config(model="mlp:64-32-32-10", data="digits", batch_size=32, steps=6)
 

@@ -22,11 +22,11 @@ from helpers.training.laws_goals import (
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
+from nnmpi.addons.planning.run.dry_run import dry_run
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Standardiser
 from nnmpi.data.inputs import Inputs, each, parts
-from nnmpi.run.planning.dry_run import dry_run
 from nnmpi.run.setup.setup import TrainerArguments, set_up
 
 Y = NEXT[:, 0] % 4

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lib.timing import Spread, ratio, size_name
+from nnmpi.addons.planning.run import network_fit
 from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Network, price
 from nnmpi.comm import Comm
 from nnmpi.comm.transport.mpi import MPI  # which starts it quietly
 from nnmpi.options import user_code
-from nnmpi.run.planning import network_fit
 
 REFERENCE = "MPI_Allreduce"
 NAMED = (*ALGORITHMS, "mpi", "shared")

@@ -6,12 +6,12 @@ from typing import NamedTuple
 from lib.ranks import graph_of
 from lib.runs import Model
 from nnmpi import Config
+from nnmpi.addons.planning.machine import TYPICAL
 from nnmpi.addons.simulator.pipeline import Costs, Simulation, simulate, stage_times
 from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.partition import SplitPoints, Unit
 from nnmpi.parallel.stage_cut import best_cut
 from nnmpi.parallel.unit_costs import UnitCost, stage_costs
-from nnmpi.planning.machine import TYPICAL
 from nnmpi.schedules.lists.of_schedule import lists
 from nnmpi.schedules.pipeline import SCHEDULES
 

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnmpi.addons.planning import layout_lines, layout_svg
 from nnmpi.io.output import Event, LostOutputError
 from nnmpi.io.output.plot import run_figure
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.options.terms import LOGGERS, logger
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.planning import layout_lines, layout_svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

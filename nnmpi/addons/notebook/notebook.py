@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from nnmpi.addons.notebook import pictures as pictures
 from nnmpi.addons.notebook.magic import ranks
+from nnmpi.addons.planning.run.on_paper import on_paper
 from nnmpi.addons.simulator.commands.trace import TraceFile
 from nnmpi.io.output.log_file import File
 from nnmpi.io.output.plot import RunLog, picture, read_logs
@@ -17,7 +18,6 @@ from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup.cutting import uncut_of
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nnmpi.addons.notebook.graph_svg import graph
+from nnmpi.addons.planning import layout_svg
 from nnmpi.addons.simulator.collective import OPERATIONS
 from nnmpi.addons.simulator.commands.trace import TraceFile
 from nnmpi.addons.simulator.drawing import rounds
@@ -22,7 +23,6 @@ from nnmpi.nn.graph import Graph
 from nnmpi.options.amounts import plural
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.mesh import Mesh, sizes_text
-from nnmpi.planning import layout_svg
 from nnmpi.schedules.lists.of_schedule import lists
 from nnmpi.schedules.pipeline import Schedule
 

@@ -1,34 +1,44 @@
-"""Predicts time and memory of layouts, and searches for the fastest."""
+"""Predicts how long a training step of an arrangement (which rank has which part of the model)
+takes on a machine, and finds the fastest arrangement.
+
+    lists of a rank, walked (paper/) ─► exchanges ─┐
+                            machine.json ─► Machine ├─► step_time ─► StepTime    terms that add up
+                                      Arrangement ─┘
+
+This folder has steps on paper (`paper`: what a rank exchanges and holds, found by walking its
+lists), predictions from them, and the search for a layout. `run/planning` measures
+machines (`addons/planning/run/measuring.py`) and has the text of the command.
+"""
 
 from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
-    modules=(
-        "nnmpi.addons.planning",
-        *("nnmpi.planning", "nnmpi.run.planning"),
-        *("nnmpi.plan", "nnmpi.measure"),
-    ),
+    modules=("nnmpi.addons.planning", "nnmpi.plan", "nnmpi.measure"),
     uses=("simulator", "context"),
     rows={
         "options": {"planning": "nnmpi.addons.planning.options:PART"},
-        "names": {"machines": "nnmpi.planning.described:machines"},
-        "instead": {"dry_run": "nnmpi.run.planning.dry_run:print_dry_run"},
-        "plans": {"plan": "nnmpi.run.planning.planning:planned_run"},
-        "simulations": {"layout": "nnmpi.run.planning.dry_run"},
-        "sim_options": {"machine": "nnmpi.planning.described.simulated:add_machine"},
-        "start_fields": {"pp": "nnmpi.planning.stage_costs:pipeline_fields"},
-        "start_lines": {"plan": "nnmpi.run.planning.text:chosen"},
-        "result_lines": {"plan": "nnmpi.run.planning.text:outcome"},
-        "rank_fields": {"kinds": "nnmpi.run.planning.layout_events:rank_fields"},
+        "names": {"machines": "nnmpi.addons.planning.described:machines"},
+        "modules": {"planning": "nnmpi.addons.planning"},
+        "instead": {"dry_run": "nnmpi.addons.planning.run.dry_run:print_dry_run"},
+        "plans": {"plan": "nnmpi.addons.planning.run.planning:planned_run"},
+        "simulations": {"layout": "nnmpi.addons.planning.run.dry_run"},
+        "sim_options": {"machine": "nnmpi.addons.planning.described.simulated:add_machine"},
+        "start_fields": {"pp": "nnmpi.addons.planning.stage_costs:pipeline_fields"},
+        "start_lines": {"plan": "nnmpi.addons.planning.run.text:chosen"},
+        "result_lines": {"plan": "nnmpi.addons.planning.run.text:outcome"},
+        "rank_fields": {"kinds": "nnmpi.addons.planning.run.layout_events:rank_fields"},
         "event_texts": {
-            "dry-run": "nnmpi.run.planning.layout_text:arranged",
-            "layout": "nnmpi.run.planning.layout_text:arranged",
+            "dry-run": "nnmpi.addons.planning.run.layout_text:arranged",
+            "layout": "nnmpi.addons.planning.run.layout_text:arranged",
         },
     },
     commands={
-        "plan": ("nnmpi.plan", "find the layout that trains a model fastest, without MPI"),
+        "plan": (
+            "nnmpi.addons.planning.plan_command",
+            "find the layout that trains a model fastest, without MPI",
+        ),
         "measure": (
-            "nnmpi.measure",
+            "nnmpi.addons.planning.measure_command",
             "measure the times of a model on this machine, for plan",
         ),
     },

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi.addons.planning.paper.activations import activations, kept_by_units, pass_bytes
+from nnmpi.addons.planning.paper.rank import memory
 from nnmpi.addons.swapping import arena
 from nnmpi.addons.swapping.placement import (
     Disk,
@@ -33,8 +35,6 @@ from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.arrangement.partition import Unit, joined
 from nnmpi.parallel.unit_costs import profile
-from nnmpi.planning.paper.activations import activations, kept_by_units, pass_bytes
-from nnmpi.planning.paper.rank import memory
 
 PART = 4
 """The divisor of the samples on which units are measured: fewer samples take less memory than a

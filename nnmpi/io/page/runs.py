@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
+from nnmpi.addons.planning.paper.rank_kinds import HELD
 from nnmpi.io.output.curves import AXES, Curves, curves
 from nnmpi.io.output.messages import Event, as_text, ranks_used
 from nnmpi.io.output.plot import BESIDES, LARGEST
@@ -13,7 +14,6 @@ from nnmpi.options.amounts import amount, duration, plural, three_or_none
 from nnmpi.options.config import options
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.arrangement.rank_names import ranks_text
-from nnmpi.planning.paper.rank_kinds import HELD
 
 LOSSES = {"loss": "training", "test_loss": "test"}
 FIRST = ("accuracy", "perplexity", "bits_per_character", "bits_per_byte")

@@ -12,14 +12,14 @@ from helpers.training.pipelined import digits, run
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.addons.layer_ways.branches_on_ranks import owners_of
+from nnmpi.addons.planning.layout_lines import as_lines
+from nnmpi.addons.planning.run.on_paper import on_paper
 from nnmpi.comm import Comm, comm_self, thread_ranks
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
-from nnmpi.planning.layout_lines import as_lines
-from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import uncut
 

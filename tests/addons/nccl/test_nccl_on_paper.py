@@ -8,11 +8,11 @@ from helpers.training.on_paper import arranged
 
 from nnmpi import Config
 from nnmpi.addons.nccl.nccl import NCCL
+from nnmpi.addons.planning.fastest_sum import with_fastest_sum
+from nnmpi.addons.planning.paper.built import built
+from nnmpi.addons.planning.paper.rank import exchanges, memory, traffic
+from nnmpi.addons.planning.run.on_paper import on_paper
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.planning.fastest_sum import with_fastest_sum
-from nnmpi.planning.paper.built import built
-from nnmpi.planning.paper.rank import exchanges, memory, traffic
-from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup.cutting import uncut_of
 
 CNN = Config(model="mnist-cnn", data="synthetic:1x28x28:10:12800")

@@ -13,11 +13,11 @@ from helpers.datafiles import refused
 from helpers.training.on_paper import arranged
 
 from nnmpi import Config, Trainer, simulate
+from nnmpi.addons.planning.paper.activations import activations
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.planning.paper.activations import activations
 from nnmpi.schedules.lists import step_list
 from nnmpi.schedules.lists.of_user import Checked
 from nnmpi.schedules.op import Kind, Op

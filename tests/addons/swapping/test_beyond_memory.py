@@ -17,6 +17,8 @@ from helpers.step_lists import prove_lists
 from helpers.training.graph_models import GRAPH_MODELS
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.planning.paper.activations import activations
+from nnmpi.addons.planning.paper.rank import memory
 from nnmpi.addons.swapping import arena, within_memory
 from nnmpi.addons.swapping.placement import (
     Choice,
@@ -29,8 +31,6 @@ from nnmpi.addons.swapping.placement import (
 from nnmpi.arrays import native
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.planning.paper.activations import activations
-from nnmpi.planning.paper.rank import memory
 
 pytestmark = pytest.mark.skipif(
     native.kernel("arena") is None, reason="there is no arena without compiled kernels on Linux"
@@ -196,8 +196,8 @@ import json, sys
 from pathlib import Path
 from nnmpi import Config, Trainer, blas
 from nnmpi.addons.swapping.placement import placements_of
-from nnmpi.planning.paper.activations import activations
-from nnmpi.planning.paper.rank import memory
+from nnmpi.addons.planning.paper.activations import activations
+from nnmpi.addons.planning.paper.rank import memory
 
 def status(name):
     lines = Path("/proc/self/status").read_text().splitlines()

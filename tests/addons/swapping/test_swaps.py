@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from helpers.training.on_paper import arranged, held
 
+from nnmpi.addons.planning.paper.built import built
+from nnmpi.addons.planning.paper.rank import traffic
 from nnmpi.addons.swapping.placement import Disk, Placement, Placements
 from nnmpi.addons.swapping.strategy import kind
 from nnmpi.parallel.arrangement.arrange import arrange
@@ -17,8 +19,6 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.step_list.step import step_list
-from nnmpi.planning.paper.built import built
-from nnmpi.planning.paper.rank import traffic
 from nnmpi.schedules.lists.proof import prove
 from nnmpi.schedules.lists.step_list import ScheduleError, StepList
 from nnmpi.schedules.op import Kind, Op, as_text

@@ -13,6 +13,8 @@ from helpers.saved_memory import nbytes, saved_memory
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Tensor, Trainer, nn
+from nnmpi.addons.planning.paper.activations import pass_bytes
+from nnmpi.addons.planning.paper.rank import memory, traffic
 from nnmpi.arrays import meta
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm.transport.base import SharedWindow
@@ -29,8 +31,6 @@ from nnmpi.parallel.step.step_traffic import sent_along
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.stores.zero import ZeroStore
-from nnmpi.planning.paper.activations import pass_bytes
-from nnmpi.planning.paper.rank import memory, traffic
 
 Options = dict[str, Any]
 

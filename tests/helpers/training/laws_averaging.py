@@ -12,12 +12,12 @@ from helpers.sample import one_in
 from helpers.training.pipelined import BOUND, contents, digits, distance
 
 from nnmpi import Config, Trainer, data, nn
+from nnmpi.addons.planning.paper.rank import traffic
 from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.comm import Comm, comm_self
 from nnmpi.data import Dataset, Split
 from nnmpi.data.loader import BatchSplit
 from nnmpi.io.output import NullReport
-from nnmpi.planning.paper.rank import traffic
 
 Way = TypeVar("Way")
 Options = Mapping[str, Any]

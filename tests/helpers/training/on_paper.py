@@ -6,9 +6,9 @@ from typing import Any
 from helpers.training.pipelined import digits
 
 from nnmpi import Config
+from nnmpi.addons.planning.run.on_paper import on_paper
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup import models, objectives
 from nnmpi.run.setup.cutting import uncut
 from nnmpi.run.setup.setup import build_model

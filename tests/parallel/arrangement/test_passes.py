@@ -16,6 +16,17 @@ from helpers.training.transformer_models import Decoder
 
 from nnmpi import Config, Tensor, Trainer, nn
 from nnmpi import data as datasets
+from nnmpi.addons.planning.candidate import Candidate
+from nnmpi.addons.planning.paper import on_numbers
+from nnmpi.addons.planning.paper.activations import (
+    activations,
+    message_buffers,
+    needed,
+    pass_bytes,
+    receive_buffers,
+)
+from nnmpi.addons.planning.paper.recording import recorded
+from nnmpi.addons.planning.run.on_paper import on_paper
 from nnmpi.arrays import meta
 from nnmpi.comm import comm_self
 from nnmpi.data import Dataset
@@ -26,17 +37,6 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.step_list.gradients import gradient_slots
-from nnmpi.planning.candidate import Candidate
-from nnmpi.planning.paper import on_numbers
-from nnmpi.planning.paper.activations import (
-    activations,
-    message_buffers,
-    needed,
-    pass_bytes,
-    receive_buffers,
-)
-from nnmpi.planning.paper.recording import recorded
-from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup import models, objectives
 from nnmpi.run.setup.cutting import uncut
 from nnmpi.run.setup.setup import build_model

@@ -9,14 +9,14 @@ from helpers.datafiles import refused
 from helpers.traced import traced
 
 from nnmpi import Config, addons, nn
+from nnmpi.addons.planning.machine import TYPICAL
+from nnmpi.addons.planning.stage_costs import division_on_paper
+from nnmpi.addons.planning.unit_times import ModelTimes
 from nnmpi.parallel.arrangement.arrange import PIPELINE, REPLICATED, arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS
 from nnmpi.parallel.tensor.shard import shard
-from nnmpi.planning.machine import TYPICAL
-from nnmpi.planning.stage_costs import division_on_paper
-from nnmpi.planning.unit_times import ModelTimes
 
 LAYERS = nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)
 GRAPH = traced(nn.Sequential(*LAYERS), 6, given="float64", dtype="float64")

@@ -6,14 +6,14 @@ import pytest
 from helpers.traced import traced
 
 from nnmpi import Config, nn
+from nnmpi.addons.planning.machine import TYPICAL
+from nnmpi.addons.planning.stage_costs import division_on_paper
+from nnmpi.addons.planning.unit_times import ModelTimes
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.state_on_paper import holders_on_paper, unreplicated_bytes
 from nnmpi.parallel.tensor.shard import shard
-from nnmpi.planning.machine import TYPICAL
-from nnmpi.planning.stage_costs import division_on_paper
-from nnmpi.planning.unit_times import ModelTimes
 
 PARAMETERS = 48 + 8 + 64 + 8 + 24 + 3 + 6  # numbers
 

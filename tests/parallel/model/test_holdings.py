@@ -7,6 +7,7 @@ from helpers.training import laws_snapshot
 from helpers.training.laws_snapshot import LAYOUTS, RING, trainer_of
 
 from nnmpi import Config
+from nnmpi.addons.planning.run.layout_events import rearranged
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.state import which_held
@@ -14,7 +15,6 @@ from nnmpi.optim.replica_state import unnumbered
 from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.arrangement.state_on_paper import held_on_paper, state_on_paper
 from nnmpi.parallel.model.mover import Mover
-from nnmpi.run.planning.layout_events import rearranged
 
 ADAM = {"optimizer": "adam", "lr": 1e-3}
 

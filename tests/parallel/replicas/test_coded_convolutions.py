@@ -1,10 +1,10 @@
 """PowerSGD of weights with several axes."""
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.planning.paper.rank import traffic
 from nnmpi.collectives.compressed import as_matrix
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.io.output import NullReport
-from nnmpi.planning.paper.rank import traffic
 
 
 def test_rows_and_columns_are_few_in_all() -> None:

@@ -12,10 +12,10 @@ from helpers.training.on_paper import arranged
 from helpers.training.pipelined import digits
 from helpers.training.transformer_models import Decoder
 
+from nnmpi.addons.planning.rank_lists import whole_stages
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.step_list.step import evaluation, step_list
-from nnmpi.planning.rank_lists import whole_stages
 from nnmpi.schedules.lists.passes import units_of
 from nnmpi.schedules.lists.proof import prove
 from nnmpi.schedules.lists.step_list import ScheduleError, StepList

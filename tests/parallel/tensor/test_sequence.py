@@ -12,6 +12,8 @@ from helpers.training.pipelined import run
 from helpers.training.transformer_models import Decoder
 
 from nnmpi import Config, nn
+from nnmpi.addons.planning.paper.activations import activations
+from nnmpi.addons.planning.paper.rank import traffic
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrange import arrange
@@ -19,8 +21,6 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
-from nnmpi.planning.paper.activations import activations
-from nnmpi.planning.paper.rank import traffic
 
 # ---- the plan
 

@@ -11,6 +11,8 @@ from helpers.training.graph_models import SAMPLE
 
 import nnmpi
 from nnmpi import Config, data, nn
+from nnmpi.addons.planning.paper.rank import traffic
+from nnmpi.addons.planning.run.on_paper import on_paper
 from nnmpi.autograd import Tensor
 from nnmpi.comm import thread_ranks
 from nnmpi.nn.models import MODELS, mlp
@@ -19,8 +21,6 @@ from nnmpi.parallel.tensor import Way
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.ways import SUM_OUTPUT, AxisCut
-from nnmpi.planning.paper.rank import traffic
-from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import uncut
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.planning.paper.rank import memory
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.planning.paper.rank import memory
 
 LAYERS = 9
 MODEL = "mlp:" + "-".join(["128"] * LAYERS + ["16"])

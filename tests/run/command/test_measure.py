@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from nnmpi import Config, measure, plan
+from nnmpi.addons.planning.machine import TYPICAL, Machine, MeasuredModel, UnitTimes, read_machine
+from nnmpi.addons.planning.run import measurements, measuring, network_fit
+from nnmpi.addons.planning.run.deadline import Deadline
+from nnmpi.addons.planning.run.measurements import processor
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.planning.machine import TYPICAL, Machine, MeasuredModel, UnitTimes, read_machine
-from nnmpi.run.planning import measurements, measuring, network_fit
-from nnmpi.run.planning.deadline import Deadline
-from nnmpi.run.planning.measurements import processor
 from nnmpi.run.setup.setup import set_up
 
 SMALLER = "--model", "mlp:4-3", "--data", "iris"

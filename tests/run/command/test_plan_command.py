@@ -10,15 +10,15 @@ from helpers.planning import measured
 from helpers.training.laws_arrangement import communicators, only_sends_what_is_said
 
 from nnmpi import Trainer, data, plan, train
+from nnmpi.addons.planning.machine import TYPICAL, UnitTimes
+from nnmpi.addons.planning.run.measurements import processor
+from nnmpi.addons.planning.step_time import StepTime
 from nnmpi.collectives.price import Link
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
 from nnmpi.options.cli import from_layout, with_layout
 from nnmpi.options.config import Config
-from nnmpi.planning.machine import TYPICAL, UnitTimes
-from nnmpi.planning.step_time import StepTime
-from nnmpi.run.planning.measurements import processor
 
 CNN = "--model mnist-cnn --data mnist"
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from nnmpi import Config, simulate
+from nnmpi.addons.planning.paper.rank import traffic
+from nnmpi.addons.planning.paper.rank_kinds import rank_kinds
+from nnmpi.addons.planning.run.dry_run import dry_run
+from nnmpi.addons.planning.run.on_paper import on_paper
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.planning.paper.rank import traffic
-from nnmpi.planning.paper.rank_kinds import rank_kinds
-from nnmpi.run.planning.dry_run import dry_run
-from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup.cutting import uncut_of
 from nnmpi.run.setup.setup import set_up
 

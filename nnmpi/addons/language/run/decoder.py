@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from nnmpi.addons.language.models.folders import LanguageModel, Sizes, format_of
+from nnmpi.addons.planning.run.on_paper import on_paper
 from nnmpi.addons.transformer.sequences import KVCache, decoding
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Backend
@@ -24,7 +25,6 @@ from nnmpi.parallel.arrangement.cluster import discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.tensor.parallelize import rebuild
-from nnmpi.run.planning.on_paper import on_paper
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import uncut
 from nnmpi.run.setup.setup import build_model, initialise

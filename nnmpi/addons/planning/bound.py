@@ -1,0 +1,371 @@
+"""Lower bounds on the seconds and bytes of a layout, computed without making its arrangement.
+
+    rank r along pp         its first forward pass follows one in each stage before it; its last
+                            backward pass is followed by one in each stage before it (in ZB-H1 by I,
+                            the gradients of inputs, and then by W, those of weights)
+    sums between nodes      an all-reduce of n bytes over k nodes sends 2 (k - 1) / k n on each link
+    update                  each element is updated by one rank, or by several
+
+Latency, waiting and sums within a node are left out: no formula gives them before ranks are
+arranged. `with_messages` also counts exchanges within passes. The bounds are separate formulas,
+since there is no log of a step for `step_time` yet; `test_bounds_rise_to_what_a_layout_takes`
+compares the two.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate
+from math import ceil, log2
+from operator import add
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.addons.planning.arranger import Arranger
+from nnmpi.addons.planning.bucket_bound import BucketBounds
+from nnmpi.addons.planning.candidate import Candidate
+from nnmpi.addons.planning.kept_bytes import KeptBytes
+from nnmpi.addons.planning.layer_messages import in_passes
+from nnmpi.addons.planning.list_times import hides
+from nnmpi.addons.planning.step_time import CostModel, passes_of_stages
+from nnmpi.arrays import dtypes
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.nn.recompute import recomputed_with
+from nnmpi.optim import state_arrays_of
+from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB, strategy_of
+from nnmpi.parallel.arrangement.store_kinds import asked_kind
+from nnmpi.parallel.mesh import REPLICAS
+from nnmpi.parallel.step_list.values import SLOTS
+from nnmpi.schedules.op import Kind
+from nnmpi.schedules.placement import Place
+
+ROUNDING = 1 - 1e-9
+"""A factor that lowers each bound: sums of equal terms in another order may differ by rounding."""
+
+
+def _ways(candidate: Candidate) -> tuple[bool, str, str]:
+    """Returns (sequence_parallel, layout, recompute): the options of a layout that decide which
+    part of each layer a rank along tp computes, and whether activations are recomputed."""
+    return candidate.sequence_parallel, candidate.layout, candidate.recompute
+
+
+class _RankEnds(NamedTuple):
+    """Lower bounds on the times of each rank along pp, in seconds: arrays of shape (pp,).
+
+    start  until its first pass begins
+    busy   spent in all of its passes
+    end    until its last backward pass ends, which waits for those of later stages
+    last   spent in the passes that may still be left when the gradients of one of its stages are
+           complete; sums of gradients may run at the same time as these passes
+    """
+
+    start: np.ndarray
+    busy: np.ndarray
+    end: np.ndarray
+    last: np.ndarray
+
+
+class _RankElements(NamedTuple):
+    """How many elements of trained parameters a rank has, together with the ranks along tp that
+    have the other parts of the same layers.
+
+    all      in total
+    modules  in each module, the largest first
+    last     in the parameter whose gradient is complete last; 0 if other stages share it
+    """
+
+    all: int
+    modules: list[int]
+    last: int
+
+
+class LowerBounds:
+    """Computes lower bounds on the seconds and bytes of the layouts of one model on one cluster,
+    without arranging ranks. Methods raise ValueError if the model cannot be divided as a layout
+    says."""
+
+    def __init__(self, arranger: Arranger, costs: CostModel) -> None:
+        self._arranger, self._costs = arranger, costs
+        self._dtype = dtypes.on_paper(arranger.plain.dtype)
+        self._itemsize = self._dtype.itemsize
+        # a bucket has a slot of its own, or there are as many slots as what runs again takes
+        graph, plain = arranger.graph, arranger.plain
+        # without ZeRO, replicas divide the update only in memory of a node, or leave it to servers
+        has_own_store = strategy_of(plain).store or asked_kind(plain).packs
+        self._may_share_updates = bool(has_own_store) or not arranger.cluster.has_devices
+        self._has_many_slots = graph.may_differ or bool(graph.again)
+        self._passes = dict[tuple[Any, ...], np.ndarray]()
+        self._ends = dict[Candidate, float]()
+        self._modules = dict[tuple[Place, bool], list[_RankElements]]()
+        self._on_one_node = dict[tuple[int, ...], bool]()
+        self._messages = dict[tuple[Any, ...], np.ndarray]()
+        self._sums = dict[tuple[Any, ...], tuple[float, float]]()
+        self._kept = KeptBytes(arranger)
+        self._buckets = BucketBounds(arranger, costs.exchanges)
+
+    def seconds(self, candidate: Candidate) -> float:
+        """A lower bound on the seconds of a step, from the times of passes and of the update,
+        without communication."""
+        key = candidate._replace(zero=0)
+        if key not in self._ends:
+            ends = self._of_ranks(candidate, self._stages(candidate)).end
+            self._ends[key] = float(ends.max())
+        return ROUNDING * (self._ends[key] + self._fixed_seconds(candidate))
+
+    def with_sums(self, candidate: Candidate) -> float:
+        """A lower bound on the seconds of a step, from computing and from all-reduces of gradients
+        between nodes."""
+        return self._until_updated(candidate, self._stages(candidate))
+
+    def with_messages(self, candidate: Candidate) -> float:
+        """A lower bound on the seconds of a step of the layout `candidate`, from three times: of
+        computing, of all-reduces of gradients between nodes, and of the messages of tensor (tp) and
+        context parallelism (cp) within forward and backward passes."""
+        passes = self._stages(candidate) + self._in_passes(candidate)
+        return self._until_updated(candidate, passes)
+
+    def with_buckets(self, candidate: Candidate) -> float:
+        """A lower bound on the seconds of a step with ZeRO 2 or 3, whose backward passes
+        reduce-scatter gradients bucket by bucket; 0 for other layouts."""
+        if candidate.zero < 2:
+            return 0.0
+        passes = self._stages(candidate) + self._in_passes(candidate)
+        start, busy, _, _ = self._of_ranks(candidate, passes)
+        exposed = self._buckets.exposed(candidate, self._count(candidate), busy.tolist())
+        ends = start + busy + exposed
+        return ROUNDING * (float(ends.max()) + self._fixed_seconds(candidate))
+
+    def _until_updated(self, candidate: Candidate, passes: np.ndarray) -> float:
+        """A lower bound on the seconds from the start of a step to the end of the update. `passes`,
+        an array (stages, 3), has the seconds of the passes F, B and I of each stage."""
+        count, mesh = self._count(candidate), self._arranger.mesh(candidate)
+        along = mesh.group(mesh.size - 1, "pp")
+        of_ranks, ends, gathers = self._of_ranks(candidate, passes), list[float](), [0.0]
+        for place, start, end, last, held in zip(
+            along,
+            *(times.tolist() for times in (of_ranks.start, of_ranks.end, of_ranks.last)),
+            self._modules_of(candidate),
+            strict=True,
+        ):
+            half, last_bucket = self._halves(candidate, place, held)
+            times = count * (1 + 2 * (candidate.zero == 3) * self._gathered(candidate, held))
+            within = start + times * half if candidate.zero > 1 else 0.0
+            behind = 0 if candidate.zero > 1 else 1 if candidate.zero else 2
+            # no pass hides the last scatter, nor the first gather of ZeRO 3
+            alone = (candidate.zero > 1) * (candidate.zero - 1) * last_bucket
+            summed = max(behind * half - last, behind * last_bucket)
+            ends.append(max(end + alone, within) + summed)
+            # without a description, the next step hides gathers behind the update
+            is_described = self._costs.machine.sheet is not None
+            is_hidden = not is_described or hides(self._costs.machine, "zero1")
+            is_exposed = candidate.zero in (1, 2) and not is_hidden
+            gathers.append(half if is_exposed else 0.0)
+        return ROUNDING * (max(ends) + max(gathers) + self._fixed_seconds(candidate))
+
+    def nbytes(self, candidate: Candidate) -> float:
+        """A lower bound on the bytes of parameters, gradients and optimizer state, on the rank that
+        has most."""
+        return ROUNDING * max(self._state(candidate))
+
+    def with_activations(self, candidate: Candidate) -> float:
+        """A lower bound on the peak bytes of the rank that needs most: `nbytes` plus the
+        activations that a rank keeps for backward passes."""
+        kept = self._kept.of_ranks(candidate, self._sizes(candidate)[0])
+        return ROUNDING * float(max(map(add, self._state(candidate), kept.tolist())))
+
+    def _state(self, candidate: Candidate) -> list[float]:
+        """A lower bound on the bytes of parameters, gradients and optimizer state of each rank
+        along pp."""
+        k, types = len(state_arrays_of(self._arranger.plain)), types_of(self._dtype)
+        copies = (2, 2, 1, 0)[candidate.zero]
+        # with masters in float32, a rank with ZeRO 3 has values in 16 bits only in its slots
+        narrow = 2 - copies - (types.is_mixed and candidate.zero == 3)
+        wide = types.masters.itemsize * (k + types.is_mixed)
+        parts = candidate.replicas if candidate.zero or self._may_share_updates else 1
+        shared = (narrow * self._itemsize + wide) / parts
+        of_element = (copies * self._itemsize + shared) / candidate.tp
+        return [held.all * of_element for held in self._modules_of(candidate)]
+
+    def _gathered(self, candidate: Candidate, held: _RankElements) -> float:
+        """For ZeRO 3: a lower bound on the share of its parameters, from 0 to 1, that a rank
+        gathers in the forward passes of a micro-batch, and again in the backward passes. Buckets
+        that are still in memory from their last use are not gathered again. `held` has the numbers
+        of parameter elements."""
+        config = self._arranger.plain
+        if self._has_many_slots or candidate.recompute == "block":
+            return 0.0
+        mb = DEFAULT_MB if config.bucket_mb is None else config.bucket_mb
+        longest = mb * MB / self._itemsize + held.modules[0] / candidate.tp
+        stages = len(self._arranger.division(candidate).stages) // candidate.pp
+        return max(1 - stages * SLOTS * longest * candidate.tp / held.all, 0.0)
+
+    # ---- what it is made of
+
+    def _count(self, candidate: Candidate) -> int:
+        """Returns the number of micro-batches in a step of this layout."""
+        return min(candidate.micro_batches, self._arranger.plain.batch_size)
+
+    def _sizes(self, candidate: Candidate) -> tuple[int, int]:
+        """Returns the samples of the smallest and of the largest micro-batch, on the rank along dp
+        with the most samples."""
+        batch, count = self._arranger.plain.batch_size, self._count(candidate)
+        return ceil(batch // count / candidate.dp), ceil(ceil(batch / count) / candidate.dp)
+
+    def _fixed_seconds(self, candidate: Candidate) -> float:
+        """Returns the seconds of a step that do not depend on the order of its passes: the update,
+        and the machine's overheads of a step and of its micro-batches. Replicas divide the update
+        among them with ZeRO, or if all are on one node."""
+        machine = self._costs.machine
+        parts = candidate.replicas if candidate.zero or self._is_near(candidate) else 1
+        numbers = self._most_elements(candidate) / parts
+        update = numbers * machine.updates[self._arranger.plain.optimizer]
+        return update + machine.step + self._count(candidate) * machine.micro_batch / candidate.pp
+
+    def _most_elements(self, candidate: Candidate) -> float:
+        """Returns the number of elements of trained parameters on the rank that has the most."""
+        return max(held.all for held in self._modules_of(candidate)) / candidate.tp
+
+    def _is_near(self, candidate: Candidate) -> bool:
+        """True if the last rank and the other replicas of its part of the model (the ranks with the
+        same parameters) are on one node."""
+        if candidate.shape not in self._on_one_node:
+            mesh = self._arranger.mesh(candidate)
+            group = mesh.group(mesh.size - 1, *REPLICAS)
+            self._on_one_node[candidate.shape] = self._arranger.cluster.on_one_node(group)
+        return self._on_one_node[candidate.shape]
+
+    def _stages(self, candidate: Candidate) -> np.ndarray:
+        """Returns the seconds of the passes F, B and I of each stage, without exchanges: an array
+        (stages, 3)."""
+        model, (_, samples) = self._costs.model, self._sizes(candidate)
+        key = (
+            *self._arranger.division_key(candidate),
+            candidate.tp,
+            candidate.cp,
+            *_ways(candidate),
+            samples,
+        )
+        if key not in self._passes:
+            of_units = model.of(self._arranger.sharding(candidate), candidate, samples)
+            begins = [stage.nodes.start for stage in self._arranger.division(candidate).stages]
+            passes = passes_of_stages(model, of_units, begins)
+            self._passes[key] = np.array([[t[Kind.F], t[Kind.B], t[Kind.I]] for t in passes])
+        return self._passes[key]
+
+    def _of_ranks(self, candidate: Candidate, passes: np.ndarray) -> _RankEnds:
+        """Returns lower bounds on when each rank along pp begins and ends its passes, given the
+        seconds of each stage's passes F, B and I: an array (stages, 3)."""
+        stages, count = passes.reshape(-1, candidate.pp, 3), self._count(candidate)
+        forward, backward, _ = stages.sum(axis=0).T
+        f, b, i = stages[0].T  # of the first stage of each rank
+        # a rank starts after one forward pass of each stage before it; when it has ended, each of
+        # them has a backward pass left
+        start, behind, gradients = (np.cumsum(t) - t for t in (f, b, i))
+        again = np.zeros_like(forward)
+        if candidate.recompute == "stage" and count > 1:  # not on the last rank, which may not wait
+            again[:-1] = forward[:-1]
+        busy = count * (forward + backward + again)
+        if candidate.schedule != "zb-h1":
+            ended = np.maximum.accumulate((start + busy + behind)[::-1])[::-1] - behind
+            # behind the last backward pass of a stage come those of others on the rank
+            others = min(count, candidate.pp) if len(stages) > 1 else 1
+            last = others * (backward + (again if len(stages) > 1 else 0))
+            return _RankEnds(start, busy, ended, last)
+        # rank r runs W after r more Is: its last I is behind all but r + 1 of them
+        left = np.minimum(np.arange(1, candidate.pp + 1), count)
+        w = b - i
+        sent = start + count * (f + i) + (count - left) * w + gradients
+        ended = np.maximum.accumulate(sent[::-1])[::-1] - gradients + left * w
+        return _RankEnds(start, busy, np.maximum(start + busy, ended), backward)
+
+    def _modules_of(self, candidate: Candidate) -> list[_RankElements]:
+        """Returns, from a cache, how many trained elements each rank along pp has, by module."""
+        division, graph = self._arranger.division(candidate), self._arranger.graph
+        key = self._arranger.division_key(candidate)
+        if key not in self._modules:
+            self._modules[key], tied = [], division.tied(graph)
+            for r in range(candidate.pp):
+                trained = [graph.variables[v] for v in division.trained(graph, r)]
+                modules = Counter[str]()
+                for variable in trained:
+                    modules[variable.path.rpartition(".")[0]] += variable.size
+                last = 0 if trained[0].path in tied else trained[0].size
+                largest_first = sorted(modules.values(), reverse=True)
+                self._modules[key].append(_RankElements(modules.total(), largest_first, last))
+        return self._modules[key]
+
+    def _in_passes(self, candidate: Candidate) -> np.ndarray:
+        """Returns the seconds of exchanges along tp and cp in the passes F, B and I of each stage,
+        an array (stages, 3).
+
+        They are computed from a layout with one stage. All are 0 if `--order` does not begin with
+        tp: then ranks along tp and cp may be on other nodes in that layout than in this one.
+        """
+        nodes = [stage.nodes for stage in self._arranger.division(candidate).stages]
+        if hides(self._costs.machine, "tp") or not self._arranger.plain.order.startswith("tp"):
+            return np.zeros((len(nodes), 3))
+        if candidate.tp * candidate.cp == 1:
+            return np.zeros((len(nodes), 3))
+        until = min(  # of the smallest micro-batch, which may take longer than the largest
+            (self._of_samples(candidate, samples) for samples in {*self._sizes(candidate)}),
+            key=lambda seconds: float(seconds[-1].sum()),
+        )
+        return np.array([until[part.stop] - until[part.start] for part in nodes])
+
+    def _of_samples(self, candidate: Candidate, samples: int) -> np.ndarray:
+        """Returns the seconds of exchanges along tp and cp in the passes F, B and I of a
+        micro-batch with `samples` samples, as cumulative sums over the nodes of the graph: row k
+        has the sums over graph nodes 0 to k - 1."""
+        key = candidate.tp, candidate.cp, *_ways(candidate), samples
+        if key not in self._messages:
+            graph = self._arranger.graph
+            unpiped = candidate._replace(
+                dp=candidate.dp * candidate.pp, pp=1, schedule="1f1b", zero=0
+            )
+            a = self._arranger.without_parameters(unpiped._replace(recompute="none"))
+            seconds: np.ndarray = np.zeros((len(graph.nodes) + 1, 3))
+            for nodes, passes, exchange in in_passes(a, a.mesh.size - 1, samples):
+                taken = self._costs.exchanges.seconds(exchange)
+                of_passes = [taken * (kind in passes) for kind in (Kind.F, Kind.B, Kind.I)]
+                seconds[np.array(nodes) + 1] += of_passes
+            again = [bool(recomputed_with(node, candidate.recompute)) for node in graph.nodes]
+            seconds[1:, 1:] += np.array(again)[:, None] * seconds[1:, :1]
+            self._messages[key] = np.cumsum(seconds, axis=0)
+        return self._messages[key]
+
+    def _halves(self, candidate: Candidate, place: int, held: _RankElements) -> tuple[float, float]:
+        """Returns lower bounds on the seconds of two reduce-scatters between nodes: of the
+        gradients of all parameters that the rank with number `place` trains, and of those in its
+        last bucket alone. All-gathers take as long. `held` has the numbers of elements of these
+        parameters."""
+        key = candidate.shape, self._arranger.division_key(candidate), candidate.zero > 0, place
+        if key not in self._sums:
+            group = self._arranger.mesh(candidate).group(place, *REPLICAS)
+            every, last = (
+                self._half_a_sum(group, [n / candidate.tp for n in numbers], candidate.zero > 0)
+                for numbers in (held.modules, [held.last])
+            )
+            self._sums[key] = every, last
+        return self._sums[key]
+
+    def _half_a_sum(self, group: tuple[int, ...], modules: Sequence[float], by_ring: bool) -> float:
+        """A lower bound on the seconds to reduce-scatter, or to all-gather, parameters between the
+        nodes of `group`; `modules` has the number of elements of each module.
+
+        With `by_ring`, each of p ranks sends (p - 1) / p of the bytes, and a bucket takes p - 1
+        rounds; otherwise this holds for p nodes, and a bucket takes at least log2(p) / 2 rounds. A
+        bucket ends with the module that fills it, so it is shorter than the bucket size plus the
+        longest module: that bounds the number of buckets from below.
+        """
+        links, config = self._costs.exchanges.links(group), self._arranger.plain
+        if strategy_of(config).averages or asked_kind(config).packs:  # less is sent
+            return 0.0
+        if links.node_count == 1:
+            return 0.0
+        parts, numbers = len(group) if by_ring else links.node_count, sum(modules)
+        sent = numbers * self._itemsize * (parts - 1) / parts * links.sharing
+        mb = DEFAULT_MB if config.bucket_mb is None else config.bucket_mb
+        lengths = accumulate(mb * MB / self._itemsize + n for n in modules)
+        buckets = sum(length < numbers for length in lengths) + 1
+        rounds = buckets * (parts - 1 if by_ring else log2(parts) / 2)
+        return sent * links.link.beta + rounds * links.link.alpha

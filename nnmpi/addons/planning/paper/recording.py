@@ -1,0 +1,264 @@
+"""Records the passes of a pipeline stage of a rank, as a run would: as lists of calls on arrays
+without data, in which exchanges are calls too. Nothing is sent.
+
+Layers that read values, for example to choose experts, are recorded on arrays with values: of
+integers, such as tokens, or if that is not enough of all arrays, which are small random numbers
+then (`on_numbers.py`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.addons.planning.paper import repeated
+from nnmpi.addons.planning.paper.on_numbers import TracedMemory, assumed_exchanges, integers, small
+from nnmpi.addons.planning.paper.repeated import Section
+from nnmpi.addons.planning.paper.sharded_model import (
+    ShardedModel,
+    recorded_rank,
+    shard_key,
+    sharded_model,
+)
+from nnmpi.addons.planning.rank_lists import whole_stages
+from nnmpi.arrays import meta
+from nnmpi.arrays.backend import META, Array
+from nnmpi.arrays.meta import NumbersReadError
+from nnmpi.autograd import Tensor
+from nnmpi.nn.graph import Arguments, leaves, mapped
+from nnmpi.nn.parameter import inverse
+from nnmpi.nn.record import KeyedPass, StandIn, StatsOfRanks
+from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
+from nnmpi.parallel.arrangement.cached import cached
+from nnmpi.parallel.facts.passes import PassBytes, PassExchange, bytes_of, exchanges_of
+from nnmpi.parallel.step.ports import joined
+from nnmpi.parallel.step.recorded_pass import record
+from nnmpi.parallel.step.scaling import widened
+from nnmpi.schedules.op import Kind
+
+
+class StageFacts(NamedTuple):
+    """Facts about the passes of a pipeline stage over one micro-batch.
+
+    nbytes      the bytes of activations that the passes keep and need
+    exchanges   a dict: kind of pass -> the exchanges that it makes, each with how often
+    """
+
+    nbytes: PassBytes
+    exchanges: Mapping[Kind, Mapping[PassExchange, int]]
+
+
+def passes(a: Arrangement, rank: int, stage: int, samples: int) -> StageFacts:
+    """Returns what a rank does and needs in the passes of pipeline stage `stage`, over a
+    micro-batch of `samples` samples."""
+    at = a.mesh.coordinates(recorded_rank(a, rank, stage, samples))
+    where = [at[axis] for axis in LOCAL_SHAPES]
+    return _passes(a, stage, samples, a.sums_by(a.mesh.group(rank, "tp")), *where)
+
+
+@cached
+def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int) -> StageFacts:
+    """Returns the StageFacts of pipeline stage `stage` over a micro-batch of `samples` samples on
+    one rank. Of equal sections, such as transformer blocks, only one is recorded, and the facts of
+    the sections are put together.
+
+    where     coordinates along the axes of LOCAL_SHAPES (cp and tp, which cut activations), in its
+              order: they stand for the rank, since only these decide what a stage records
+    sums_by   the name of the all-reduce of activations, "shared" or "ring": results with different
+              names are cached separately
+    """
+    at = dict(zip(LOCAL_SHAPES, where, strict=True))
+    ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
+    rank = next(r for r, place in ranks if all(place[axis] == i for axis, i in at.items()))
+    if parts := repeated.sections(a, stage):
+        cut = repeated.in_sections(a)
+        edges = (a.graph.edges[e] for e in a.division.stages[stage].takes)
+        has_gradient = any(edge.requires_grad for edge in edges)
+        halves = has_gradient and _has_halves(a)
+        facts = [_cached_passes(cut, rank, samples, halves, part) for part in parts]
+        nbytes = repeated.joined_bytes([of.nbytes for of in facts], has_gradient)
+        made = repeated.joined_exchanges([of.exchanges for of in facts], has_gradient)
+        return StageFacts(nbytes, made)
+    return _cached_passes(a, rank, samples, _has_halves(a), repeated.whole(a, stage))
+
+
+def section_bytes(
+    a: Arrangement, stage: int, samples: int, halves: bool
+) -> tuple[list[int], list[PassBytes]]:
+    """Records the passes of a stage's sections (parts of its layers, such as one transformer block)
+    on the last rank.
+
+    Returns two lists: the number of the first graph node of each section, and the PassBytes of each
+    section for `samples` samples. With `halves`, the backward pass is also recorded in its two
+    halves, I (gradients of inputs) and W (of weights).
+    """
+    rank, cut = a.mesh.size - 1, repeated.in_sections(a)
+    parts = repeated.all_sections(a, stage)
+    nbytes = [_cached_passes(cut, rank, samples, halves, part).nbytes for part in parts]
+    return [cut.division.stages[part.number].nodes.start for part in parts], nbytes
+
+
+@cached
+def _has_halves(a: Arrangement) -> bool:
+    """True if the schedule runs backward passes in two halves, I (inputs) and W (weights), as
+    zero-bubble schedules do."""
+    count, pp = min(a.config.micro_batches, a.config.batch_size), a.mesh.axes["pp"]
+    lists = whole_stages(a, count) if pp > 1 else ()
+    return any(op.kind is Kind.I for step in lists for op in step.passes)
+
+
+def _cached_passes(
+    a: Arrangement, rank: int, samples: int, halves: bool, part: Section
+) -> StageFacts:
+    """Returns the facts of the passes of the pipeline stage, or section of a stage, that `part`
+    describes, for `rank` and `samples` samples.
+
+    They are recorded once, and cached for all arrangements that divide these layers in the same
+    way. With `halves`, the backward pass is also recorded in its two halves, I (gradients of
+    inputs) and W (of weights).
+    """
+    adds = a.config.micro_batches > 1  # gradients to those of the first micro-batch
+    rank, cache = recorded_rank(a, rank, part.number, samples), a.graph.cache
+    key = *shard_key(a, rank), part.signature, samples, adds, halves
+    if key not in cache:
+        cache[key] = _recorded_with_few_values(a, rank, part.number, samples, halves)
+    known: StageFacts = cache[key]
+    return known
+
+
+def _recorded_with_few_values(
+    a: Arrangement, rank: int, stage: int, samples: int, halves: bool
+) -> StageFacts:
+    """Records the passes of a stage on arrays with as little data as possible: with none; if layers
+    read values, with those of integers (such as tokens) only; otherwise with all values. With
+    `halves`, I and W (the halves of a backward pass) are recorded too."""
+    for stand_in in meta.like, integers:
+        with suppress(NumbersReadError):
+            return recorded(a, rank, stage, samples, stand_in, halves)
+    return recorded(a, rank, stage, samples, small, halves)
+
+
+def recorded(
+    a: Arrangement,
+    rank: int,
+    stage: int,
+    samples: int,
+    stand_in: StandIn = meta.like,
+    halves: bool = True,
+) -> StageFacts:
+    """Records the forward and backward pass (F and B) of a pipeline stage; with `halves`, also the
+    two halves of the backward pass: I, the gradients of inputs, and W, those of weights. `stand_in`
+    makes the arrays on which they are recorded."""
+    stage_of_rank = _Stage(a, sharded_model(a, rank), rank, stage, samples)
+    facts = stage_of_rank.facts(stand_in, halves=False)
+    taken, made = facts
+    if Kind.B not in taken.more:
+        return facts
+    if not stage_of_rank.takes_gradient:  # all of the backward pass is its second half
+        return StageFacts(_in_second_half(taken), {**made, Kind.W: made[Kind.B]})
+    if not halves:
+        return facts
+    parts = stage_of_rank.facts(stand_in, halves=True)
+    more = {**parts.nbytes.more, **taken.more}
+    taken = taken._replace(left=parts.nbytes.left, more=more)
+    return StageFacts(taken, {**parts.exchanges, **made})
+
+
+class _Stage:
+    """A pipeline stage on one rank, whose passes over `samples` samples are recorded. `cut` is the
+    model with only this rank's parts of the layers."""
+
+    def __init__(
+        self, a: Arrangement, cut: ShardedModel, rank: int, stage: int, samples: int
+    ) -> None:
+        self._a, self._cut, self._rank, self._stage, self._samples = a, cut, rank, stage, samples
+        self._is_last = stage == len(a.stages) - 1
+        is_whole = len(a.stages) == 1
+        self._module = cut.model if is_whole else cut.segment(a.graph, a.division.stages[stage])
+        self._arguments = self._given()
+        self._tensors = [x for x in leaves(self._arguments) if isinstance(x, Tensor)]
+
+    @property
+    def takes_gradient(self) -> bool:
+        """True if the stage computes a gradient of its input."""
+        return any(x.requires_grad for x in self._tensors)
+
+    def facts(self, stand_in: StandIn, halves: bool) -> StageFacts:
+        """Records the passes once, on arrays that `stand_in` makes; with `halves` the backward pass
+        in its two halves."""
+        memory = TracedMemory() if stand_in is small else None
+        counts = repeat(2)  # of values in each BatchNorm, with which no error is raised
+        samples, stats = np.arange(self._samples), StatsOfRanks(counts, tracks=True)
+        current = KeyedPass.of(samples, self._samples, stats, stand_in)
+        adds, edge = self._a.config.micro_batches > 1, memory.mark if memory else lambda: None
+        arrays = [t.operand for t in self._tensors] + self._labels()
+        with assumed_exchanges(), memory or nullcontext():
+            p = record((self._module,), self._forward, arrays, current, adds, halves, edge)
+        inputs, outputs = p.inputs[: len(self._tensors)], () if self._is_last else p.outputs
+        nbytes = memory.bytes(p, inputs, outputs) if memory else bytes_of(p, inputs, outputs)
+        return StageFacts(nbytes, exchanges_of(p))
+
+    def _forward(self, arrays: Sequence[Any]) -> tuple[Sequence[Tensor], Tensor]:
+        """Runs the forward pass on these inputs and labels. Returns the inputs that get a gradient,
+        and the tensor from which the backward pass starts."""
+        pairs = zip(self._tensors, arrays, strict=False)
+        inputs = [Tensor(array, t.requires_grad) for t, array in pairs]
+        return [t for t in inputs if t.requires_grad], self._root(inputs, arrays[len(inputs) :])
+
+    def _root(self, inputs: Sequence[Tensor], labels: Sequence[Any]) -> Tensor:
+        """Returns the loss, or the joined outputs of the stage."""
+        new: Iterator[Tensor] = iter(inputs)
+        args, named = mapped(lambda x: next(new) if isinstance(x, Tensor) else x, self._arguments)
+        y = self._module(*args, **named)
+        if not self._is_last:
+            return joined(y)
+        if not labels:  # a model alone
+            scores: Tensor = y
+            return scores
+        objective = self._a.graph.source.objective(self._a.sharding, self._cut.layout.axis)
+        loss: Tensor = objective.loss(widened(y), labels[0])
+        return loss
+
+    # ---- its input
+
+    def _given(self) -> Arguments:
+        """Returns the arguments of the stage: samples for the first stage, otherwise tensors such
+        as the previous stage sends."""
+        a = self._a
+        if not self._stage:
+            given: Arguments = mapped(self._own, a.graph.source.inputs(self._samples))
+            return given
+        at, takes = a.mesh.coordinates(self._rank), a.division.stages[self._stage].takes
+        tensors = list[Tensor]()
+        for edge, shape in ((a.graph.edges[e], a.local_shape(e, self._samples, at)) for e in takes):
+            memory = META.xp.empty([shape[k] for k in edge.order], edge.dtype)
+            tensors.append(Tensor(memory.transpose(inverse(edge.order)), edge.requires_grad))
+        return tuple(tensors), {}
+
+    def _own(self, x: Any) -> Any:
+        """Returns this rank's positions of an argument of the model, if sequences are cut along cp;
+        otherwise the argument unchanged."""
+        return Tensor(self._positions(x.array)) if isinstance(x, Tensor) else x
+
+    def _positions(self, array: Array) -> Array:
+        positions = self._a.own_positions(self._rank)
+        return array if positions is None or array.ndim < 2 else array.take(positions, axis=1)
+
+    def _labels(self) -> list[Array]:
+        """Returns the labels in a list, which is empty for all stages but the last, and for a model
+        without a loss."""
+        labels = self._a.graph.source.labels
+        if not self._is_last or labels is None:
+            return []
+        return [self._positions(labels(self._samples))]
+
+
+def _in_second_half(taken: PassBytes) -> PassBytes:
+    """Returns the bytes of the first stage in a schedule that divides backward passes into I
+    (gradient of the input) and W (gradients of parameters); `taken` has those of an undivided
+    backward pass. The first stage needs no gradient of its input: I does nothing, and W is the
+    whole backward pass. Until W the stage keeps its activations and the gradient of its output."""
+    more = {Kind.I: taken.out, Kind.W: max(taken.more[Kind.B] - taken.out, 0)}
+    return taken._replace(left=taken.kept + taken.out, more={**taken.more, **more})

@@ -1,0 +1,370 @@
+"""Searches layouts for a model, a cluster and a machine: for nnmpi.plan, and for --plan at the
+start of a run."""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import Field, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from nnmpi import addons
+from nnmpi.addons.planning.arranger import Arranger
+from nnmpi.addons.planning.described.description import HIDDEN
+from nnmpi.addons.planning.fastest_sum import with_fastest_sum
+from nnmpi.addons.planning.machine import TYPICAL, Machine, Sheet, codec_of, read_machine
+from nnmpi.addons.planning.network_speed import gbit_of_shares
+from nnmpi.addons.planning.run.deadline import Deadline
+from nnmpi.addons.planning.run.measurements import processor
+from nnmpi.addons.planning.run.measuring import WITHIN, measure
+from nnmpi.addons.planning.run.paper import MachineRequest, cost_models
+from nnmpi.addons.planning.search import Searcher, SearchResult
+from nnmpi.addons.planning.step_time import CostModel, step_time
+from nnmpi.addons.planning.unit_times import ModelTimes
+from nnmpi.comm import Comm
+from nnmpi.io.output import Event
+from nnmpi.options.amounts import amount, plural
+from nnmpi.options.config import Config, options
+from nnmpi.options.quoting import shown
+from nnmpi.parallel import strategies
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cluster import Cluster, discover
+from nnmpi.run.run_state import RunPlan
+from nnmpi.run.setup import objectives
+from nnmpi.run.setup.cutting import UncutModel, uncut_of
+from nnmpi.run.setup.setup import Setup, build_model
+
+TAKEN = "reduce_dtype", *addons.table("codecs")
+SUMS = tuple(o for o in options(("reduce",)) if o.name in TAKEN)
+"""The options of gradient sums that a plan does not change, because they change results."""
+
+_MEETINGS = {"sync", *(name for part in addons.rows("options") for name in part.meetings)}
+MEETINGS = tuple(o for o in options(("sync",)) if o.name in _MEETINGS)
+"""The options that say when ranks exchange gradients or parameters; a plan does not change them
+either."""
+
+SENDING_LESS = tuple(o for o in (*SUMS, *MEETINGS) if o.name != "reduce_dtype")
+"""The options by which ranks send less than whole gradients in each step."""
+
+
+SEARCH_WITHIN = 45.0
+"""The default limit of a search's processor time, in seconds (--within)."""
+
+AUTO = "auto"
+"""The value of --plan that asks for a measurement of this machine."""
+
+DATA = "DATA"
+"""A placeholder for the data set in a printed command, if the plan was given a vocabulary
+instead."""
+
+
+class NoLayoutFitsError(ValueError):
+    """Raised because no layout fits in the memory of a rank."""
+
+
+def asked(config: Config) -> list[Field[Any]]:
+    """Returns those options that make ranks send less than whole gradients in each step (such as
+    local steps or compressed gradients), and that are not at their defaults."""
+    return [o for o in SENDING_LESS if getattr(config, o.name) != o.default]
+
+
+class PlanRequest(NamedTuple):
+    """A request for a plan, in addition to the options of a run.
+
+    ranks, nodes  of the cluster
+    memory        bytes per rank
+    machine       the value of --machine
+    vocabulary    the number of tokens, in place of a data set
+    within        the processor time of a search, in seconds
+    """
+
+    ranks: int
+    nodes: int
+    memory: float | None
+    machine: str | None
+    vocabulary: int | None = None
+    within: float = SEARCH_WITHIN
+
+    @property
+    def limit(self) -> float:
+        """The most bytes that a layout may need per rank."""
+        return math.inf if self.memory is None else self.memory
+
+
+class FoundLayouts(NamedTuple):
+    """The result of a search for layouts, with the config and the request that it answers.
+
+    notes        remarks on how far to trust the figures, a line each
+    is_measured  True if the times of the model's parts were measured, not estimated
+    """
+
+    config: Config
+    request: PlanRequest
+    search: SearchResult
+    notes: list[str]
+    is_measured: bool
+
+    @property
+    def title(self) -> str:
+        """Returns a title: the model, the ranks and the nodes of the plan."""
+        nodes = f" on {plural(self.request.nodes, 'node')}" if self.request.nodes > 1 else ""
+        words = [self.config.model, "on", plural(self.request.ranks, "rank") + nodes]
+        for o in asked(self.config):
+            words += [f"--{o.name.replace('_', '-')}", str(getattr(self.config, o.name))]
+        return " ".join(words)
+
+
+class PlanModels(NamedTuple):
+    """The objects that predict the memory of layouts (`arranger`) and their time (`costs`).
+
+    notes  remarks on how far to trust the predictions, a line each
+    """
+
+    arranger: Arranger
+    costs: CostModel
+    notes: list[str]
+
+
+def on_paper(config: Config, request: PlanRequest, machine: MachineRequest) -> PlanModels:
+    """Returns the objects that predict the memory and time of layouts for a config, on a cluster
+    that need not exist."""
+    planned: Any = {"plan": AUTO}
+    strategies.check(replace(config, **planned), request.ranks)
+    _, uncut = uncut_of(config, request.vocabulary)
+    cluster = Cluster.on_paper(request.ranks, request.nodes, machine.device)
+    return plan_models(request, uncut, cluster, machine.machine)
+
+
+def plan_models(
+    request: PlanRequest, uncut: UncutModel, cluster: Cluster, machine: Machine
+) -> PlanModels:
+    """Returns the objects that predict the memory and time of layouts for a model, on a cluster
+    whose nodes are like `machine`."""
+    arranger, costs = cost_models(uncut, cluster, machine)
+    return PlanModels(arranger, costs, [*_notes(uncut.config, request, machine, costs.model)])
+
+
+def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
+    """Finds the fastest layouts for a request, and returns them with notes for the user; raises
+    ValueError if no layout is possible, or if none fits in memory."""
+    arranger, costs, limit = models.arranger, models.costs, request.limit
+    result = Searcher(arranger, costs, limit, within=request.within).search()
+    _check_found(arranger.plain, request, result)
+    result, notes = _prefer_dp(result, limit, costs.machine.spread)
+    if unpriced := result.counts.unpriced:
+        notes.append(
+            f"the search ended after {request.within:g} s of processor time: {unpriced:,} layouts "
+            "that may be faster, by their bound, were not priced; give more --within"
+        )
+    if request.vocabulary is not None:
+        notes.append(
+            f"no data were given: in the command, put data of {request.vocabulary:,} tokens in the "
+            f"place of {DATA}"
+        )
+    notes = [*models.notes, *notes]
+    return FoundLayouts(
+        models.arranger.plain, request, result, notes, models.costs.model.is_measured
+    )
+
+
+class NetworkNeed(NamedTuple):
+    """The network that a layout needs: by share of a step, such as "50%", the bandwidth between
+    nodes in Gbit/s at which computing takes that share (None: no bandwidth suffices); and the
+    predicted seconds of a step."""
+
+    layout: str
+    seconds: float
+    gbit: Mapping[str, float | None]
+
+
+def network_needs(layouts: FoundLayouts, models: PlanModels) -> Iterator[NetworkNeed]:
+    """Yields the network speed that some layouts need: the fastest layout, the fastest one along dp
+    alone and, if options make ranks send less than whole gradients in each step, data parallelism
+    without these options."""
+    arranger, plain = models.arranger, layouts.config
+    along_dp = layouts.search.pure.get("dp")
+    for planned in dict.fromkeys(filter(None, (layouts.search.best[0], along_dp))):
+        yield _need(planned.flags, arranger.arranged(planned.layout), models.costs)
+    if asked(plain):
+        usual: dict[str, Any] = {o.name: o.default for o in SENDING_LESS}
+        with suppress(ValueError):  # there may be too few samples for so many ranks
+            a = arranger.arranged_by(replace(plain, **usual))
+            yield _need("data parallelism", a, models.costs)
+
+
+def _need(name: str, a: Arrangement, costs: CostModel) -> NetworkNeed:
+    a = with_fastest_sum(a, costs.exchanges)
+    return NetworkNeed(name, step_time(a, costs).seconds, gbit_of_shares(a, costs))
+
+
+def _prefer_dp(
+    result: SearchResult, memory: float, spread: float
+) -> tuple[SearchResult, list[str]]:
+    """Puts plain data parallelism first among the layouts found if it fits into `memory` bytes and
+    if the fastest layout is hardly faster: by a smaller share of the time than `spread`, the
+    relative difference between two measurements of the same time. Returns the result, and a list
+    with a note on the change, or an empty one."""
+    best, plain = result.best[0], result.pure.get("dp")
+    if plain is None or plain == best or plain.nbytes > memory:
+        return result, []
+    lead = plain.time.seconds / best.time.seconds - 1
+    if lead >= spread:
+        return result, []
+    layouts = [plain, *(planned for planned in result.best if planned != plain)][: len(result.best)]
+    note = (
+        f"{best.flags} is predicted to be {lead:.1%} faster than {plain.flags}, but two "
+        f"measurements differ by {spread:.0%}, so {plain.flags} comes first; for a clear result, "
+        "measure while no other program runs"
+    )
+    return result._replace(best=layouts), [note]
+
+
+def _check_found(config: Config, request: PlanRequest, result: SearchResult) -> None:
+    """Raises ValueError if the search has found no layout that fits."""
+    if result.best:
+        return
+    if result.least and request.memory is not None:
+        least, unpriced = result.least, result.counts.unpriced
+        looked = f" of those looked at in {request.within:g} s" if unpriced else ""
+        longer = "more --within, " if unpriced else ""
+        raise NoLayoutFitsError(
+            f"no layout of {plural(request.ranks, 'rank')} fits into {amount(request.memory)} per "
+            f"rank: {least.layout.flags} takes least{looked}, {amount(least.nbytes)}; use {longer}"
+            f"--memory {amount(least.nbytes * 1.01).replace(' ', '')} if ranks have that much, "
+            f"more --ranks, or a smaller --batch-size than {config.batch_size}"
+        )
+    reasons = "".join(f" ({why})" for why in [*result.refused][:1])
+    raise ValueError(
+        f"{config.model} cannot be divided among {plural(request.ranks, 'rank')} so that each has "
+        f"a sample of a batch of {config.batch_size}{reasons}; use fewer --ranks, a number with "
+        "small divisors, or a larger --batch-size"
+    )
+
+
+def _notes(
+    config: Config, request: PlanRequest, machine: Machine, times: ModelTimes
+) -> Iterator[str]:
+    """Yields remarks for the user on how far to trust the predicted figures."""
+    a_node = -(-request.ranks // request.nodes)
+    data = config.data if request.vocabulary is None else DATA
+    how = f"mpirun -n {a_node} python -m nnmpi.measure --model {config.model} --data {data}"
+    if request.machine is None:
+        yield (
+            "figures of a typical machine, not of this one: compare layouts, and take seconds as "
+            f"a guess; measure by {how} --out machine.json, and give --machine machine.json"
+        )
+        return
+    file = shown(request.machine)
+    if machine.sheet is not None:
+        yield from _described(machine, machine.sheet)
+        return
+    if machine.spread:
+        yield machine.doubt
+    if machine.missing:
+        yield (
+            f"{file} lacks what there was no time to measure, which is estimated: "
+            f"{', '.join(machine.missing.values())}; measure by {how} --within 10m --out FILE.json"
+        )
+    if machine.cpu != processor():
+        yield f"{file} was measured on {machine.cpu}, and this is {processor()}: times may differ"
+    if not times.is_measured:
+        yield (
+            f"{file} does not have {config.model} with {data} in {config.dtype}: its units "
+            f"are estimated from {machine.speed / 1e9:.3g} billion multiplications a second; "
+            f"measure by {how} --out FILE.json"
+        )
+    if config.optimizer not in machine.updates:
+        known = ", ".join(machine.updates)
+        yield f"{file} does not have {config.optimizer}, which counts as the slowest of {known}"
+    option, codec = codec_of(config)
+    if codec and codec not in machine.coding:
+        yield (
+            f"{file} does not have --{option} {codec}, which counts as reading and "
+            f"writing arrays only: measure by {how} --{option} {codec} --out FILE.json"
+        )
+    if request.nodes > 1 and machine.far == TYPICAL.far:
+        rate = 8e-9 / machine.far.beta
+        yield f"links between nodes are guessed: {rate:.3g} Gbit/s, as `far` in {file}"
+    if machine.ranks < a_node:
+        yield (
+            f"{file} was measured with {plural(machine.ranks, 'rank')} at a time, and a node has "
+            f"{a_node}: the figures leave out that these share its memory and caches"
+        )
+
+
+def _described(machine: Machine, sheet: Sheet) -> Iterator[str]:
+    """Yields remarks for the user about a machine that is described by a data sheet, and about the
+    exchanges that are assumed to be hidden."""
+    yield f"{machine.cpu} is described by data sheets and assumed shares of them, not measured"
+    for what in sheet.hides:
+        yield f"{HIDDEN[what]} are hidden behind computing, as its description says"
+    if "pp" in sheet.divides:
+        yield "ranks along tp send a part each of what goes to the next stage, as it says"
+    if sheet.of_micro_batch or sheet.of_parameter:
+        yield (
+            f"devices wait for the host for {1e3 * sheet.of_micro_batch:g} ms in each micro-batch, "
+            f"and {1e6 * sheet.of_parameter:g} us for each parameter, as it says"
+        )
+    if (sheet.tile, sheet.at_once) != (1, 1):
+        yield (
+            f"products are computed in tiles of {sheet.tile} x {sheet.tile}, {sheet.at_once} at a "
+            "time, as it says"
+        )
+
+
+def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan:
+    """Returns the fastest layout for a run on these ranks. If none fits in the memory limit, the
+    plan has no layout, and ranks have to swap activations to disk. Every rank calls it.
+
+    Rank 0 searches while the others wait; all get the result.
+    """
+    assert config.plan is not None
+    unplanned: Any = dict.fromkeys(("plan", *addons.table("memory_limits")))
+    path, plain = config.plan, replace(config, **unplanned)
+    limits = addons.given("memory_limits", config)
+    limit = min((limit(config) for limit in limits), default=None)
+    if path == AUTO:
+        machine = measure(setup._replace(config=plain), comm, Deadline(WITHIN))
+    else:
+        machine = all_or_none(comm, lambda: read_machine(path))
+    cluster, dataset = discover(comm, setup.on), setup.dataset
+
+    def first() -> RunPlan:
+        unfit = RunPlan({"plan": None}, {}, _no_outcome)
+        if comm.rank:
+            return unfit
+        model = build_model(plain, setup.build, dataset)
+        graph = objectives.model_graph(plain, model, dataset, setup.loss)
+        request = PlanRequest(comm.size, len({*cluster.nodes}), limit, path)
+        uncut = UncutModel(plain, graph, setup.loss, dataset, setup.metrics)
+        try:
+            layouts = search(request, plan_models(request, uncut, cluster, machine))
+        except NoLayoutFitsError:
+            return unfit
+        best = layouts.search.best[0]
+        started = {
+            "layout": best.flags,
+            "predicted_seconds": best.time.seconds,
+            "predicted_bytes": best.nbytes,
+            "looked": layouts.search.counts.looked,
+            "notes": layouts.notes,
+        }
+        outcome = partial(_outcome, best.time.seconds)
+        return RunPlan({**unplanned, **best.options}, {"plan": started}, outcome)
+
+    return gather_objects(comm, all_or_none(comm, first))[0]
+
+
+def _no_outcome(measured: float | None) -> Event:
+    return {}
+
+
+def _outcome(predicted: float, measured: float | None) -> Event:
+    """Returns a dict with the one field `plan`, for the last event of a run's log, which compares
+    the plan with the run: the predicted seconds of a step and, unless `measured` is None, the
+    measured seconds and the relative error."""
+    known = {"predicted_seconds": predicted}
+    if measured is not None:
+        known |= {"measured_seconds": measured, "error": predicted / measured - 1}
+    return {"plan": known}

@@ -1,0 +1,371 @@
+"""Predicts how long a step takes on a machine, by simulating with a clock (`sim/clock.py`) the
+lists of operations that ranks carry out. The time is a sum of these terms:
+
+compute    passes of the rank along pp that computes longest, over all micro-batches
+tensor     exchanges of that rank within these passes: along tp and cp, batch statistics
+bubble     idle time of the rank whose gradients are summed last
+sums       sums of gradients, and ZeRO 3's gathers of parameters, as far as passes do not hide them;
+           and exchanges of replicas that average their parameters
+packing    array functions that pack messages and unpack them: codes of --compress; copies of
+           parameters, their mean and an outer step
+update     the optimizer, agreement of ranks, and gathers of parameters after the update
+other      batches, losses, Python; a rank along pp takes as large a share of the time per
+           micro-batch as it has of the units
+
+F, I and W are the forward pass of a unit (part of the model, usually a layer), and its gradients of
+the input and of the weights; m is the number of micro-batches, p that of ranks, n that of bytes:
+
+    compute   m sum(F + I + W), and F twice with --recompute; F, I, W are measured, or samples x
+              share x multiplications / speed
+    bubble    end of the last backward pass - compute - tensor: for 1f1b with equal stages
+              (p - 1) (F + B)
+    sums      end of the rank's gradient sums - end of its last backward pass; exchanges of
+              replicas once in H steps count 1 / H
+    packing   bytes x seconds per byte + elements x seconds per element of a codec
+    update    elements x seconds per element, by optimizer, and exchanges
+    message   alpha + n beta, of a node or between nodes
+    ring      2 (p - 1) (alpha + n beta s / p) + (p - 1) gamma n / p over nodes, where s groups
+              share the link of a node; half of it for a scatter or a gather, where only the
+              scatter adds
+    node      a measured curve: bytes to seconds, by algorithm and number of ranks
+    gossip    alpha + k n beta s, where k messages share the busiest link
+"""
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi.addons.planning.exchange_time import ExchangeTimes
+from nnmpi.addons.planning.list_times import ListTimes, PassTimes, hides
+from nnmpi.addons.planning.machine import Machine, codec_of
+from nnmpi.addons.planning.paper.rank import step
+from nnmpi.addons.planning.rank_lists import whole_stages
+from nnmpi.addons.planning.unit_times import ModelTimes
+from nnmpi.addons.planning.waits import Waits, waits
+from nnmpi.addons.simulator.pipeline import Costs, run, stage_times
+from nnmpi.options.collector import gc_paused
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.arrangement.micro_batches import micro_batches
+from nnmpi.parallel.step_list.chain import gathers_for_use
+from nnmpi.schedules.lists.step_list import StepList
+from nnmpi.schedules.op import COMPUTE, Kind
+
+PHASES = {
+    **dict.fromkeys((Kind.SEND_F, Kind.SEND_B), "messages"),
+    **dict.fromkeys(COMPUTE, "tensor"),
+    **dict.fromkeys((Kind.SUM, Kind.SEND_SUM, Kind.FINISH), "sums"),
+    **dict.fromkeys((Kind.TIES, Kind.TERMS, Kind.AGREE, Kind.APPLY), "update"),
+}
+"""By the operation that starts an exchange, its key in `RankCosts.exchanges`."""
+
+
+class StepTime(NamedTuple):
+    """The predicted seconds of a step, as a sum of terms: passes (compute), exchanges within passes
+    (tensor), idle time in a pipeline (bubble), gradient sums that no pass hides (sums), packing of
+    messages, the update, and other work of the host. The module's docstring has the formulas."""
+
+    compute: float
+    tensor: float
+    bubble: float
+    sums: float
+    packing: float
+    update: float
+    other: float
+
+    @property
+    def seconds(self) -> float:
+        """The predicted seconds of the whole step, the sum of all terms."""
+        return sum(self)
+
+
+class CostModel(NamedTuple):
+    """The costs from which the time of a step with any layout is predicted: the figures of the
+    machine, the seconds of the model's units (its parts, usually layers), and the seconds of
+    exchanges."""
+
+    machine: Machine
+    model: ModelTimes
+    exchanges: ExchangeTimes
+
+
+class RankCosts(NamedTuple):
+    """The work of one rank in a step, from which its time is predicted.
+
+    stages         the rank's list in a step, with passes of whole stages and messages
+    compute        a dict: stage -> the seconds of each kind of pass over a micro-batch
+    exchanges      a dict: name of a term -> the rank's collectives and messages in a step that the
+                   term counts. The names:
+                       messages   activations and their gradients, to other pipeline stages
+                       tensor     within a pass, such as sums of activations along tp
+                       gathers    of parameters for ZeRO 3, and gradients that each pass scatters
+                       sums       of gradients over replicas
+                       update     before and after the optimizer: sums over stages or tp, the
+                                  agreement of all ranks, gathers of updated parameters
+                       averages   of the parameters of replicas that make steps alone
+    elements       how many elements of parameters the rank updates
+    bytes_copied   bytes of arrays that it reads and writes to pack and unpack messages
+    waits          the seconds for which the rank waits, because no pass hides the communication:
+                   `waits.sums` before the update, `waits.update` for gathers after it
+    """
+
+    stages: StepList
+    compute: Mapping[int, Mapping[Kind, float]]
+    exchanges: Mapping[str, Sequence[Exchange]]
+    elements: int
+    bytes_copied: float
+    waits: Waits = Waits()
+
+    def within_passes(
+        self, seconds: Callable[[Exchange], float]
+    ) -> Mapping[tuple[int, Kind], float]:
+        """Returns a dict: (stage, kind of pass) -> the seconds of the exchanges within one such
+        pass over a micro-batch. `seconds` is a function that gives the seconds of an exchange."""
+        counts = Counter((op.kind, op.stage) for op in self.stages.ops)
+        by_pass = defaultdict[tuple[int, Kind], float](float)
+        for exchange in self.exchanges["tensor"]:
+            stage, during = exchange.stage, exchange.during
+            if not counts[during, stage]:  # a stage without a gradient of its input: W is its B
+                during = Kind.W
+            by_pass[stage, during] += seconds(exchange) / counts[during, stage]
+        return by_pass
+
+    def optimizer(self, a: Arrangement, costs: CostModel) -> float:
+        """The seconds that the optimizer takes to update the rank's elements."""
+        return self.elements * costs.machine.updates[a.config.optimizer]
+
+    def packing(self, a: Arrangement, costs: CostModel) -> float:
+        """The seconds of array functions that pack what the rank sends and unpack what it receives,
+        such as compressed gradients."""
+        _, codec = codec_of(a.config)
+        coding = costs.machine.coding.get(codec, 0.0) if self.bytes_copied else 0.0
+        return self.bytes_copied * costs.machine.moving + self.elements * coding
+
+    def update(self, a: Arrangement, costs: CostModel) -> float:
+        """Returns the seconds of the optimizer and of the exchanges before and after the update,
+        including gathers of updated parameters as far as the next step does not hide them."""
+        update = self.exchanges["update"]
+        around = (e for e in update if e.during is not Kind.GATHER)
+        return self.optimizer(a, costs) + costs.exchanges.total(around) + self.waits.update
+
+
+class StepModel(NamedTuple):
+    """The predicted time of a step, and the figures from which it was computed.
+
+    ranks     a pipeline: the ranks along pp that are last along dp, cp and tp. They have the most
+              work, so others wait for them
+    micro     the samples of each micro-batch of these ranks
+    busiest   of these ranks, the one that computes longest
+    last      of these ranks, the one whose gradients are summed last
+    updated   of these ranks, the one whose update takes longest
+    averaged  of these ranks, the one that takes longest to average its parameters with replicas
+    lists     for each rank, an object that gives the seconds of the operations in its step
+    """
+
+    time: StepTime
+    ranks: Sequence[RankCosts]
+    micro: Sequence[int]
+    busiest: RankCosts
+    last: RankCosts
+    updated: RankCosts
+    averaged: RankCosts
+    lists: Sequence[ListTimes]
+
+
+def step_time(a: Arrangement, costs: CostModel) -> StepTime:
+    """Predicts the seconds of a step over one batch."""
+    return step_model(a, costs).time
+
+
+@gc_paused()
+def step_model(a: Arrangement, costs: CostModel) -> StepModel:
+    """Predicts the time of a step over one batch; returns it with the figures from which it was
+    computed."""
+    times, on_paper = costs.exchanges, a.mesh.group(a.mesh.size - 1, "pp")
+    micro = micro_batches(a, on_paper[0], a.config.batch_size)
+    of_units = costs.model.of(a.sharding, a.config, max(micro))
+    compute_of = passes_of_stages(costs.model, of_units, [nodes.start for nodes in a.stages])
+    ranks = [_rank_step(a, rank, len(micro), compute_of, costs) for rank in on_paper]
+    stages = dict(chain.from_iterable(item.compute.items() for item in ranks))
+    within = [exposed_in_passes(item, costs) for item in ranks]
+    tensor = dict(chain.from_iterable(item.items() for item in within))
+    passes = [
+        {kind: t + tensor.get((s, kind), 0.0) for kind, t in stages[s].items()}
+        for s in range(len(stages))
+    ]
+    links = _message_seconds(ranks, len(micro), times)
+    computed = [item.stages.passes for item in ranks]
+    all_busy = [sum(passes[op.stage].get(op.kind, 0.0) for op in of_rank) for of_rank in computed]
+    ends, idle = _ends_and_idle([item.stages for item in ranks], Costs(passes, links=links))
+    passes_of = {(s, kind): t for s, of in enumerate(passes) for kind, t in of.items()}
+    lists = [
+        _list_times(a, rank, item, passes_of, links, of_units, costs)
+        for rank, item in zip(on_paper, ranks, strict=True)
+    ]
+    ranks = [item._replace(waits=waits(own)) for item, own in zip(ranks, lists, strict=True)]
+    sums = [item.waits.sums for item in ranks]
+    done = [end + after for end, after in zip(ends, sums, strict=True)]
+    last, busiest = (max(range(len(ranks)), key=of.__getitem__) for of in (done, all_busy))
+    compute = sum(stages[op.stage].get(op.kind, 0.0) for op in computed[busiest])
+    exposed = sum(tensor.get((op.stage, op.kind), 0.0) for op in computed[busiest])
+    # the terms have to add up, so the bubble is what the last rank takes longer than the busiest;
+    # no term is a difference of equal sums, which would leave their rounding
+    bubble = idle[last] + (all_busy[last] - all_busy[busiest])
+    all_units = len(micro) * sum(t[Kind.F] + t[Kind.B] for t in stages.values())
+    most = max(sum(stages[op.stage].get(op.kind, 0.0) for op in ops) for ops in computed)
+    share = most / all_units if len(ranks) > 1 and all_units else 1.0
+    updated = max(ranks, key=lambda item: item.update(a, costs))
+    averaged = max(ranks, key=lambda item: times.total(item.exchanges["averages"]))
+    time = StepTime(
+        compute=compute,
+        tensor=exposed,
+        bubble=max(bubble, 0.0),
+        sums=max(sums[last] + min(bubble, 0.0), 0.0),
+        packing=max(item.packing(a, costs) for item in ranks),
+        update=updated.update(a, costs),
+        other=costs.machine.step
+        + share * len(micro) * costs.machine.micro_batch
+        + host_seconds(a, costs.machine, len(micro)),
+    )
+    averages = _exposed_averages(averaged, a, costs, time.seconds)
+    time = time._replace(sums=time.sums + averages)
+    of_terms = ranks[busiest], ranks[last], updated, averaged
+    return StepModel(time, ranks, micro, *of_terms, lists)
+
+
+def _message_seconds(
+    ranks: Sequence[RankCosts], micro: int, times: ExchangeTimes
+) -> Mapping[tuple[Kind, int], float]:
+    """Returns the seconds of each message between stages for one micro-batch, by its kind and the
+    stage that sends it."""
+    seconds = defaultdict[tuple[Kind, int], float](float)
+    for item in chain.from_iterable(rank.exchanges["messages"] for rank in ranks):
+        seconds[item.during, item.stage] += times.seconds(item) / micro
+    return seconds
+
+
+def _ends_and_idle(lists: Sequence[StepList], costs: Costs) -> tuple[list[float], list[float]]:
+    """Simulates ranks that carry out `lists`, one for each; returns two lists with a number for
+    each rank: when its last pass ends, and the seconds that it has waited for other ranks until
+    then."""
+    ends, idle = [0.0] * len(lists), [0.0] * len(lists)
+    for span in run(lists, costs):
+        idle[span.rank] += span.start - ends[span.rank]
+        ends[span.rank] = span.end
+    return ends, idle
+
+
+def host_seconds(a: Arrangement, machine: Machine, count: int) -> float:
+    """The seconds in a step in which a device waits for the host, as the machine's description
+    gives them for each of `count` micro-batches and for each parameter; 0 for a measured
+    machine."""
+    if machine.sheet is None:
+        return 0.0
+    parameters = max(len(a.model_on(rank).trained) for rank in a.mesh.group(0, "pp"))
+    return count * machine.sheet.of_micro_batch + parameters * machine.sheet.of_parameter
+
+
+def stage_passes(units: np.ndarray, is_first: bool) -> dict[Kind, float]:
+    """Returns the seconds of each kind of pass of a stage, given the seconds of its units (parts,
+    usually layers): an array (units, 3) for F, I and W. The first stage (`is_first`) needs no
+    gradient of its input: its I takes no time, and W does the work of both halves of the backward
+    pass."""
+    f, i, w = units.sum(axis=0).tolist()
+    return stage_times(f, 0.0, i + w) if is_first else stage_times(f, i, w)
+
+
+def passes_of_stages(
+    model: ModelTimes, of_units: np.ndarray, begins: Sequence[int]
+) -> list[Mapping[Kind, float]]:
+    """Returns, for each pipeline stage, the seconds of each kind of pass. `of_units` has the
+    seconds of the model's units (parts, usually layers), shape (units, 3) for F, I and W; `begins`
+    has the first graph node of each stage."""
+    starts = [unit.nodes.start for unit in model.units]
+    firsts = [bisect_left(starts, begin) for begin in begins]
+    parts = (of_units[a:b] for a, b in pairwise([*firsts, len(starts)]))
+    return [stage_passes(part, is_first=s == 0) for s, part in enumerate(parts)]
+
+
+def exposed_in_passes(item: RankCosts, costs: CostModel) -> Mapping[tuple[int, Kind], float]:
+    """Returns a dict: (stage, kind of pass) -> the seconds by which exchanges within such a pass
+    make it longer, because computing does not hide them. `item` has the passes and exchanges of the
+    rank."""
+    within = item.within_passes(costs.exchanges.seconds)
+    if not hides(costs.machine, "tp"):
+        return within
+    longer = {at: t - item.compute[at[0]].get(at[1], 0.0) for at, t in within.items()}
+    return defaultdict(float, {at: max(t, 0.0) for at, t in longer.items()})
+
+
+def _list_times(
+    a: Arrangement,
+    rank: int,
+    item: RankCosts,
+    passes: Mapping[tuple[int, Kind], float],
+    links: Mapping[tuple[Kind, int], float],
+    of_units: np.ndarray,
+    costs: CostModel,
+) -> ListTimes:
+    """Returns an object that computes the seconds of the operations in a rank's step. `item` has
+    the rank's exchanges, `passes` the seconds of its passes, `links` those of messages between
+    stages, and `of_units` those of the model's units (parts, usually layers)."""
+    by_op = step(a, rank, a.config.batch_size).by_op
+    on_link = item.within_passes(costs.exchanges.between_nodes)
+    times = PassTimes(passes, on_link, of_units, costs.model.units)
+    update = item.optimizer(a, costs)
+    return ListTimes(a, rank, by_op, times, links, update, costs.exchanges, costs.machine)
+
+
+def _rank_step(
+    a: Arrangement,
+    rank: int,
+    micro: int,
+    compute_of: Sequence[Mapping[Kind, float]],
+    costs: CostModel,
+) -> RankCosts:
+    """Returns the RankCosts (the work from which a step's time is predicted) of a rank: the
+    operations of its step with `micro` micro-batches, the seconds of its passes, and its exchanges,
+    as a simulated step has logged them. compute_of[s] has the seconds of each kind of pass of stage
+    s."""
+    compute = {s: compute_of[s] for s in a.model_on(rank).stages}
+    by_phase = defaultdict[str, list[Exchange]](list)
+    sheet = costs.machine.sheet  # with --sequence-parallel, messages are parts already
+    divides = sheet is not None and "pp" in sheet.divides and not a.config.cuts_positions
+    on_paper = step(a, rank, a.config.batch_size)
+    is_averaged = a.strategy.averages is not None
+    gathers = "gathers" if gathers_for_use(a) else "update"
+    of_buckets = {Kind.GATHER: gathers, **({Kind.SUM: "gathers"} if a.store.scatters else {})}
+    phases = PHASES | of_buckets
+    for axis, exchange in ((axis, e) for axis, es in on_paper.exchanges.items() for e in es):
+        phase = phases[exchange.during]
+        if is_averaged and axis == "dp" and phase != "sums":
+            phase = "averages"
+        if divides and phase == "messages":  # ranks along tp send a part each
+            exchange = exchange._replace(elements=-(-exchange.elements // a.config.tp))
+        by_phase[phase].append(exchange)
+    numbers = sum(stop - start for start, stop in a.owned_ranges(rank))
+    stages = whole_stages(a, micro)[a.mesh.coordinates(rank)["pp"]]
+    return RankCosts(stages, compute, by_phase, numbers, on_paper.bytes_copied)
+
+
+def _exposed_averages(rank: RankCosts, a: Arrangement, costs: CostModel, alone: float) -> float:
+    """For replicas that average their parameters every few steps: returns the seconds by which
+    these exchanges make a step longer, on average, because no computing hides them. `alone` is the
+    seconds of a step without them.
+
+    Between nodes, a fragment (layers that are averaged together) is sent while the next steps run,
+    until the step in which its averages are applied; the next fragment is sent after that.
+    """
+    exposed, times, averages = 0.0, costs.exchanges, a.strategy.averages
+    delay = averages.delay(a.config) if averages else 0
+    for e in rank.exchanges["averages"]:
+        seconds, hidden = times.seconds(e), 0.0
+        is_hidden = hides(costs.machine, "dp") or times.is_between_nodes(e)
+        if e.what == "parameters" and is_hidden:
+            hidden = e.times * delay * alone / e.every
+        exposed += seconds - min(seconds, hidden)
+    return exposed

@@ -1,0 +1,247 @@
+"""The seconds that the units of a model (its parts, usually layers) take on a rank: measured, or
+estimated from multiplications."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import chain, pairwise
+from math import ceil
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from nnmpi import addons
+from nnmpi.addons.context.sequence_cut import sequences_of
+from nnmpi.addons.planning.candidate import Candidate
+from nnmpi.addons.planning.machine import Curve, Machine, MeasuredModel
+from nnmpi.nn.graph import Graph, Node
+from nnmpi.nn.recompute import recomputed_with
+from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.division import work
+from nnmpi.parallel.arrangement.partition import Unit, units
+from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.parallel.tensor.ways import SAMPLE_CUT
+
+
+def signature(graph: Graph) -> str:
+    """Returns a hash of a model's graph that is equal for graphs whose parts take the same time."""
+    rows = [
+        (node.kind, sorted(map(str, node.settings.items())), [graph.edges[e].sample for e in ends])
+        for node in graph.nodes
+        for ends in (node.inputs, node.outputs)
+    ]
+    shapes = [(variable.shape, variable.is_trained) for variable in graph.variables]
+    return hashlib.sha256(repr((rows, shapes)).encode()).hexdigest()[:16]
+
+
+CutKey: TypeAlias = tuple[int, int, bool, str]
+"""How units are sharded: ranks along tp, ranks along cp, sequence parallelism, the value of
+--layout."""
+
+
+class UnitShares(NamedTuple):
+    """How ranks divide each unit of a model (a part, usually a layer); arrays with an element per
+    unit.
+
+    share       the share of its multiplications that the busiest rank does
+    by_samples  whether ranks divide it by samples
+    by_layout   whether ranks divide it along an axis that only --layout cuts, such as image rows
+    """
+
+    share: np.ndarray
+    by_samples: np.ndarray
+    by_layout: np.ndarray
+
+
+class ModelTimes:
+    """Computes the seconds of a model's units (its parts, usually layers) on a machine, as arrays
+    (units, 3): forward pass, gradient of the input, gradients of parameters. Results are cached.
+
+    units  the units of the graph, in order
+    """
+
+    def __init__(self, graph: Graph, machine: Machine, dtype: str) -> None:
+        self.units, self.graph, self.machine = units(graph), graph, machine
+        name = signature(graph)
+        alike = (m for m in machine.models if (m.graph, m.dtype) == (name, dtype))
+        self._measured = {m.tp: m for m in alike}
+        self._of_cuts = dict[tuple[CutKey, int], np.ndarray]()
+        self._whole = dict[int, np.ndarray]()
+        self._shares = dict[CutKey, UnitShares]()
+        self._again = dict[str, np.ndarray]()  # 1 for units that are recomputed
+
+    @property
+    def is_measured(self) -> bool:
+        """True if the seconds of this model's parts were measured on the machine; otherwise they
+        are estimated."""
+        return 1 in self._measured
+
+    @cached_property
+    def crossing(self) -> list[int]:
+        """For each unit (part of the model, usually a layer), the number of elements per sample
+        that would be sent between ranks if a pipeline stage began there."""
+        crossings = self.graph.crossings()
+        firsts = (crossings[unit.nodes.start] for unit in self.units)
+        return [sum(self.graph.edges[e].elements for e in edges) for edges in firsts]
+
+    def of(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
+        """Returns the seconds of units (parts of the model) for a micro-batch of `samples` samples,
+        shape (units, 3), on the slowest rank along tp and cp. Backward passes include forward
+        passes that they recompute.
+
+        `sharding` is how the options in `by` divide the model.
+        """
+        times = self._once(sharding, by, samples)
+        if by.recompute not in self._again:
+            nodes = (self.graph.nodes[unit.nodes.start] for unit in self.units)
+            again = [bool(recomputed_with(node, by.recompute)) for node in nodes]
+            self._again[by.recompute] = np.array(again, float)
+        return times + np.outer(self._again[by.recompute] * times[:, 0], (0, 1, 0))
+
+    def _once(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
+        """Returns the seconds of each unit (part of the model) without recomputation, shape (units,
+        3), on the slowest rank along tp and cp."""
+        way = sharding.ranks, sequences_of(sharding).ranks, by.sequence_parallel, by.layout or ""
+        if (way, samples) not in self._of_cuts:
+            if way not in self._shares:
+                self._shares[way] = shares(self.graph, self.units, sharding)
+            self._of_cuts[way, samples] = self._of(self._shares[way], way, samples)
+        return self._of_cuts[way, samples]
+
+    def _of(self, parts: UnitShares, way: CutKey, samples: int) -> np.ndarray:
+        """Returns the seconds of a rank's part of each unit (part of the model, usually a layer),
+        shape (units, 3), for a micro-batch of `samples` samples. For a unit divided by samples they
+        are the times of the whole unit on the rank's samples. For others they are times measured
+        with as many ranks along tp, if there are any that apply; else the rank's share (`parts`) of
+        the times of the whole unit. `way` has the options that divide layers."""
+        tp, cp, _, layout = way
+        shared: np.ndarray = parts.share[:, None] * self.whole(samples)
+        cut = shared
+        if cp == 1 and tp in self._measured:
+            cut = _measured(self._measured[tp], samples)
+        if not layout:
+            return cut
+        is_shared = (parts.by_layout | (parts.share == 1))[:, None]
+        few = self.whole(ceil(samples / tp))
+        return np.where(parts.by_samples[:, None], few, np.where(is_shared, shared, cut))
+
+    def whole(self, samples: int) -> np.ndarray:
+        """Returns the seconds of all units (parts of the model, usually layers), shape (units, 3),
+        on a rank that computes them undivided, for a micro-batch of `samples` samples."""
+        if samples not in self._whole:
+            measured = self._measured.get(1)
+            estimated = samples * self._works / self.machine.speed
+            self._whole[samples] = _measured(measured, samples) if measured else estimated
+        return self._whole[samples]
+
+    @cached_property
+    def _works(self) -> np.ndarray:
+        """The number of multiplications per sample of each unit (part of the model), shape (units,
+        3) for forward pass, gradient of the input, and gradients of parameters; each takes as many
+        as the forward pass, or 0 if it is not needed."""
+        graph = self.graph
+        works = [float(sum(work(graph, graph.nodes[k]) for k in unit.nodes)) for unit in self.units]
+        passes = [(1, _needs_gradient(graph, unit), unit.is_trained) for unit in self.units]
+        multiplications: np.ndarray = np.array(works)[:, None] * np.array(passes)
+        return multiplications
+
+
+def _needs_gradient(graph: Graph, unit: Unit) -> bool:
+    """True if the input of a unit (part of the model) requires a gradient."""
+    return any(graph.edges[e].requires_grad for e in graph.nodes[unit.nodes.start].inputs)
+
+
+def _measured(model: MeasuredModel, samples: int) -> np.ndarray:
+    """Returns the measured seconds of each unit (part of the model) for `samples` samples,
+    interpolated between the numbers of samples that were measured."""
+    sizes = sorted(model.units)
+    rows = zip(*(model.units[n] for n in sizes), strict=True)
+    return np.array(
+        [
+            [
+                Curve(tuple(zip(sizes, times, strict=True))).at(samples)
+                for times in zip(*row, strict=True)
+            ]
+            for row in rows
+        ]
+    )
+
+
+# ---- how much of a unit a rank computes
+
+
+def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShares:
+    """Returns which share of each unit (part of the model) the busiest rank computes if the model
+    is divided as `sharding` says."""
+    ranks, owned, rows = range(sharding.ranks), sharding.owned, list[tuple[Any, ...]]()
+    positions = sequences_of(sharding)
+    of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
+    ways = sharding.ways
+    for unit in units:
+        nodes = [graph.nodes[k] for k in unit.nodes]
+        parts = [
+            (k, work(graph, node), _part(sharding, ways, node, of_positions))
+            for k, node in zip(unit.nodes, nodes, strict=True)
+        ]
+        total = sum(of_node for _, of_node, _ in parts)
+        most = max(
+            sum(part * of for k, of, part in parts if owned.runs(k, rank))
+            for rank in (ranks if owned.nodes else ranks[:1])
+        )
+        by_samples = all(_is_sampled(sharding, ways, node) for node in nodes)
+        of_layout = all(_is_by_layout(graph, sharding, ways, node) for node in nodes)
+        rows.append((most / total if total else 1.0, by_samples, of_layout))
+    return UnitShares(*map(np.array, zip(*rows, strict=True)))
+
+
+def parts_of_nodes(sharding: Sharding, nodes: Sequence[Node]) -> list[float]:
+    """Returns, for each node of the graph, the share from 0 to 1 of its work that the busiest rank
+    along tp and cp does."""
+    positions, ways = sequences_of(sharding), sharding.ways
+    of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
+    return [_part(sharding, ways, node, of_positions) for node in nodes]
+
+
+def _part(sharding: Sharding, ways: Mapping[str, str], node: Node, of_positions: float) -> float:
+    """Returns the share of a node's work that the busiest rank does: its share of the weight, or of
+    the output if there is no weight, times its share of the positions of a sequence
+    (`of_positions`). `ways` has, by path of a layer, the way in which it is divided."""
+    cut = _cut_of(sharding, ways, node)
+    part = 1.0 if cut is None else max(b - a for a, b in pairwise(cut)) / cut[-1]
+    if node.outputs and node.outputs[0] in sequences_of(sharding).axes:
+        part *= of_positions
+    return part
+
+
+def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence[int] | None:
+    """Returns the bounds at which ranks along tp divide a node's weight, or its output if the
+    weight is whole; None if neither is divided. `ways` has, by path of a layer, the way in which it
+    is divided."""
+    if _is_sampled(sharding, ways, node):
+        return range(sharding.ranks + 1)
+    if ways.get(node.name) in addons.table("layout_ways"):
+        return next(layer.bounds for layer in sharding.layers if layer.path == node.name)
+    outputs = (sharding.edges[e] for e in node.outputs[:1] if e in sharding.edges)
+    weights = (sharding.variables[v] for v in node.variables if v in sharding.variables)
+    return next((cut.bounds for cut in chain(weights, outputs)), None)
+
+
+def _is_sampled(sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
+    """True if ranks along tp divide a node of the graph by samples: each computes it for some
+    samples of a micro-batch. `ways` has, by path of a layer, the way in which it is divided."""
+    if node.name in ways:
+        return ways[node.name] == "samples"
+    return SAMPLE_CUT in [sharding.edges.get(e) for e in node.outputs[:1]]
+
+
+def _is_by_layout(graph: Graph, sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
+    """True if ranks along tp divide a node along an axis that only --layout cuts, such as image
+    rows. `ways` has, by path of a layer, the way in which it is divided."""
+    if node.name in ways:
+        return ways[node.name] in addons.table("layout_ways")
+    cuts = ((sharding.edges.get(e), graph.edges[e]) for e in node.outputs[:1])
+    return any(
+        cut and cut == marker.cut(edge, sharding.ranks)
+        for cut, edge in cuts
+        for marker in addons.rows("layout_ways")
+    )
