@@ -100,9 +100,12 @@ if _TYPE_CHECKING:
     from nnmpi import jit as jit
     from nnmpi import utils as utils
     from nnmpi.addons.language.run.generation import generate as generate
-    from nnmpi.addons.loggers import loggers as loggers
-    from nnmpi.addons.notebook import notebook as notebook
-    from nnmpi.addons.notebook.notebook import load_ipython_extension as load_ipython_extension
+    from nnmpi.addons.pages import loggers as loggers
+    from nnmpi.addons.pages.notebook import notebook as notebook
+    from nnmpi.addons.pages.notebook.notebook import (
+        load_ipython_extension as load_ipython_extension,
+    )
+    from nnmpi.addons.pages.plot import plot as plot
     from nnmpi.addons.planning.described import machines as machines
     from nnmpi.addons.transformer.dot_product_attention import (
         scaled_dot_product_attention as scaled_dot_product_attention,
@@ -191,7 +194,6 @@ if _TYPE_CHECKING:
     from nnmpi.autograd.functions.typed import ShortTensor as ShortTensor
     from nnmpi.autograd.functions.typed import is_tensor as is_tensor
     from nnmpi.distributed.replicas import verify as verify
-    from nnmpi.io.output.plot import plot as plot
     from nnmpi.memory_formats import channels_last as channels_last
     from nnmpi.memory_formats import contiguous_format as contiguous_format
     from nnmpi.memory_formats import preserve_format as preserve_format

@@ -1,10 +1,10 @@
 """The command `python -m nnmpi.plot`: draws loss and accuracy of runs, from their logs.
 
 Run it, do not import it: an import would replace the function `nnmpi.plot`
-(`nnmpi/io/output/plot.py`) with this module.
+(`nnmpi/addons/pages/plot.py`) with this module.
 """
 
-from nnmpi.io.output.plot import main
+from nnmpi.addons.pages.plot import main
 
 if __name__ != "__main__":
     raise ImportError("nnmpi.plot is a function, by `from nnmpi import plot`")

@@ -258,8 +258,8 @@ def _read(name: str) -> AddOn:
 
 
 NAMES = """
-simulator compression swapping nccl cuda winograd planning pages images language loggers
-notebook servers averaging pipedream checks recovery checkpoints trace context course sklearn
+simulator compression swapping nccl cuda winograd planning pages images language
+servers averaging pipedream checks recovery checkpoints trace context course sklearn
 tensor_functions nn_functions layer_ways transformer recurrent more_layers
 optimizers torch_settings distributions utils state_files distributed torch compile checkpoint
 doctor completion

@@ -1,23 +1,34 @@
-"""Draws runs, and writes pages of them."""
+"""Draws runs: on pages, in plots, in the cells of notebooks, and by loggers such as TensorBoard."""
 
 from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
-    modules=(
-        "nnmpi.addons.pages",
-        *("nnmpi.io.page", "nnmpi.io.output.plot", "nnmpi.io.output.curves"),
-        *("nnmpi.plot", "nnmpi.report", "nnmpi.watch"),
-    ),
+    modules=("nnmpi.addons.pages", "nnmpi.plot", "nnmpi.report", "nnmpi.watch"),
     uses=("simulator", "planning"),
     rows={
-        "options": {"pages": "nnmpi.addons.pages.options:PART"},
-        "names": {"plot": "nnmpi.io.output.plot:plot"},
-        "outputs": {"report": "nnmpi.io.page.page:OUTPUT"},
-        "reports": {"report": "nnmpi.io.page.page:write_at_end"},
+        "options": {
+            "pages": "nnmpi.addons.pages.options:PART",
+        },
+        "names": {
+            "load_ipython_extension": "nnmpi.addons.pages.notebook.notebook:load_ipython_extension",
+            "loggers": "nnmpi.addons.pages.loggers",
+            "notebook": "nnmpi.addons.pages.notebook.notebook",
+            "plot": "nnmpi.addons.pages.plot:plot",
+        },
+        "in_ipython": {"pictures": "nnmpi.addons.pages.notebook.pictures"},
+        "callbacks": {"logger": "nnmpi.addons.pages.loggers:loggers_of"},
+        "outputs": {"report": "nnmpi.addons.pages.page:OUTPUT"},
+        "reports": {"report": "nnmpi.addons.pages.page:write_at_end"},
     },
     commands={
-        "plot": ("nnmpi.io.output.plot", "draw loss and accuracy, from logs of runs"),
-        "report": ("nnmpi.report", "write a page of runs, from their logs and traces"),
-        "watch": ("nnmpi.watch", "serve that page, and update it while a run continues"),
+        "plot": ("nnmpi.addons.pages.plot", "draw loss and accuracy, from logs of runs"),
+        "report": (
+            "nnmpi.addons.pages.report_command",
+            "write a page of runs, from their logs and traces",
+        ),
+        "watch": (
+            "nnmpi.addons.pages.watch_command",
+            "serve that page, and update it while a run continues",
+        ),
     },
 )

@@ -1,15 +1,23 @@
-"""The option --report, which writes an HTML page about a run at its end."""
+"""The options --report, which writes an HTML page about a run at its end, and --logger, which sends
+metrics to an experiment logger such as TensorBoard."""
 
 from dataclasses import dataclass
 
+from nnmpi.options import terms
 from nnmpi.options.features import Part
 from nnmpi.options.groups import files_option
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The option --report, which writes an HTML page about a run at its end."""
+    """The options --report and --logger."""
 
+    logger: str | None = files_option(
+        None,
+        "send metrics and pictures to tensorboard:FOLDER, mlflow:URI, wandb:PROJECT or "
+        "trackio:PROJECT",
+        form=terms.logger,
+    )
     report: str | None = files_option(
         None, "at the end, write a page about the run, by default to run.html", bare="run.html"
     )

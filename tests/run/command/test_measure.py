@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nnmpi import Config, measure, plan
+from nnmpi import Config, plan
+from nnmpi.addons.planning import measure_command as measure
 from nnmpi.addons.planning.machine import TYPICAL, Machine, MeasuredModel, UnitTimes, read_machine
 from nnmpi.addons.planning.run import measurements, measuring, network_fit
 from nnmpi.addons.planning.run.deadline import Deadline

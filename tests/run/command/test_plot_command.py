@@ -7,7 +7,7 @@ import pytest
 from helpers.commands import Command
 from helpers.completion import completed, in_each_shell
 
-from nnmpi.io.output.plot import AXES
+from nnmpi.addons.pages.plot import AXES
 
 TRAIN = ["train", "--model", "iris-mlp", "--data", "iris", "--epochs", "1", "--json"]
 

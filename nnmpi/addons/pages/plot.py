@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from nnmpi.addons.pages.curves import AXES, curves
 from nnmpi.io.files.atomic import refusing
-from nnmpi.io.output.curves import AXES, curves
 from nnmpi.io.output.log_file import REMEDY, File, events_of, named, numbered, runs_of
 from nnmpi.io.output.messages import Event
 from nnmpi.options import cli

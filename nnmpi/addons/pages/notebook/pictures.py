@@ -8,7 +8,8 @@ class in the table PICTURES gets its method `_repr_svg_` from here.
 from collections.abc import Callable
 from typing import Any
 
-from nnmpi.addons.notebook.graph_svg import graph
+from nnmpi.addons.pages.notebook.graph_svg import graph
+from nnmpi.addons.pages.plot import RunLog, picture
 from nnmpi.addons.planning import layout_svg
 from nnmpi.addons.simulator.collective import OPERATIONS
 from nnmpi.addons.simulator.commands.trace import TraceFile
@@ -18,7 +19,6 @@ from nnmpi.addons.simulator.drawing.timeline import Timeline
 from nnmpi.addons.simulator.pipeline import Costs, Simulation, simulate
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.step import Algorithm, PlanError
-from nnmpi.io.output.plot import RunLog, picture
 from nnmpi.nn.graph import Graph
 from nnmpi.options.amounts import plural
 from nnmpi.parallel.arrangement.arrangement import Arrangement

@@ -8,12 +8,12 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nnmpi.addons.notebook import pictures as pictures
-from nnmpi.addons.notebook.magic import ranks
+from nnmpi.addons.pages.notebook import pictures as pictures
+from nnmpi.addons.pages.notebook.magic import ranks
+from nnmpi.addons.pages.plot import RunLog, picture, read_logs
 from nnmpi.addons.planning.run.on_paper import on_paper
 from nnmpi.addons.simulator.commands.trace import TraceFile
 from nnmpi.io.output.log_file import File
-from nnmpi.io.output.plot import RunLog, picture, read_logs
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.arrangement import Arrangement

@@ -14,7 +14,7 @@ from helpers.programs import printed, python
 
 import nnmpi
 from nnmpi import nn, notebook
-from nnmpi.addons.notebook.magic import RanksError, ranks
+from nnmpi.addons.pages.notebook.magic import RanksError, ranks
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.mesh import Mesh
 

@@ -12,7 +12,7 @@ from helpers.runs import rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer
-from nnmpi.io.output.plot import main, read_log, read_logs
+from nnmpi.addons.pages.plot import main, read_log, read_logs
 
 needs_matplotlib = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed"

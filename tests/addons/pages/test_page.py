@@ -15,14 +15,15 @@ import pytest
 from helpers.datafiles import refused
 from helpers.runs import LAYOUTS, but_steps, rows, small
 
-from nnmpi import Config, Trainer, train, watch
+from nnmpi import Config, Trainer, train
+from nnmpi.addons.pages import watch_command as watch
+from nnmpi.addons.pages.page import as_values, logs_of, read, shown_steps
+from nnmpi.addons.pages.runs import staleness
+from nnmpi.addons.pages.watch_command import PageServer
 from nnmpi.addons.simulator.commands.trace import TraceFile
 from nnmpi.addons.simulator.drawing.timeline import STYLES, Span
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event
-from nnmpi.io.page.page import as_values, logs_of, read, shown_steps
-from nnmpi.io.page.runs import staleness
-from nnmpi.watch import PageServer
 
 
 def ran(folder: Path, ranks: int = 4, **options: Any) -> tuple[Path, Path]:
@@ -128,7 +129,7 @@ def test_a_page_has_curves_within_epochs(tmp_path: Path) -> None:
 
 
 def test_colours_of_the_page_are_of_kinds_that_there_are() -> None:
-    css = (files_of("nnmpi.io.page") / "page.css").read_text(encoding="utf-8")
+    css = (files_of("nnmpi.addons.pages") / "page.css").read_text(encoding="utf-8")
     coloured = {*re.findall(r"--k-(\w+)", css)}
     assert coloured
     assert coloured <= STYLES.keys()

@@ -14,7 +14,7 @@ from helpers.datafiles import refused
 from helpers.programs import python
 
 from nnmpi import Config, Trainer
-from nnmpi.addons.loggers.loggers import LOGGER_TYPES, Logger
+from nnmpi.addons.pages.loggers import LOGGER_TYPES, Logger
 from nnmpi.comm import Comm, comm_self, threads
 from nnmpi.io.output import LostOutputError
 
@@ -89,7 +89,7 @@ def test_a_logger_gets_options_layout_numbers_and_pictures() -> None:
 def test_what_steps_report_is_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """After 10 seconds, with an evaluation, and at the end; ranks compare nothing for it."""
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr("nnmpi.addons.loggers.loggers.time", clock)
+    monkeypatch.setattr("nnmpi.addons.pages.loggers.time", clock)
     kept, steps = Kept("here"), [{"event": "step", "step": k, "loss": 1 / k} for k in range(1, 6)]
     trainer: Any = SimpleNamespace(is_first=True)
     kept.told, kept._module = [], json
@@ -169,7 +169,7 @@ def test_where_a_library_cannot_write_is_one_line(error: Exception, why: str) ->
 
 @pytest.mark.parametrize("name", LOGGER_TYPES)
 def test_a_library_that_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nnmpi.addons.loggers.loggers.find_spec", lambda library: None)
+    monkeypatch.setattr("nnmpi.addons.pages.loggers.find_spec", lambda library: None)
     with refused(LOGGER_TYPES[name].library, "pip install 'nnmpi[loggers]'"):
         trained(logger=f"{name}:x")
 

@@ -20,7 +20,7 @@ from nnmpi.comm import world
 from nnmpi.options.quoting import shown
 
 CELL = "cell.py"
-RANK = "import sys; from nnmpi.addons.notebook.magic import run_cell; run_cell(sys.argv[1])"
+RANK = "import sys; from nnmpi.addons.pages.notebook.magic import run_cell; run_cell(sys.argv[1])"
 OVERSUBSCRIBED = {
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
+from nnmpi.addons.pages.curves import AXES, Curves, curves
+from nnmpi.addons.pages.plot import BESIDES, LARGEST
 from nnmpi.addons.planning.paper.rank_kinds import HELD
-from nnmpi.io.output.curves import AXES, Curves, curves
 from nnmpi.io.output.messages import Event, as_text, ranks_used
-from nnmpi.io.output.plot import BESIDES, LARGEST
 from nnmpi.options.amounts import amount, duration, plural, three_or_none
 from nnmpi.options.config import options
 from nnmpi.options.quoting import shown

@@ -9,16 +9,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from nnmpi.addons.pages import runs
+from nnmpi.addons.pages.curves import AXES
 from nnmpi.addons.simulator.commands.trace import TraceFile
 from nnmpi.addons.simulator.drawing.timeline import Span, Timeline, kinds, style
 from nnmpi.comm.stderr import print_error
 from nnmpi.io.files.atomic import refusing, replaced
 from nnmpi.io.files.outputs import OutputFile, outputs_of
 from nnmpi.io.output import LostOutputError, Report
-from nnmpi.io.output.curves import AXES
 from nnmpi.io.output.log_file import REMEDY, File, events_of, named, numbered, runs_of
 from nnmpi.io.output.messages import Event
-from nnmpi.io.page import runs
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import refusing_others
@@ -216,7 +216,7 @@ def html(values: Mapping[str, Any]) -> str:
 
     Texts of logs occur only in the page's JSON, which escapes them, and in its title.
     """
-    folder, parts = files("nnmpi.io.page"), {"title": escape(values["title"])}
+    folder, parts = files("nnmpi.addons.pages"), {"title": escape(values["title"])}
     parts["data"] = as_json(values)
 
     def part(name: str) -> str:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnmpi.addons.pages.plot import run_figure
 from nnmpi.addons.planning import layout_lines, layout_svg
 from nnmpi.io.output import Event, LostOutputError
-from nnmpi.io.output.plot import run_figure
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.options.terms import LOGGERS, logger
