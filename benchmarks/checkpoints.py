@@ -31,9 +31,9 @@ from lib.workloads import MODELS, endless, samples
 
 import nnmpi
 from nnmpi import Trainer
+from nnmpi.addons.checkpoints.write import Writer
 from nnmpi.arrays import blas
 from nnmpi.comm import Comm, world
-from nnmpi.io.checkpoints.write import Writer
 from nnmpi.parallel.agreement import gather_objects
 
 BATCHES = 4

@@ -261,7 +261,7 @@ NAMES = """
 simulator compression swapping nccl cuda winograd planning pages images language
 servers averaging pipedream checks recovery checkpoints trace context course sklearn
 tensor_functions nn_functions layer_ways transformer recurrent more_layers
-optimizers torch_settings distributions utils state_files distributed torch compile checkpoint
+optimizers torch_settings distributions utils state_files distributed torch compile
 doctor completion
 """
 """The names of the add-ons, which are those of their folders, in the order of their options in

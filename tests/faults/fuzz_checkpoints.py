@@ -21,10 +21,10 @@ from fuzzing import GOOD, Fault, Outcome, damaged
 from helpers import mpijob
 from helpers.training.made_checkpoints import about_run, made, read, wrong
 
+from nnmpi.addons.checkpoints.keep import folder_of
+from nnmpi.addons.checkpoints.write import Writer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.io.checkpoints.keep import folder_of
-from nnmpi.io.checkpoints.write import Writer
 
 KEEP = 2
 SIZES = (1000, 1000, 1000, 150_000)  # numbers of a tensor; the last one fills several blocks

@@ -14,10 +14,10 @@ from helpers.training.acts import GoesBack
 from helpers.training.pipelined import Heard
 
 from nnmpi import Trainer
+from nnmpi.addons.checkpoints.manifest import read_outcome
+from nnmpi.addons.checkpoints.write import WriteResult
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.io.checkpoints.manifest import read_outcome
-from nnmpi.io.checkpoints.write import WriteResult
 from nnmpi.io.output import Event
 from nnmpi.run import loop
 

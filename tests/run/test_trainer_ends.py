@@ -14,10 +14,10 @@ from helpers.runs import fit, rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
+from nnmpi.addons.checkpoints import rank_file
 from nnmpi.autograd.recording import recording
 from nnmpi.comm import AbortedError, Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.io.checkpoints import rank_file
 from nnmpi.io.files import atomic
 from nnmpi.io.output import Event, LostOutputError, NullReport, Report
 from nnmpi.parallel.strategy import AgreedError

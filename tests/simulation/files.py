@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnmpi.io.checkpoints import keep, manifest
-from nnmpi.io.checkpoints.keep import PART, STEP
-from nnmpi.io.checkpoints.manifest import Manifest, read_manifest
-from nnmpi.io.checkpoints.read import BlockReader, StoredCheckpoint, newest_of
-from nnmpi.io.checkpoints.schema import DamagedError
-from nnmpi.io.checkpoints.write import Writer, WriteResult
+from nnmpi.addons.checkpoints import keep, manifest
+from nnmpi.addons.checkpoints.keep import PART, STEP
+from nnmpi.addons.checkpoints.manifest import Manifest, read_manifest
+from nnmpi.addons.checkpoints.read import BlockReader, StoredCheckpoint, newest_of
+from nnmpi.addons.checkpoints.schema import DamagedError
+from nnmpi.addons.checkpoints.write import Writer, WriteResult
 from simulation.case import Case
 from simulation.disk import Disk, Tree, write_tree
 

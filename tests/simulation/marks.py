@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from nnmpi.addons.checkpoints.checkpointing import Checkpoints
+from nnmpi.addons.checkpoints.write import Writer
 from nnmpi.addons.recovery.parallel.backup import Backups
 from nnmpi.addons.recovery.run.rank_status import RankStatus
 from nnmpi.addons.recovery.run.recovery import Recovery
@@ -13,11 +15,9 @@ from nnmpi.addons.recovery.run.survivors import Survivors
 from nnmpi.addons.servers.exchange import RequestChannel
 from nnmpi.comm import Comm
 from nnmpi.comm.calls import CallRunner
-from nnmpi.io.checkpoints.write import Writer
 from nnmpi.parallel.averaging.rounds import Rounds
 from nnmpi.parallel.model.state import model_tensors
 from nnmpi.parallel.step.update import Update
-from nnmpi.run.checkpointing import Checkpoints
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.trainer import Trainer

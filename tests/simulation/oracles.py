@@ -18,9 +18,9 @@ import pytest
 from helpers.training import recovered
 from helpers.training.recovered import Left
 
+from nnmpi.addons.checkpoints import keep
+from nnmpi.addons.checkpoints.read import newest_of
 from nnmpi.addons.recovery.run.recovery import NothingLeftError
-from nnmpi.io.checkpoints import keep
-from nnmpi.io.checkpoints.read import newest_of
 from simulation.case import Case
 from simulation.held import Meeting
 from simulation.layouts import LAYOUTS, Layout

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from helpers.training.made_checkpoints import about_run, made, wrong
 
+from nnmpi.addons.checkpoints.keep import clean, make_part, part_of
+from nnmpi.addons.checkpoints.rank_file import CancelledError
+from nnmpi.addons.checkpoints.schema import NAME
+from nnmpi.addons.checkpoints.write import Writer, WriteResult
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.io.checkpoints.keep import clean, make_part, part_of
-from nnmpi.io.checkpoints.rank_file import CancelledError
-from nnmpi.io.checkpoints.schema import NAME
-from nnmpi.io.checkpoints.write import Writer, WriteResult
 from nnmpi.io.files.outputs import LogMark, is_of_run
 from simulation.case import Case
 from simulation.disk import Disk, DiskFault

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from helpers.once import once
 from helpers.training.recovered import Left
 
+from nnmpi.addons.checkpoints.read import newest_of
 from nnmpi.addons.recovery.run.recovery import NothingLeftError
 from nnmpi.comm.transport.base import AbortedError
-from nnmpi.io.checkpoints.read import newest_of
 from simulation import oracles
 from simulation.case import Case
 from simulation.disk import Tree, write_tree

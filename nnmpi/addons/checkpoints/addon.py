@@ -3,30 +3,29 @@
 from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
-    modules=(
-        "nnmpi.addons.checkpoints",
-        *(
-            f"nnmpi.io.checkpoints.{name}"
-            for name in ("forms", "keep", "manifest", "rank_file", "read", "schema", "text")
-        ),
-        *("nnmpi.io.checkpoints.write", "nnmpi.run.checkpointing", "nnmpi.run.resume"),
-    ),
+    modules=("nnmpi.addons.checkpoints", "nnmpi.checkpoint"),
     rows={
         "options": {"checkpoints": "nnmpi.addons.checkpoints.options:PART"},
-        "loss_checks": {"keep_best": "nnmpi.run.checkpointing:check_best"},
-        "read_every": {"save_every": "nnmpi.run.checkpointing:read_every"},
-        "checkpoints": {"checkpoint_dir": "nnmpi.run.checkpointing:Checkpoints"},
-        "resumes": {"checkpoint_dir": "nnmpi.run.resume:open_on_newest"},
+        "loss_checks": {"keep_best": "nnmpi.addons.checkpoints.checkpointing:check_best"},
+        "read_every": {"save_every": "nnmpi.addons.checkpoints.checkpointing:read_every"},
+        "checkpoints": {"checkpoint_dir": "nnmpi.addons.checkpoints.checkpointing:Checkpoints"},
+        "resumes": {"checkpoint_dir": "nnmpi.addons.checkpoints.resume:open_on_newest"},
         "methods": {
-            "resume": "nnmpi.run.resume:resuming",
-            "save_checkpoint": "nnmpi.run.checkpointing:save_checkpoint",
+            "resume": "nnmpi.addons.checkpoints.resume:resuming",
+            "save_checkpoint": "nnmpi.addons.checkpoints.checkpointing:save_checkpoint",
         },
         "event_texts": {
-            "checkpoint": "nnmpi.io.checkpoints.text:written",
-            "complete": "nnmpi.io.checkpoints.text:complete",
-            "resumed": "nnmpi.io.checkpoints.text:resumed",
-            "suspended": "nnmpi.io.checkpoints.text:suspended",
+            "checkpoint": "nnmpi.addons.checkpoints.text:written",
+            "complete": "nnmpi.addons.checkpoints.text:complete",
+            "resumed": "nnmpi.addons.checkpoints.text:resumed",
+            "suspended": "nnmpi.addons.checkpoints.text:suspended",
         },
-        "result_lines": {"checkpoints": "nnmpi.io.checkpoints.text:waited"},
+        "result_lines": {"checkpoints": "nnmpi.addons.checkpoints.text:waited"},
+    },
+    commands={
+        "checkpoint": (
+            "nnmpi.addons.checkpoints.command",
+            "list, verify and export checkpoints",
+        )
     },
 )

@@ -15,11 +15,11 @@ from helpers.training.pipelined import BOUND, distance
 from helpers.training.recovered import COMMON, RING, trainer_of
 
 from nnmpi import Config, Trainer, train
+from nnmpi.addons.checkpoints.manifest import read_outcome
 from nnmpi.addons.recovery.run.recovery import Recovery
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.hub import Hub
-from nnmpi.io.checkpoints.manifest import read_outcome
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.output import Event, Report
 from nnmpi.run import trainer

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.checkpoints.forms import RunFacts
+from nnmpi.addons.checkpoints.read import StoredCheckpoint, use_newest
+from nnmpi.addons.checkpoints.write import Writer
 from nnmpi.comm import Comm
 from nnmpi.comm.transport.base import RankLost
-from nnmpi.io.checkpoints.forms import RunFacts
-from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
-from nnmpi.io.checkpoints.write import Writer
 from nnmpi.io.output.pace import PaceCounts
 from nnmpi.metrics import Sums
 from nnmpi.nn.place import Place, StateArray, whole

@@ -5,17 +5,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
+from nnmpi.addons.checkpoints.read import StoredCheckpoint, newest_of, use_newest
+from nnmpi.addons.checkpoints.resume import open_on
 from nnmpi.addons.recovery.parallel.fitted_layout import FittedLayout
 from nnmpi.addons.recovery.run.layouts import fitted, layout_of_job
 from nnmpi.addons.recovery.run.run_counters import adopt_checkpoint
 from nnmpi.comm import Comm
-from nnmpi.io.checkpoints.read import StoredCheckpoint, newest_of, use_newest
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.refusals import why_not
 from nnmpi.run.callbacks import load_states
-from nnmpi.run.resume import open_on
 from nnmpi.run.session import Session
 from nnmpi.run.setup.cutting import UncutModel
 from nnmpi.run.training import NoSession, Training, replace_session

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi.addons.checkpoints.forms import RunFacts
+from nnmpi.addons.checkpoints.keep import folders, outcomes, undone_by
+from nnmpi.addons.checkpoints.manifest import Manifest, read_manifest
+from nnmpi.addons.checkpoints.rank_file import BLOCK, is_about
+from nnmpi.addons.checkpoints.schema import NAME, DamagedError
 from nnmpi.arrays.dtypes import named
 from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.io.checkpoints.differences import OtherRunError
-from nnmpi.io.checkpoints.forms import RunFacts
-from nnmpi.io.checkpoints.keep import folders, outcomes, undone_by
-from nnmpi.io.checkpoints.manifest import Manifest, read_manifest
-from nnmpi.io.checkpoints.rank_file import BLOCK, is_about
-from nnmpi.io.checkpoints.schema import NAME, DamagedError
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.nn.place import StateArray
 from nnmpi.options.quoting import shown

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from helpers.training.made_checkpoints import about_run, made, read, written, wrong
 
+from nnmpi.addons.checkpoints import keep
+from nnmpi.addons.checkpoints.keep import check_empty, folder_of, part_of
+from nnmpi.addons.checkpoints.manifest import read_manifest
+from nnmpi.addons.checkpoints.read import newest, newest_of, use_newest
+from nnmpi.addons.checkpoints.schema import NAME, DamagedError
+from nnmpi.addons.checkpoints.write import Writer
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.io.checkpoints import keep
-from nnmpi.io.checkpoints.keep import check_empty, folder_of, part_of
-from nnmpi.io.checkpoints.manifest import read_manifest
-from nnmpi.io.checkpoints.read import newest, newest_of, use_newest
-from nnmpi.io.checkpoints.schema import NAME, DamagedError
-from nnmpi.io.checkpoints.write import Writer
 from nnmpi.parallel.agreement import all_or_none
 
 LARGE = 150_000  # numbers, in blocks of 1 MB and stretches that are cut

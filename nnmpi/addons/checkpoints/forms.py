@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
+from nnmpi.addons.checkpoints.schema import TYPE_NAMES
 from nnmpi.comm.allreduce.dispatch import NAMES
-from nnmpi.io.checkpoints.schema import TYPE_NAMES
 from nnmpi.io.checkpoints.snapshot import Changes
 from nnmpi.io.files.outputs import LogMark
 from nnmpi.io.output.pace import PaceCounts

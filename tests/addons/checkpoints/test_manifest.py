@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.checkpoints.export import export
+from nnmpi.addons.checkpoints.manifest import HEAD, MIDDLE, TAIL, from_bytes, read_manifest
+from nnmpi.addons.checkpoints.read import StoredCheckpoint
+from nnmpi.addons.checkpoints.schema import NAME, DamagedError, checked
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.io.checkpoints.export import export
-from nnmpi.io.checkpoints.manifest import HEAD, MIDDLE, TAIL, from_bytes, read_manifest
-from nnmpi.io.checkpoints.read import StoredCheckpoint
-from nnmpi.io.checkpoints.schema import NAME, DamagedError, checked
 from nnmpi.io.output import NullReport
 
 FREE = ("versions", "callbacks", "facts", "metadata", "sizes")

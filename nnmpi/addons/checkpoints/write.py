@@ -22,11 +22,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from nnmpi.arrays import blas, native
-from nnmpi.comm import Comm
-from nnmpi.io.checkpoints.differences import versions
-from nnmpi.io.checkpoints.forms import RunFacts
-from nnmpi.io.checkpoints.keep import (
+from nnmpi.addons.checkpoints.forms import RunFacts
+from nnmpi.addons.checkpoints.keep import (
     DirectoryLock,
     check_shared,
     clean,
@@ -38,8 +35,8 @@ from nnmpi.io.checkpoints.keep import (
     remove_old,
     replace,
 )
-from nnmpi.io.checkpoints.manifest import Manifest, write_manifest
-from nnmpi.io.checkpoints.rank_file import (
+from nnmpi.addons.checkpoints.manifest import Manifest, write_manifest
+from nnmpi.addons.checkpoints.rank_file import (
     CancelledError,
     FileWritten,
     about_arrays,
@@ -48,7 +45,10 @@ from nnmpi.io.checkpoints.rank_file import (
     prepared,
     reason_of,
 )
-from nnmpi.io.checkpoints.schema import as_json
+from nnmpi.addons.checkpoints.schema import as_json
+from nnmpi.arrays import blas, native
+from nnmpi.comm import Comm
+from nnmpi.io.checkpoints.differences import versions
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.files.atomic import sync
 from nnmpi.nn.place import StateArray

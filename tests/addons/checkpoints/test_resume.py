@@ -16,11 +16,11 @@ from helpers.training.laws_checkpoints import Stopper, facts_of
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Trainer, nn
+from nnmpi.addons.checkpoints.checkpointing import SaveTimes
+from nnmpi.addons.checkpoints.manifest import HEAD, MIDDLE, NAME, TAIL
 from nnmpi.comm import Comm, comm_self
-from nnmpi.io.checkpoints.manifest import HEAD, MIDDLE, NAME, TAIL
 from nnmpi.io.files.outputs import LogMark, opened_log
 from nnmpi.io.output import Event, NullReport
-from nnmpi.run.checkpointing import SaveTimes
 
 COMMON: dict[str, Any] = {
     "batch_size": 24,

@@ -19,10 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
+from nnmpi.addons.checkpoints.forms import RunFacts
+from nnmpi.addons.checkpoints.keep import BETTER, best_until
+from nnmpi.addons.checkpoints.resume import facts_of
+from nnmpi.addons.checkpoints.write import Writer, WriteResult
 from nnmpi.comm import Comm, OtherRankError
-from nnmpi.io.checkpoints.forms import RunFacts
-from nnmpi.io.checkpoints.keep import BETTER, best_until
-from nnmpi.io.checkpoints.write import Writer, WriteResult
 from nnmpi.io.files.atomic import NotSavedError
 from nnmpi.io.output import Event
 from nnmpi.metrics import ACCURACY, Metric
@@ -37,7 +38,6 @@ from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import states_of
-from nnmpi.run.resume import facts_of
 from nnmpi.run.session import Session
 from nnmpi.run.setup import models
 from nnmpi.run.training import Training

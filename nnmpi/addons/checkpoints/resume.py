@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from nnmpi import addons
+from nnmpi.addons.checkpoints.keep import check_empty
+from nnmpi.addons.checkpoints.manifest import RUN
+from nnmpi.addons.checkpoints.read import StoredCheckpoint, use_newest
+from nnmpi.addons.checkpoints.schema import refused
+from nnmpi.addons.checkpoints.write import versions_and_kernels
 from nnmpi.comm import Comm
 from nnmpi.io.checkpoints.differences import changed_options, check_resumable
-from nnmpi.io.checkpoints.keep import check_empty
-from nnmpi.io.checkpoints.manifest import RUN
-from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
-from nnmpi.io.checkpoints.schema import refused
-from nnmpi.io.checkpoints.write import versions_and_kernels
 from nnmpi.io.files.outputs import LogMark, is_of_run
 from nnmpi.options.amounts import plural
 from nnmpi.options.config import Config

@@ -7,11 +7,11 @@ from helpers.training.laws_snapshot import MIDDLE, RING, run, same
 from helpers.training.made_checkpoints import about_of
 
 from nnmpi import Trainer
+from nnmpi.addons.checkpoints.keep import folder_of
+from nnmpi.addons.checkpoints.read import use_newest
+from nnmpi.addons.checkpoints.write import Writer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.io.checkpoints.keep import folder_of
-from nnmpi.io.checkpoints.read import use_newest
-from nnmpi.io.checkpoints.write import Writer
 
 ADAM = OPTIMIZERS[1]
 

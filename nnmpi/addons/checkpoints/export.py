@@ -9,11 +9,11 @@ No model is built: the manifest has the names, shapes and types of the tensors.
 from collections.abc import Sequence
 from pathlib import Path
 
+from nnmpi.addons.checkpoints.forms import RunFacts
+from nnmpi.addons.checkpoints.read import StoredCheckpoint
+from nnmpi.addons.checkpoints.schema import DamagedError
 from nnmpi.arrays.dtypes import named
 from nnmpi.comm import comm_self
-from nnmpi.io.checkpoints.forms import RunFacts
-from nnmpi.io.checkpoints.read import StoredCheckpoint
-from nnmpi.io.checkpoints.schema import DamagedError
 from nnmpi.io.files import saving
 from nnmpi.nn.place import StateArray
 from nnmpi.optim.replica_state import terms_of

@@ -13,10 +13,10 @@ from helpers.training.made_checkpoints import written
 
 import nnmpi
 from nnmpi import checkpoint
+from nnmpi.addons.checkpoints.keep import folder_of
+from nnmpi.addons.checkpoints.schema import NAME
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.io.checkpoints.keep import folder_of
-from nnmpi.io.checkpoints.schema import NAME
 from nnmpi.io.output import NullReport
 
 

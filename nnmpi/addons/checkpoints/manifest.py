@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from nnmpi.io.checkpoints.forms import (
+from nnmpi.addons.checkpoints.forms import (
     FileForm,
     ManifestForm,
     RangeForm,
@@ -30,8 +30,8 @@ from nnmpi.io.checkpoints.forms import (
     RunForm,
     TensorForm,
 )
-from nnmpi.io.checkpoints.rank_file import RankFile, is_about, laid_out
-from nnmpi.io.checkpoints.schema import NAME, DamagedError, as_json, checked, from_json, refused
+from nnmpi.addons.checkpoints.rank_file import RankFile, is_about, laid_out
+from nnmpi.addons.checkpoints.schema import NAME, DamagedError, as_json, checked, from_json, refused
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.files.atomic import sync
 from nnmpi.metrics import MetricSum, Sums

@@ -15,11 +15,11 @@ from helpers.training.made_checkpoints import (
     wrong,
 )
 
+from nnmpi.addons.checkpoints import rank_file
+from nnmpi.addons.checkpoints.write import Writer
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.io.checkpoints import rank_file
 from nnmpi.io.checkpoints.snapshot import Snapshot
-from nnmpi.io.checkpoints.write import Writer
 
 
 def test_no_rank_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 from uuid import uuid4
 
+from nnmpi.addons.checkpoints.manifest import Outcome, read_manifest, read_outcome
+from nnmpi.addons.checkpoints.schema import DamagedError
 from nnmpi.comm import Comm
-from nnmpi.io.checkpoints.manifest import Outcome, read_manifest, read_outcome
-from nnmpi.io.checkpoints.schema import DamagedError
 from nnmpi.io.files.atomic import lock, refusing, sync
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
