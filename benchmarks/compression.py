@@ -18,11 +18,11 @@ from lib import timing
 from lib.timing import Row
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.compression.codecs import CODECS, CodecInput
+from nnmpi.addons.compression.compressed import BYTES_OF, Shape
+from nnmpi.addons.compression.exchange import Exchange
 from nnmpi.addons.compression.options import compression
-from nnmpi.collectives.compressed import BYTES_OF, Shape
 from nnmpi.comm import Comm, comm_self, world
-from nnmpi.parallel.compression.codecs import CODECS, CodecInput
-from nnmpi.parallel.compression.exchange import Exchange
 
 CODED = ("topk:0.01", "sign", "powersgd:1", "powersgd:4", "int8")
 GBIT = 1e9 / 8

@@ -1,4 +1,4 @@
-"""The command `python -m nnmpi.checkpoint`: lists, verifies and exports checkpoints; without MPI."""
+"""The command `python -m nnmpi.checkpoint`: lists, verifies and exports checkpoints."""
 
 from nnmpi.addons.checkpoints.command import main as main
 from nnmpi.addons.checkpoints.command import parser as parser

@@ -6,3 +6,7 @@ servers. Each rank has a strategy: the object that runs its training steps in on
 parallel. `strategies.py` builds it, and is the only file that knows them all. Not here: what a step
 costs (`planning`), epochs (`run`), files and reports (`io`), messages and collectives (`comm`).
 """
+
+from nnmpi.addons import finder
+
+__path__.append(finder.ENTRY)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from nnmpi.parallel.compression.codecs import Codec, CodecInput
-from nnmpi.parallel.compression.exchange import Phases
+from nnmpi.addons.compression.codecs import Codec, CodecInput
+from nnmpi.addons.compression.exchange import Phases
 
 
 def _in_two(bucket: CodecInput, _: float) -> Phases:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from nnmpi.addons.averaging.rounds import Rounds
 from nnmpi.addons.checkpoints.checkpointing import Checkpoints
 from nnmpi.addons.checkpoints.write import Writer
 from nnmpi.addons.recovery.parallel.backup import Backups
@@ -15,7 +16,6 @@ from nnmpi.addons.recovery.run.survivors import Survivors
 from nnmpi.addons.servers.exchange import RequestChannel
 from nnmpi.comm import Comm
 from nnmpi.comm.calls import CallRunner
-from nnmpi.parallel.averaging.rounds import Rounds
 from nnmpi.parallel.model.state import model_tensors
 from nnmpi.parallel.step.update import Update
 from nnmpi.run.run_state import RunState

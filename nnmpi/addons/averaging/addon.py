@@ -1,17 +1,25 @@
-"""Replicas that train by themselves and are averaged now and then."""
+"""Training with less communication: data-parallel replicas (along dp) make steps alone, and now and
+then take the mean of their parameters.
+
+rounds.py   the strategy (the object that runs the training steps of a rank): rounds of steps,
+            after which all replicas are equal
+outer.py    local steps (local SGD, DiLoCo): an outer optimizer applies the mean change
+gossip.py   means with neighbours after each step
+means.py    the values of a replica as one array, and means over replicas
+"""
 
 from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
-    modules=("nnmpi.addons.averaging", "nnmpi.parallel.averaging"),
+    modules=("nnmpi.addons.averaging",),
     uses=("compression",),
     rows={
         "options": {"averaging": "nnmpi.addons.averaging.options:PART"},
         "graph_checks": dict.fromkeys(
             ("every", "fragments", "apply_after"),
-            "nnmpi.parallel.averaging.fragments:check_fragments",
+            "nnmpi.addons.averaging.fragments:check_fragments",
         ),
-        "strategy_kinds": {"averaging": "nnmpi.parallel.averaging:KIND"},
-        "sync_phrases": {"every": "nnmpi.parallel.averaging.rounds:phrases"},
+        "strategy_kinds": {"averaging": "nnmpi.addons.averaging.rounds:KIND"},
+        "sync_phrases": {"every": "nnmpi.addons.averaging.rounds:phrases"},
     },
 )

@@ -1,20 +1,25 @@
-"""Sums of gradients in fewer bytes: 16 bits, the largest elements, or low rank."""
+"""Compression: sums of arrays over ranks, with messages that are smaller than the arrays.
+
+exchange.py   a computation with several messages in turn, as one Transfer
+blocks.py     sums with all messages in bfloat16 or int8
+store.py      the memory of parameters with --compress, and functions that the row below names
+on_paper.py   what compressed sums exchange, for planning
+codecs.py     topk, sign, PowerSGD and int8 for gradients, with their residuals
+"""
 
 from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
-    modules=(
-        "nnmpi.addons.compression",
-        *("nnmpi.parallel.compression", "nnmpi.collectives.compressed"),
-    ),
+    modules=("nnmpi.addons.compression",),
     rows={
         "options": {"compression": "nnmpi.addons.compression.options:PART"},
-        "checks": {"compress": "nnmpi.parallel.compression.proof:check"},
-        "graph_checks": {"compress": "nnmpi.parallel.compression.store:check_terms"},
-        "codec_traffic": {"compress": "nnmpi.collectives.compressed:sent"},
-        "codecs": {"compress": "nnmpi.parallel.compression.alone:codec_call"},
-        "store_kinds": {"compress": "nnmpi.parallel.compression.store:KIND"},
-        "start_fields": {"compress": "nnmpi.parallel.compression.store:start_fields"},
-        "phrases": {"compress": "nnmpi.parallel.compression.store:phrases"},
+        "modules": {"parallel.compression": "nnmpi.addons.compression"},
+        "checks": {"compress": "nnmpi.addons.compression.proof:check"},
+        "graph_checks": {"compress": "nnmpi.addons.compression.store:check_terms"},
+        "codec_traffic": {"compress": "nnmpi.addons.compression.compressed:sent"},
+        "codecs": {"compress": "nnmpi.addons.compression.alone:codec_call"},
+        "store_kinds": {"compress": "nnmpi.addons.compression.store:KIND"},
+        "start_fields": {"compress": "nnmpi.addons.compression.store:start_fields"},
+        "phrases": {"compress": "nnmpi.addons.compression.store:phrases"},
     },
 )

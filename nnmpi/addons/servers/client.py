@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from nnmpi.addons.averaging.means import average_buffers
 from nnmpi.addons.servers.exchange import Purpose, Reply, RequestChannel, WorkerRequest
 from nnmpi.addons.servers.strategy import EpochProgress, ServerStrategy, steps_ahead
 from nnmpi.arrays import backend
@@ -21,7 +22,6 @@ from nnmpi.data import Loader, StepBatch
 from nnmpi.data.loader import BatchCut, BatchSplit
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
-from nnmpi.parallel.averaging.means import average_buffers
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import Timed

@@ -11,13 +11,13 @@ from helpers.training.laws_language import VOCABULARY, tokens
 from helpers.training.pipelined import Ran, equals, run
 
 from nnmpi import Config
+from nnmpi.addons.averaging.fragments import fragments, layer_of
 from nnmpi.addons.language.models.gpt import GPT
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.recompute import recomputed_paths, recomputed_with
 from nnmpi.parallel.arrangement.division import work
-from nnmpi.parallel.averaging.fragments import fragments, layer_of
 from nnmpi.run.setup.cutting import uncut_of
 
 

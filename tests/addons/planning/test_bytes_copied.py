@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from helpers.training.on_paper import arranged
 
+from nnmpi.addons.averaging import gossip, means, rounds
+from nnmpi.addons.compression import store
+from nnmpi.addons.compression.on_paper import NotingWire
 from nnmpi.addons.planning.paper.built import built
 from nnmpi.addons.planning.paper.rank import step
 from nnmpi.arrays.meta.log import logged_calls, touched_bytes
 from nnmpi.arrays.native.table import Kernel
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.averaging import gossip, means, rounds
-from nnmpi.parallel.compression import store
-from nnmpi.parallel.compression.on_paper import NotingWire
 
 LATE = {"sync": "local", "every": 4, "fragments": 2, "apply_after": 1}
 WAYS: dict[str, dict[str, Any]] = {

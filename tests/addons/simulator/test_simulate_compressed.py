@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from nnmpi.collectives.compressed import BYTES_OF
+from nnmpi.addons.compression.compressed import BYTES_OF
 
 KIND = "sync"
 

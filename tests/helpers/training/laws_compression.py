@@ -19,16 +19,16 @@ from helpers.training.laws_averaging import (
 from helpers.training.pipelined import BOUND, contents, digits, distance
 
 from nnmpi import Config, Trainer, nn
+from nnmpi.addons.compression.blocks import PACKINGS, start_mean, summed
+from nnmpi.addons.compression.codecs import CODECS, CodecInput
+from nnmpi.addons.compression.compressed import BLOCK, BYTES_OF, WIDTHS
+from nnmpi.addons.compression.exchange import Exchange
 from nnmpi.arrays import keyed
-from nnmpi.collectives.compressed import BLOCK, BYTES_OF, WIDTHS
 from nnmpi.comm import Comm, comm_self
 from nnmpi.data import Dataset
 from nnmpi.data.loader import BatchSplit
 from nnmpi.io.output import NullReport
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.compression.blocks import PACKINGS, start_mean, summed
-from nnmpi.parallel.compression.codecs import CODECS, CodecInput
-from nnmpi.parallel.compression.exchange import Exchange
 
 Options = Mapping[str, Any]
 Rows = list[np.ndarray]

@@ -6,18 +6,18 @@ from collections.abc import Container, Iterator
 
 import numpy as np
 
+from nnmpi.addons.compression.blocks import PACKINGS, start_mean
+from nnmpi.addons.compression.compressed import BLOCK
+from nnmpi.addons.compression.exchange import Exchange, Phases
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels.precision import merge_loop
-from nnmpi.collectives.compressed import BLOCK
 from nnmpi.comm import Comm
 from nnmpi.nn import Module
 from nnmpi.nn.store import Operands
 from nnmpi.optim import Optimizer
 from nnmpi.optim.replica_state import DIFFERENCE
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.compression.blocks import PACKINGS, start_mean
-from nnmpi.parallel.compression.exchange import Exchange, Phases
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec

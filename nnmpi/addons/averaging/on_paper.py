@@ -7,9 +7,12 @@ from typing import cast
 
 import numpy as np
 
+from nnmpi.addons.averaging.fragments import fragments
+from nnmpi.addons.compression.blocks import PACKINGS, summed
+from nnmpi.addons.compression.compressed import BLOCK
+from nnmpi.addons.compression.on_paper import NotingWire, PackedSum, packed_sum
 from nnmpi.arrays.backend import META
 from nnmpi.collectives.algorithms import Collective
-from nnmpi.collectives.compressed import BLOCK
 from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.nn.store import shards_of, within
 from nnmpi.options.config import Config
@@ -22,9 +25,6 @@ from nnmpi.parallel.arrangement.exchanges import (
     Exchange,
     new_exchange,
 )
-from nnmpi.parallel.averaging.fragments import fragments
-from nnmpi.parallel.compression.blocks import PACKINGS, summed
-from nnmpi.parallel.compression.on_paper import NotingWire, PackedSum, packed_sum
 from nnmpi.parallel.wire import Wire
 from nnmpi.schedules.op import Kind, Op
 

@@ -13,12 +13,12 @@ from helpers.datafiles import refused
 from helpers.mpijob import ROOT
 
 from nnmpi import Config, Trainer, simulate, train
+from nnmpi.addons.compression import proof
+from nnmpi.addons.compression.codecs import CODECS
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
 from nnmpi.options.cli import from_toml, refuse_code
-from nnmpi.parallel.compression import proof
-from nnmpi.parallel.compression.codecs import CODECS
 
 PAGE = (ROOT / "docs" / "compression.md").read_text(encoding="utf-8")
 CODE, SCALED = (x for x in re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M) if "Codec" in x)

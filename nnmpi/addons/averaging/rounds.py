@@ -16,14 +16,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from nnmpi.addons.averaging.gossip import Gossiping
+from nnmpi.addons.averaging.on_paper import AVERAGES, exchanges
+from nnmpi.addons.averaging.outer import OuterOptimizer
 from nnmpi.data import Loader, StepBatch
 from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
 from nnmpi.options.amounts import plural
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StrategyKind
-from nnmpi.parallel.averaging.gossip import Gossiping
-from nnmpi.parallel.averaging.on_paper import AVERAGES, exchanges
-from nnmpi.parallel.averaging.outer import OuterOptimizer
 from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.replicas.replicas import check_parts, pipelined, replicas
@@ -44,8 +44,8 @@ from nnmpi.schedules.op import Kind
 
 KIND = StrategyKind(
     "averaging",
-    make="nnmpi.parallel.averaging:make",
-    held="nnmpi.parallel.averaging:held",
+    make="nnmpi.addons.averaging.rounds:make",
+    held="nnmpi.addons.averaging.rounds:held",
     result_steps=lambda config: config.every,
     averages=AVERAGES,
     exchanges={Kind.APPLY: exchanges},

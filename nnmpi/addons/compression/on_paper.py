@@ -9,20 +9,20 @@ from itertools import accumulate, chain
 from math import prod
 from typing import NamedTuple, cast
 
+from nnmpi.addons.compression import proof
+from nnmpi.addons.compression.codecs import CodecInput, added_up
+from nnmpi.addons.compression.compressed import as_matrix
+from nnmpi.addons.compression.exchange import Phases
 from nnmpi.arrays.backend import META, Array
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import logged_calls, touched_bytes
 from nnmpi.arrays.native.table import Kernel
 from nnmpi.collectives.algorithms import Collective
-from nnmpi.collectives.compressed import as_matrix
 from nnmpi.options.quoting import quoted
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.exchanges import AxisExchange, Exchange, new_exchange
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, HeldVariable
-from nnmpi.parallel.compression import proof
-from nnmpi.parallel.compression.codecs import CodecInput, added_up
-from nnmpi.parallel.compression.exchange import Phases
 from nnmpi.parallel.step_list.chain import buckets_of
 from nnmpi.parallel.wire import Transfers, Wire
 from nnmpi.schedules.op import Kind, Op

@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.addons.compression.codecs import CODECS, Codec, CodecInput
+from nnmpi.addons.compression.compressed import Shape
 from nnmpi.addons.compression.options import compression
 from nnmpi.arrays.backend import Array
-from nnmpi.collectives.compressed import Shape
 from nnmpi.collectives.step import bounds
 from nnmpi.options import user_code
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import quoted
-from nnmpi.parallel.compression.codecs import CODECS, Codec, CodecInput
 
 SHAPES = [(30, 70), (1, 7), (4, 90), (3, 2)]
 ELEMENTS = [*map(prod, SHAPES)]
@@ -52,7 +52,7 @@ def find(spec: str) -> tuple[Codec, float]:
     codec = user_code.imported(name, "compress")
     if not isinstance(codec, Codec):
         raise ValueError(
-            f"compress {quoted(name)} must be a Codec of nnmpi.parallel.compression.codecs; it is "
+            f"compress {quoted(name)} must be a Codec of nnmpi.addons.compression.codecs; it is "
             f"of type {type(codec).__name__}"
         )
     try:

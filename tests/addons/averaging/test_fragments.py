@@ -8,11 +8,11 @@ from helpers.training import laws_averaging as laws
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.averaging.fragments import layer_of
+from nnmpi.addons.compression.exchange import Exchange
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
-from nnmpi.parallel.averaging.fragments import layer_of
-from nnmpi.parallel.compression.exchange import Exchange
 
 
 def test_a_layer_is_a_block_or_a_module() -> None:

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.addons.compression.compressed import BLOCK, WIDTHS, blocks_of
+from nnmpi.addons.compression.exchange import Exchange, Phases
 from nnmpi.arrays import dtypes
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels.precision import cast
-from nnmpi.collectives.compressed import BLOCK, WIDTHS, blocks_of
 from nnmpi.collectives.step import bounds
-from nnmpi.parallel.compression.exchange import Exchange, Phases
 from nnmpi.parallel.wire import Transfer, Transfers, Wire
 
 BLOCKS_AT_ONCE = 128

@@ -11,6 +11,9 @@ is made, so a step that is skipped, or undone because a rank was lost, does not 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from nnmpi.addons.compression import on_paper, proof
+from nnmpi.addons.compression.codecs import CodecInput, added_up, matrix_of
+from nnmpi.addons.compression.exchange import Exchange, Phases
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.graph import Graph
@@ -18,9 +21,6 @@ from nnmpi.optim import Optimizer
 from nnmpi.optim.replica_state import RESIDUAL, ReplicaState
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind
-from nnmpi.parallel.compression import on_paper, proof
-from nnmpi.parallel.compression.codecs import CodecInput, added_up, matrix_of
-from nnmpi.parallel.compression.exchange import Exchange, Phases
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.parallel.wire import Transfer, wire_of
@@ -28,7 +28,7 @@ from nnmpi.schedules.op import Kind
 
 KIND = StoreKind(
     "compressed",
-    "nnmpi.parallel.compression.store:CompressedStore",
+    "nnmpi.addons.compression.store:CompressedStore",
     scalars=False,
     packs=True,
     exchanges=dict.fromkeys((Kind.SUM, Kind.FINISH), on_paper.exchanges),

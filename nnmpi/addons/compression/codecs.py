@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.kernels.precision import cast, cast_loop
-from nnmpi.collectives.compressed import (
+from nnmpi.addons.compression.blocks import PACKINGS, summed
+from nnmpi.addons.compression.compressed import (
     BLOCK,
     Shape,
     as_matrix,
@@ -31,9 +30,10 @@ from nnmpi.collectives.compressed import (
     is_factored,
     top_count,
 )
+from nnmpi.addons.compression.exchange import Phases
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels.precision import cast, cast_loop
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.compression.blocks import PACKINGS, summed
-from nnmpi.parallel.compression.exchange import Phases
 from nnmpi.parallel.wire import Transfer, Wire
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.addons.compression import proof
+from nnmpi.addons.compression.codecs import CodecInput, matrix_of
+from nnmpi.addons.compression.exchange import Exchange
 from nnmpi.arrays import meta
 from nnmpi.arrays.meta.log import logged_calls, touched_bytes
 from nnmpi.arrays.native.table import Kernel
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.compression import proof
-from nnmpi.parallel.compression.codecs import CodecInput, matrix_of
-from nnmpi.parallel.compression.exchange import Exchange
 from nnmpi.parallel.wire import Transfers
 
 

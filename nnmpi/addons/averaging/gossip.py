@@ -7,11 +7,11 @@ all are set to the mean, and each replica stores its difference from the mean; t
 continues from the replica's own values. Lian et al. 2017 (D-PSGD).
 """
 
+from nnmpi.addons.averaging.means import OwnValues, ReplicaValues
 from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.optim import Optimizer
 from nnmpi.optim.replica_state import ReplicaState
 from nnmpi.optim.state import STEP
-from nnmpi.parallel.averaging.means import OwnValues, ReplicaValues
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.local import LocalStore

@@ -20,12 +20,12 @@ which continues from a mix of theta and v).
 
 from typing import NamedTuple
 
+from nnmpi.addons.averaging.fragments import fragments, local_steps
+from nnmpi.addons.averaging.means import OwnValues, ReplicaValues
 from nnmpi.arrays.backend import Array
 from nnmpi.optim import Optimizer
 from nnmpi.optim.replica_state import ReplicaState
 from nnmpi.optim.state import STEP
-from nnmpi.parallel.averaging.fragments import fragments, local_steps
-from nnmpi.parallel.averaging.means import OwnValues, ReplicaValues
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.local import LocalStore

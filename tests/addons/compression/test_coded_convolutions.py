@@ -1,8 +1,8 @@
 """PowerSGD of weights with several axes."""
 
 from nnmpi import Config, Trainer
+from nnmpi.addons.compression.compressed import as_matrix
 from nnmpi.addons.planning.paper.rank import traffic
-from nnmpi.collectives.compressed import as_matrix
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.io.output import NullReport
 

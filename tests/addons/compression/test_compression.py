@@ -14,14 +14,14 @@ from helpers.training.on_paper import arranged
 from helpers.training.transformer_models import Decoder
 
 from nnmpi import Config, Trainer, nn
+from nnmpi.addons.compression.alone import codec_call
+from nnmpi.addons.compression.blocks import PACKINGS, start_mean
+from nnmpi.addons.compression.codecs import CODECS, CodecInput
+from nnmpi.addons.compression.exchange import Exchange
 from nnmpi.arrays.backend import CPU, Backend, to_host
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.io.output import Event, NullReport
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.compression.alone import codec_call
-from nnmpi.parallel.compression.blocks import PACKINGS, start_mean
-from nnmpi.parallel.compression.codecs import CODECS, CodecInput
-from nnmpi.parallel.compression.exchange import Exchange
 from nnmpi.parallel.wire import wire_of
 
 SHAPES = [(30, 70), (1, 7), (4, 90), (3, 2)]
