@@ -25,23 +25,23 @@ from typing import Any
 import numpy as np
 
 import nnmpi
+from nnmpi.addons.cuda import cudnn
 from nnmpi.arrays import backend
-from nnmpi.arrays.cuda import cudnn
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = {
     "tests/autograd/test_ops.py": "gradients of every op against float64 on the CPU",
     "tests/base/test_keyed.py": "random numbers are those of the CPU",
     "tests/kernels/test_cuda.py": "kernels in CUDA against NumPy",
-    "tests/kernels/test_cudnn.py": "convolutions by cuDNN against im2col",
-    "tests/kernels/test_sdpa.py": "attention by cuDNN against float64",
-    "tests/kernels/test_cuda_products.py": "products of 16 bits by cuBLAS against float64",
-    "tests/parallel/step/test_graphs.py": "passes as CUDA graphs have the bits of the tape",
+    "tests/addons/cuda/test_cudnn.py": "convolutions by cuDNN against im2col",
+    "tests/addons/cuda/test_sdpa.py": "attention by cuDNN against float64",
+    "tests/addons/cuda/test_cuda_products.py": "products of 16 bits by cuBLAS against float64",
+    "tests/addons/cuda/test_graphs.py": "passes as CUDA graphs have the bits of the tape",
     "tests/strict/test_strict_wire.py": "messages and sums beside kernels",
     "tests/strict/test_strict_halves.py": "sums in 16 bits",
     "tests/strict/test_strict_training.py": "training steps",
-    "tests/strict/test_strict_late_halves.py": "steps in 16 bits whose outcome is read late",
-    "tests/strict/test_strict_late.py": "steps whose outcome is read one step late",
+    "tests/addons/cuda/test_strict_late_halves.py": "steps in 16 bits whose outcome is read late",
+    "tests/addons/cuda/test_strict_late.py": "steps whose outcome is read one step late",
     "tests/strict/test_strict_conformance.py": "ranks, threads that share the GPU, equal one",
     "tests/strict/test_files_of_devices.py": "a saved model, from CPU to GPU and back",
 }

@@ -23,8 +23,8 @@ def nnmpi_step(
     it is written, or compiled, or `narrow`: with nnmpi.autocast in bfloat16."""
     import nnmpi
     from nnmpi import nn, optim
+    from nnmpi.addons.cuda.tf32 import allow_tf32
     from nnmpi.arrays import backend, blas
-    from nnmpi.arrays.cuda.tf32 import allow_tf32
 
     blas.tune()
     x, y = batch(w)

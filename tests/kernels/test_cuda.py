@@ -10,8 +10,8 @@ from helpers.kernels.numbers import one_of
 from test_table import CASES, Seeds, arrays_of, bits, copies
 
 import nnmpi
+from nnmpi.addons.cuda.kernels import KERNELS as OF_CUDA
 from nnmpi.arrays import backend
-from nnmpi.arrays.cuda.kernels import KERNELS as OF_CUDA
 from nnmpi.arrays.dtypes import HALVES, is_half
 from nnmpi.arrays.native.table import KERNELS as TABLE
 

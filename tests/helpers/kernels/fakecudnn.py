@@ -22,7 +22,7 @@ import pytest
 from emulator import machine
 from helpers.device import DEVICE
 
-from nnmpi.arrays.cuda import cudnn
+from nnmpi.addons.cuda import cudnn
 
 WORKSPACE = 48
 DTYPES = {"FLOAT": "float32", "HALF": "float16", "BFLOAT16": "bfloat16"}

@@ -57,7 +57,7 @@ def driver(folder: Path, compiler: str) -> None:
 
 def planned(what: Any, gpu: dict[str, Any], lib: Any) -> dict[str, Any]:
     """The engine of a graph, or why there is none."""
-    from nnmpi.arrays.cuda import cudnn
+    from nnmpi.addons.cuda import cudnn
 
     properties = lib.create_device_properties(json.dumps(gpu))
     try:
@@ -69,7 +69,7 @@ def planned(what: Any, gpu: dict[str, Any], lib: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    from nnmpi.arrays.cuda import cudnn
+    from nnmpi.addons.cuda import cudnn
 
     lib, gpu = cudnn.library(), GPUS[sys.argv[1]]
     graphs = pickle.load(sys.stdin.buffer)

@@ -5,8 +5,8 @@ import pytest
 from helpers.device import DEVICE, needs_device
 from helpers.kernels.numbers import Rng, one_of
 
+from nnmpi.addons.cuda.products import products_loop
 from nnmpi.arrays import backend
-from nnmpi.arrays.cuda.products import products_loop
 from nnmpi.arrays.dtypes import named
 from nnmpi.arrays.kernels.linear import matmul
 from nnmpi.autograd.ops import linear

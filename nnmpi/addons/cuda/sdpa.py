@@ -14,8 +14,8 @@ Arrays are read and written in place, by their strides. The backward pass is det
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from nnmpi.addons.cuda import cudnn
 from nnmpi.arrays.backend import Array, of, xp_of
-from nnmpi.arrays.cuda import cudnn
 from nnmpi.arrays.dtypes import is_half
 
 

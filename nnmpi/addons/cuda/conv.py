@@ -1,8 +1,8 @@
 """Convolution by cuDNN, of all images at once: an implementation of `ConvMethod`
 (`kernels/conv.py`)."""
 
+from nnmpi.addons.cuda import cudnn
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.cuda import cudnn
 from nnmpi.arrays.kernels import column_sum, epilogue, progress_hook
 from nnmpi.arrays.kernels.conv import ConvShape
 from nnmpi.arrays.kernels.epilogue import Gradients, RowConstants

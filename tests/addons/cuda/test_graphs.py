@@ -19,7 +19,7 @@ from nnmpi.data import Split
 from nnmpi.io.output import NullReport
 from nnmpi.parallel.step.stage_lists import StageLists
 
-pytest.importorskip("nnmpi.arrays.cuda", reason="products by the library cannot be captured")
+pytest.importorskip("nnmpi.addons.cuda.table", reason="products by the library cannot be captured")
 pytestmark = needs_device
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nnmpi.arrays.cuda import launch
+from nnmpi.addons.cuda import launch
 
 NAMES = sorted(path.stem for path in launch.FOLDER.glob("*.cu"))
 KERNEL = re.compile(r"^KERNEL (\w+)\(", re.MULTILINE)

@@ -17,7 +17,7 @@ from helpers.kernels import fakecudnn, plans
 from test_cudnn import CASES, computed
 
 import nnmpi
-from nnmpi.arrays.cuda import cudnn, sdpa
+from nnmpi.addons.cuda import cudnn, sdpa
 from nnmpi.nn import models
 
 PACKAGES = (

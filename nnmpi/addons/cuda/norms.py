@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.addons.cuda.launch import FLOAT, THREADS, are_dense, counts, fits, run, type_of
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.cuda.launch import FLOAT, THREADS, are_dense, counts, fits, run, type_of
 
 COLUMNS, LANES = 32, THREADS // 32
 """The number of columns that a thread block adds up, and of threads per column, as in norms.cu."""

@@ -10,9 +10,9 @@ from helpers.kernels import fakecudnn
 
 import nnmpi
 from nnmpi import nn, optim
+from nnmpi.addons.cuda import cudnn
+from nnmpi.addons.cuda.conv import Cudnn
 from nnmpi.arrays import backend
-from nnmpi.arrays.cuda import cudnn
-from nnmpi.arrays.cuda.conv import Cudnn
 from nnmpi.arrays.kernels import conv
 from nnmpi.arrays.kernels.window import Window
 from nnmpi.autograd.ops.conv import conv2d

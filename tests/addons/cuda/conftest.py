@@ -6,7 +6,7 @@ import pytest
 from helpers.device import IS_EMULATED
 from helpers.kernels import fakecudnn
 
-from nnmpi.arrays.cuda import cudnn
+from nnmpi.addons.cuda import cudnn
 
 
 @pytest.fixture

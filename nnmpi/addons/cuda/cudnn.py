@@ -20,8 +20,8 @@ from importlib import import_module
 from threading import get_ident
 from typing import Any, NamedTuple, Protocol
 
+from nnmpi.addons.cuda.tf32 import allows_tf32
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.cuda.tf32 import allows_tf32
 
 TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 """The dtypes of arrays, and cuDNN's names for them; sums are float32."""

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.addons.cuda.launch import compiles
+from nnmpi.addons.cuda.tf32 import allows_tf32
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.cuda.launch import compiles
-from nnmpi.arrays.cuda.tf32 import allows_tf32
 
 TYPES = {
     "float16": "CUDA_R_16F",

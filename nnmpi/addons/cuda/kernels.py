@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.arrays.backend import Array, is_array, xp_of
-from nnmpi.arrays.cuda import norms
-from nnmpi.arrays.cuda.launch import (
+from nnmpi.addons.cuda import norms
+from nnmpi.addons.cuda.launch import (
     FLOAT,
     THREADS,
     address,
@@ -21,6 +20,7 @@ from nnmpi.arrays.cuda.launch import (
     same_layout,
     type_of,
 )
+from nnmpi.arrays.backend import Array, is_array, xp_of
 
 NARROW = 32  # up to this many classes a thread has a row of scores; for more a block has one
 ROWS_OF_BLOCK = 4 * THREADS  # up to this many rows one block has all, and adds up their losses
