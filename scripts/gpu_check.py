@@ -36,7 +36,7 @@ TESTS = {
     "tests/addons/cuda/test_cudnn.py": "convolutions by cuDNN against im2col",
     "tests/addons/cuda/test_sdpa.py": "attention by cuDNN against float64",
     "tests/addons/cuda/test_cuda_products.py": "products of 16 bits by cuBLAS against float64",
-    "tests/addons/cuda/test_graphs.py": "passes as CUDA graphs have the bits of the tape",
+    "tests/parallel/step/test_graphs.py": "passes as CUDA graphs have the bits of the tape",
     "tests/strict/test_strict_wire.py": "messages and sums beside kernels",
     "tests/strict/test_strict_halves.py": "sums in 16 bits",
     "tests/strict/test_strict_training.py": "training steps",
