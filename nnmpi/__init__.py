@@ -99,6 +99,7 @@ if _TYPE_CHECKING:
     from nnmpi import distributions as distributions
     from nnmpi import jit as jit
     from nnmpi import utils as utils
+    from nnmpi.addons.compile.compiled import compile as compile  # noqa: A004
     from nnmpi.addons.language.run.generation import generate as generate
     from nnmpi.addons.pages import loggers as loggers
     from nnmpi.addons.pages.notebook import notebook as notebook
@@ -198,7 +199,6 @@ if _TYPE_CHECKING:
     from nnmpi.memory_formats import contiguous_format as contiguous_format
     from nnmpi.memory_formats import preserve_format as preserve_format
     from nnmpi.nn.random_writes import bernoulli as bernoulli
-    from nnmpi.optim.compiled import compile as compile  # noqa: A004
     from nnmpi.options import cli as cli
     from nnmpi.run.trainer import Trainer as Trainer
 else:  # type checkers know from the names above which there are

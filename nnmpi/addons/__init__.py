@@ -259,10 +259,10 @@ def _read(name: str) -> AddOn:
 
 NAMES = """
 simulator compression swapping nccl cuda winograd planning pages images language
-servers averaging pipedream checks recovery checkpoints trace context course sklearn
+servers averaging pipedream checks recovery checkpoints trace context course
 tensor_functions nn_functions layer_ways transformer recurrent more_layers
-optimizers torch_settings distributions utils state_files distributed torch compile
-doctor completion
+optimizers torch_settings distributions utils state_files distributed interop compile
+doctor
 """
 """The names of the add-ons, which are those of their folders, in the order of their options in
 `--help`."""

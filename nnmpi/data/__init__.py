@@ -151,9 +151,9 @@ DATASETS = {
 """By name; add-ons have more, in the table `datasets`."""
 
 if TYPE_CHECKING:
-    from nnmpi.data import cifar as cifar
-    from nnmpi.data import download as download
-    from nnmpi.data import mnist as mnist
+    from nnmpi.addons.images import cifar as cifar
+    from nnmpi.addons.images import download as download
+    from nnmpi.addons.images import mnist as mnist
 else:  # type checkers know from the names above which there are
 
     def __dir__() -> list[str]:

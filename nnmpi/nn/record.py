@@ -8,7 +8,7 @@ autograd. It is recorded on arrays that have a shape but no data.
 The list is valid for a step of any number, with inputs of these shapes. So code that reads a value
 or the number of the step in Python raises NumbersReadError while it is recorded, unless it is
 recorded on arrays with numbers (`StandIn`). Passes of a stage (`parallel/step/recorded_pass.py`)
-and steps of a user's loop (`optim/recorded_step.py`) are recorded so.
+and steps of a user's loop (`addons/compile/recorded_step.py`) are recorded so.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

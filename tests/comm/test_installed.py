@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nnmpi.comm.transport import installed
-from nnmpi.comm.transport.installed import MPICH, OPEN_MPI, Launcher, Library
+from nnmpi.addons.doctor import installed
+from nnmpi.addons.doctor.installed import MPICH, OPEN_MPI, Launcher, Library
 
 VERSIONS = {
     "mpirun.openmpi (OpenRTE) 4.1.4\n\nReport bugs to": (OPEN_MPI, "Open MPI 4.1.4"),

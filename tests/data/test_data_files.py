@@ -19,7 +19,7 @@ from helpers.imagefiles import (
 )
 
 from nnmpi import data
-from nnmpi.data import cifar, mnist
+from nnmpi.addons.images import cifar, mnist
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10"])

@@ -16,7 +16,8 @@ from fuzzing import Fault, Outcome, damaged, refused
 from helpers.imagefiles import four, idx_bytes, tar_up, write_cifar, write_mnist
 
 from nnmpi import data
-from nnmpi.data import Dataset, cifar, mnist
+from nnmpi.addons.images import cifar, mnist
+from nnmpi.data import Dataset
 
 NOISE = np.random.default_rng(0).integers(0, 256, (20, 4, 5), "uint8")
 IMAGES = idx_bytes(NOISE)

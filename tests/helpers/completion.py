@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from nnmpi.completion import script
+from nnmpi.addons.doctor.completion_command import script
 
 in_each_shell = pytest.mark.parametrize(
     "shell",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nnmpi.data import cifar, mnist
+from nnmpi.addons.images import cifar, mnist
 
 STEMS = (*mnist.TRAIN, *mnist.TEST)
 

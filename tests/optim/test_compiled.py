@@ -13,7 +13,7 @@ from helpers.training.steps import Made, bits, digits, mlp, results
 
 import nnmpi
 from nnmpi import Tensor, nn, optim
-from nnmpi.optim.compiled import CompiledStep
+from nnmpi.addons.compile.compiled import CompiledStep
 from nnmpi.utils.checkpoint import checkpoint
 
 

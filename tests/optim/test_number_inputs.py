@@ -14,11 +14,11 @@ from helpers.training.steps import bits, results
 
 import nnmpi
 from nnmpi import Tensor, nn, optim
+from nnmpi.addons.compile import compiled
+from nnmpi.addons.compile.number import Numbers
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import UnlikeError, logged_calls, refused
-from nnmpi.arrays.meta.number import Numbers
 from nnmpi.nn import functional as F
-from nnmpi.optim import compiled
 
 NAN, INF = math.nan, math.inf
 VALUES = 0.1, 0.2, 0.3, -0.0, 0.0, NAN, INF, 1.0, 2.0, 0.5, -1.0, 1e-300, 1e300, 0.7, 1e-3

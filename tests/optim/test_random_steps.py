@@ -16,7 +16,7 @@ import pytest
 
 import nnmpi
 from nnmpi import Tensor, nn, optim
-from nnmpi.optim.compiled import compile as compiled_step
+from nnmpi.addons.compile.compiled import compile as compiled_step
 
 STEPS = 500
 AT_ONCE = 50

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from helpers.programs import python
 
-from nnmpi import addons, doctor
-from nnmpi.comm.transport import installed
-from nnmpi.comm.transport.installed import Launcher, Library
+from nnmpi import addons
+from nnmpi.addons.doctor import command as doctor
+from nnmpi.addons.doctor import installed
+from nnmpi.addons.doctor.installed import Launcher, Library
 
 
 def test_the_command_looks_at_everything_on_this_machine() -> None:

@@ -3,7 +3,12 @@
 from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
-    modules=("nnmpi.course",),
-    commands={"course": ("nnmpi.course", "hand out assignments of a course, and grade them")},
-    files=("course", "tests/course"),
+    modules=("nnmpi.addons.course", "nnmpi.course"),
+    commands={
+        "course": (
+            "nnmpi.addons.course.command",
+            "hand out assignments of a course, and grade them",
+        )
+    },
+    files=("course",),
 )

@@ -2,14 +2,19 @@
 
 from nnmpi.addons import AddOn
 
+_MODULES = {
+    f"data.{name}": f"nnmpi.addons.images.{name}" for name in ("mnist", "cifar", "download")
+}
+
 ADD_ON = AddOn(
-    modules=tuple(f"nnmpi.data.{name}" for name in ("mnist", "cifar", "download")),
+    modules=("nnmpi.addons.images",),
     rows={
-        "names": {f"data.{name}": f"nnmpi.data.{name}" for name in ("mnist", "cifar", "download")},
+        "names": _MODULES,
+        "modules": _MODULES,
         "datasets": {
-            "mnist": "nnmpi.data.mnist:MNIST",
-            "fashion-mnist": "nnmpi.data.mnist:FASHION_MNIST",
-            "cifar10": "nnmpi.data.cifar:CIFAR10",
+            "mnist": "nnmpi.addons.images.mnist:MNIST",
+            "fashion-mnist": "nnmpi.addons.images.mnist:FASHION_MNIST",
+            "cifar10": "nnmpi.addons.images.cifar:CIFAR10",
         },
     },
 )

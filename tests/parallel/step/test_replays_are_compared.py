@@ -13,11 +13,11 @@ from helpers.training.pipelined import Heard, contents, digits
 
 import nnmpi
 from nnmpi import Config, Trainer, nn, ones, optim, seeded
+from nnmpi.addons.compile import compiled
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event, NullReport
-from nnmpi.optim import compiled
 from nnmpi.parallel.step import stage_lists
 from nnmpi.parallel.step.beside_tape import Compared
 from nnmpi.parallel.step.replayed_stages import ReplayedStages

@@ -10,8 +10,8 @@ from helpers.layouts_by_hand import RIGHT, WRONG, Layout, Student, Way
 
 from classroom.check import checks_of
 from classroom.situations import SITUATIONS, Numbers
+from nnmpi.addons.course.command import seed_of
 from nnmpi.addons.planning.search import Searcher
-from nnmpi.course import seed_of
 
 LAYOUTS = checks_of("layouts")
 NAMES = [f"student {k}" for k in range(200)]

@@ -28,6 +28,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.addons.compile.call_form import CallForm
+from nnmpi.addons.compile.recorded_step import NUMBERS, RecordedStep, UnrecordedError, record_step
+from nnmpi.addons.compile.step_code import StepCode
+from nnmpi.addons.compile.step_replay import CheckError, StepReplay, texts_of
+from nnmpi.addons.compile.step_state import StepState, bits_of
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
@@ -36,11 +41,6 @@ from nnmpi.nn.parameter import Parameter, ParameterData
 from nnmpi.nn.passes import KEY_WITH_GRADIENT, key_of_context
 from nnmpi.nn.record import repeated
 from nnmpi.nn.users_code import UnfitError, compared, is_plain
-from nnmpi.optim.call_form import CallForm
-from nnmpi.optim.recorded_step import NUMBERS, RecordedStep, UnrecordedError, record_step
-from nnmpi.optim.step_code import StepCode
-from nnmpi.optim.step_replay import CheckError, StepReplay, texts_of
-from nnmpi.optim.step_state import StepState, bits_of
 
 MOST_LISTS = 16
 """The largest number of lists that are kept for a step."""

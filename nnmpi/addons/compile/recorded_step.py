@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from nnmpi.addons.compile.number import Number, Numbers, filled
+from nnmpi.addons.compile.step_code import StepCode
 from nnmpi.arrays import keyed, meta
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta import NumbersReadError
@@ -20,7 +22,6 @@ from nnmpi.arrays.meta.log import (
     assign_result,
     log_call,
 )
-from nnmpi.arrays.meta.number import Number, Numbers, filled
 from nnmpi.arrays.meta.shapes import owner, refuse
 from nnmpi.arrays.native.table import Kernel
 from nnmpi.autograd import Tensor
@@ -41,7 +42,6 @@ from nnmpi.nn.record import (
 from nnmpi.nn.seeding import SeedState, seed_state
 from nnmpi.nn.users_code import compared, is_plain
 from nnmpi.optim.optimizer import Optimizer, instead_of_step
-from nnmpi.optim.step_code import StepCode
 
 WRITING = assign, assign_result, setitem, np.copyto, np.put_along_axis
 """Functions that write into their first argument, besides kernels and functions with `out`."""

@@ -11,8 +11,8 @@ only, and which of these numbers are inputs of the recordings.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nnmpi.optim.recorded_step import RecordedStep, UnrecordedError
-from nnmpi.optim.step_replay import StepReplay, texts_of
+from nnmpi.addons.compile.recorded_step import RecordedStep, UnrecordedError
+from nnmpi.addons.compile.step_replay import StepReplay, texts_of
 
 
 class CallForm:

@@ -13,7 +13,7 @@ from classroom import Check, Mutant
 from classroom.check import COURSE, checks_of
 from classroom.grading import How, grade
 from classroom.remote import StudentProcess
-from nnmpi.course import assignments
+from nnmpi.addons.course.command import assignments
 
 WRONG = runpy.run_path(str(ROOT / "scripts" / "wrong_solutions.py"))
 SHOWN: dict[str, dict[str, str]] = WRONG["shown"](WRONG["PAGE"].read_text(encoding="utf-8"))

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.addons.compile.recorded_step import array_of_argument, set_gradients
+from nnmpi.addons.compile.step_code import StepCode
+from nnmpi.addons.compile.step_replay import StepReplay
 from nnmpi.autograd import Tensor
 from nnmpi.nn.graph import mapped
 from nnmpi.nn.seeding import seed_state
 from nnmpi.nn.users_code import compared
-from nnmpi.optim.recorded_step import array_of_argument, set_gradients
-from nnmpi.optim.step_code import StepCode
-from nnmpi.optim.step_replay import StepReplay
 
 
 class StepState:

@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from nnmpi.addons.images.download import REMEDY, check_labels, fetch
 from nnmpi.data.dataset import Dataset, DatasetEntry, DatasetRequest, DatasetSize, Split
-from nnmpi.data.download import REMEDY, check_labels, fetch
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import reading
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.addons.compile.number import Number, filled
+from nnmpi.addons.compile.recorded_step import RecordedStep, has_number, is_computed
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta.log import UnlikeError, assign
 from nnmpi.arrays.meta.memory_plan import Binding, arena_of, lifetimes, places_in, places_of, plan
-from nnmpi.arrays.meta.number import Number, filled
 from nnmpi.arrays.meta.shapes import owner
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import tick
 from nnmpi.nn.graph import leaves, mapped
 from nnmpi.nn.seeding import next_draw, seed_state
-from nnmpi.optim.recorded_step import RecordedStep, has_number, is_computed
 
 
 class CheckError(Exception):

@@ -13,8 +13,8 @@ import pytest
 from helpers.datafiles import refused
 
 from nnmpi import data
-from nnmpi.data import mnist
-from nnmpi.data.download import MIRRORS, DownloadSource, fetch
+from nnmpi.addons.images import mnist
+from nnmpi.addons.images.download import MIRRORS, DownloadSource, fetch
 
 CONTENT = b"some bytes " * 300_000
 

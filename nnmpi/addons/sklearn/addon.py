@@ -1,5 +1,0 @@
-"""Estimators for scikit-learn."""
-
-from nnmpi.addons import AddOn
-
-ADD_ON = AddOn(modules=("nnmpi.sklearn",))
