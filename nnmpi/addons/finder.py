@@ -5,7 +5,6 @@ package's folder. A finder in `sys.meta_path` would be asked for all modules of 
 """
 
 import sys
-from functools import partial
 from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
@@ -21,31 +20,28 @@ ENTRY = __file__
 class _Finder:
     def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
         """Returns how to load a module whose code is in an add-on; None for any other."""
-        package, _, name = fullname.rpartition(".")
-        if place := vars(sys.modules[package]).get("_PLACE"):
-            where = f"{place}.{name}"
-            found = find_spec(where) is not None
-        else:
-            where = table("modules").get(fullname.partition(".")[2], "")
-            found = bool(where)
-        return ModuleSpec(fullname, _Elsewhere(where), is_package=True) if found else None
+        package, places = fullname.partition(".")[2], table("modules")
+        rest = ""
+        while package and package not in places:
+            package, _, name = package.rpartition(".")
+            rest = f".{name}{rest}"
+        if not package or (rest and find_spec(places[package] + rest) is None):
+            return None
+        return ModuleSpec(fullname, _Elsewhere(places[package] + rest))
 
 
 class _Elsewhere(Loader):
-    """Loads a module under one name more: `place` is the name of the module that has the code."""
+    """Gives a module one name more: `place` is the name of the module that has the code."""
 
     def __init__(self, place: str) -> None:
         self.place = place
 
     def exec_module(self, module: ModuleType) -> None:
-        """Puts the module that has the code in the new one's place. A package keeps its own, which
-        forwards: with the folder of the other, its modules would be loaded twice."""
-        there = import_module(self.place)
-        if hasattr(there, "__path__"):
-            forward = partial(getattr, there)
-            vars(module).update(_PLACE=self.place, __path__=[ENTRY], __getattr__=forward)
-        else:
-            sys.modules[module.__name__] = there
+        """Puts the module that has the code in the new one's place."""
+        there = sys.modules[module.__name__] = import_module(self.place)
+        path = vars(there).get("__path__")
+        if path and ENTRY not in path:  # before its folder, from which modules would load twice
+            path.insert(0, ENTRY)
 
 
 sys.path_importer_cache[ENTRY] = _Finder()  # where Python keeps the finder of each path
