@@ -170,7 +170,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._scratch, self._size = arena_of(0), 0
-        self._free = list[Slot]()
+        self._free = list[PassMemory]()
 
     def acquire(self, planned: PlannedPass) -> BoundCalls:
         """Returns an object that runs the pass `planned` in memory that no micro-batch uses now;
@@ -179,17 +179,22 @@ class Memory:
             self._size = max(self._size, planned.kept.size)
             self._scratch = arena_of(max(len(self._scratch), planned.scratch.size))
             self._drop_free()  # they have the memory that was too small
-        slot = self._free.pop() if self._free else Slot(arena_of(self._size), self._scratch, {})
-        if planned not in slot.replays:
-            arenas = places_in(slot.arena, planned.kept), places_in(slot.scratch, planned.scratch)
+        memory = (
+            self._free.pop() if self._free else PassMemory(arena_of(self._size), self._scratch, {})
+        )
+        if planned not in memory.replays:
+            arenas = (
+                places_in(memory.arena, planned.kept),
+                places_in(memory.scratch, planned.scratch),
+            )
             binding = Binding(planned.given, *arenas)
-            slot.replays[planned] = BoundCalls(planned, binding, partial(self._give_back, slot))
-        return slot.replays[planned]
+            memory.replays[planned] = BoundCalls(planned, binding, partial(self._give_back, memory))
+        return memory.replays[planned]
 
     @property
     def size(self) -> int:
         """The number of bytes that are allocated but that no micro-batch uses now."""
-        return len(self._scratch) + sum(len(slot.arena) for slot in self._free)
+        return len(self._scratch) + sum(len(memory.arena) for memory in self._free)
 
     def clear(self) -> None:
         """Frees all memory that no micro-batch uses now; it is allocated again when needed."""
@@ -197,22 +202,22 @@ class Memory:
         self._drop_free()
 
     def _drop_free(self) -> None:
-        for slot in self._free:
-            slot.drop()
+        for memory in self._free:
+            memory.drop()
         self._free.clear()
 
-    def _give_back(self, slot: "Slot") -> None:
-        if slot.scratch is self._scratch:
-            self._free.append(slot)
+    def _give_back(self, memory: "PassMemory") -> None:
+        if memory.scratch is self._scratch:
+            self._free.append(memory)
         else:
-            slot.drop()
+            memory.drop()
 
 
-class Slot(NamedTuple):
+class PassMemory(NamedTuple):
     """The memory that the recorded passes of one micro-batch in flight use.
 
     arena     the arrays that the backward pass needs, as one buffer of bytes
-    scratch   temporary arrays; all slots share this buffer
+    scratch   temporary arrays; passes of all micro-batches share this buffer
     replays   a dict: planned pass -> its replay, which is bound to addresses in this memory
     """
 
