@@ -30,7 +30,7 @@ from nnmpi.addons.recovery.parallel.backup import backups
 from nnmpi.addons.recovery.parallel.backups_on_paper import backup, steps_between
 from nnmpi.arrays import blas
 from nnmpi.comm import Comm, world
-from nnmpi.options.terms import duration
+from nnmpi.options.value_forms import duration
 
 EVERY = (0, 1, 10)
 """Steps from one backup to the next; 0: there are none."""

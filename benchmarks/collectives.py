@@ -31,7 +31,7 @@ from nnmpi.collectives import verify
 from nnmpi.collectives.price import Network
 from nnmpi.comm import Comm, world
 from nnmpi.comm.transport.mpi import MPI  # initialises MPI
-from nnmpi.options import terms, user_code
+from nnmpi.options import user_code, value_forms
 
 SIZES = ",".join(size_name(256 << 2 * k) for k in range(10))
 
@@ -67,7 +67,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     try:
         for name in own:
             verify.proven(name, verify.MANY)
-        a.sizes = sorted({round(terms.size(words)) for words in a.sizes.split(",")})
+        a.sizes = sorted({round(value_forms.size(words)) for words in a.sizes.split(",")})
     except ValueError as error:
         p.error(str(error))
     for odd in [n for n in a.sizes if n < 4 or n % 4]:

@@ -7,7 +7,7 @@ imported only then. `scripts/without NAME` takes out an add-on's folder and modu
 rest.
 
     table           key                the value, or the function and what it returns
-    options         its name           a Part of Config: options of a run, and the features (what a
+    options         its name           AddOnOptions: options of Config, and the features (what a
                                        run can be asked to do) that they switch on
     names           a name of nnmpi    what `nnmpi.NAME` is; NAME may be in a package, as nn.GPT
     modules         a module of nnmpi  the module that its import finds, if it has no file of its

@@ -7,7 +7,7 @@ import numpy as np
 
 from nnmpi.arrays import keyed
 from nnmpi.data.dataset import Split
-from nnmpi.options.terms import Augment
+from nnmpi.options.value_forms import Augment
 
 
 def check_images(split: Split, how: Augment) -> None:

@@ -26,7 +26,7 @@ from nnmpi.data.augment import augmented, check_images
 from nnmpi.data.dataset import Split
 from nnmpi.data.inputs import Inputs, arrays, described, each, is_index, is_one_row, take
 from nnmpi.data.standardise import Standardiser
-from nnmpi.options.terms import Augment
+from nnmpi.options.value_forms import Augment
 
 T = TypeVar("T")
 

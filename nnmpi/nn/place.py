@@ -14,7 +14,7 @@ import numpy as np
 
 from nnmpi.arrays.dtypes import named
 
-Part: TypeAlias = tuple[tuple[int, int], ...]
+Box: TypeAlias = tuple[tuple[int, int], ...]
 """(start, stop) along each axis of the whole tensor."""
 
 
@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
     path: str
     shape: tuple[int, ...]
-    part: Part
+    part: Box
 
     @classmethod
     def of_whole(cls, path: str, shape: tuple[int, ...]) -> "Place":
@@ -76,7 +76,7 @@ class Place(NamedTuple):
         return index.reshape(-1)
 
 
-def whole(shape: tuple[int, ...]) -> Part:
+def whole(shape: tuple[int, ...]) -> Box:
     """Returns the part that covers a whole tensor of this shape: (0, length) for each axis."""
     return tuple((0, n) for n in shape)
 
@@ -93,7 +93,7 @@ class Range(NamedTuple):
     """
 
     tensor: str
-    box: Part
+    box: Box
     lo: int
     hi: int
 

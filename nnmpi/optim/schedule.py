@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 
-from nnmpi.options import terms
+from nnmpi.options import value_forms
 
 LRSchedule = Callable[[int], float]
 
@@ -47,14 +47,14 @@ def warm_up(steps: int, then: LRSchedule | None = None) -> LRSchedule:
 
 
 def parse(spec: str, total: int) -> LRSchedule:
-    """Makes the schedule of `--lr-schedule SPEC` (see `options.terms`); cosine ends at step
+    """Makes the schedule of `--lr-schedule SPEC` (see `options.value_forms`); cosine ends at step
     `total`."""
-    rate = terms.rate(spec)
+    rate = value_forms.rate(spec)
     then = BY_NAME[rate.name](rate, max(total - rate.warmup, 1))
     return warm_up(rate.warmup, then) if rate.warmup else then
 
 
-BY_NAME: Mapping[str, Callable[[terms.Rate, int], LRSchedule]] = {
+BY_NAME: Mapping[str, Callable[[value_forms.Rate, int], LRSchedule]] = {
     "constant": lambda rate, total: constant(),
     "cosine": lambda rate, total: cosine(total),
     "step": lambda rate, total: step_decay(rate.every, rate.factor),

@@ -12,13 +12,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from nnmpi.options import terms, user_code
+from nnmpi.options import user_code, value_forms
 from nnmpi.options.config import Config, not_an_option, options
 from nnmpi.options.groups import GROUPS
 from nnmpi.options.option import kind_of
 from nnmpi.options.quoting import nearest, quoted, shown
-from nnmpi.options.terms import check_text
 from nnmpi.options.user_files import content, parsed
+from nnmpi.options.value_forms import check_text
 
 MOST_CHARACTERS, MOST_OF_WORD = 4000, 400  # characters in a line on stderr, and in a word of it
 LONGEST_FILE = 1_000_000  # bytes in a file of options
@@ -152,7 +152,7 @@ def from_layout(path: str) -> dict[str, Any]:
                 )
         if ways:
             options["layout"] = ",".join(f"{path}={how}" for path, how in ways.items())
-            terms.layout(options["layout"])
+            value_forms.layout(options["layout"])
         return options
 
     return _of_file("layout", path, made)

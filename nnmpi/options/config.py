@@ -14,8 +14,8 @@ from nnmpi.arrays import dtypes
 from nnmpi.arrays.backend import DEVICES
 from nnmpi.arrays.kernels.conv import CONVOLUTIONS
 from nnmpi.options import resume_rules as rules
-from nnmpi.options import terms
-from nnmpi.options.features import Part
+from nnmpi.options import value_forms
+from nnmpi.options.features import AddOnOptions
 from nnmpi.options.groups import (
     GROUPS,
     data_option,
@@ -31,7 +31,7 @@ from nnmpi.options.groups import (
 )
 from nnmpi.options.option import checked
 from nnmpi.options.quoting import nearest, shown
-from nnmpi.options.terms import ABOVE_0, FROM_0, FROM_0_BELOW_1, FROM_1, NUMBER_FROM_0
+from nnmpi.options.value_forms import ABOVE_0, FROM_0, FROM_0_BELOW_1, FROM_1, NUMBER_FROM_0
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
@@ -52,23 +52,23 @@ EPOCHS, LEAST_STEPS = 10, 300
 """The default number of epochs; a run gets more epochs if it would have fewer than LEAST_STEPS
 steps."""
 
-_PARTS: tuple[Part, ...] = tuple(addons.rows("options"))
+_ADDED: tuple[AddOnOptions, ...] = tuple(addons.rows("options"))
 
 
 def _choices(option: str, *names: str) -> tuple[str, ...]:
     """Returns the allowed values of an option: the given names, and the names that add-ons
     (optional parts of the library) contribute."""
-    return (*names, *(name for part in _PARTS for name in part.choices.get(option, ())))
+    return (*names, *(name for added in _ADDED for name in added.choices.get(option, ())))
 
 
 _BESIDES = "".join(
-    f"; {axis.name} comes just before {axis.before}" for part in _PARTS for axis in part.axes
+    f"; {axis.name} comes just before {axis.before}" for added in _ADDED for axis in added.axes
 )
 """The end of the help text of --order: the positions of the axes of add-ons."""
 
 
 @dataclass(frozen=True)
-class Config(*(part.options for part in _PARTS if part.options)):  # type: ignore[misc]
+class Config(*(added.options for added in _ADDED if added.options)):  # type: ignore[misc]
     """The options of a run; raises ValueError for a value that is out of range.
 
     Options of add-ons (optional parts of the library) are inherited from the classes in `parts/`;
@@ -135,13 +135,13 @@ class Config(*(part.options for part in _PARTS if part.options)):  # type: ignor
     lr_schedule: str = training_option(
         "cosine",
         "rate over time: constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ and one of these",
-        form=terms.rate,
+        form=value_forms.rate,
     )
     augment: str | None = training_option(
         None,
         "vary training images in each epoch: crop:PIXELS shifts them by up to this many pixels, "
         "flip mirrors them at random, and crop:4+flip does both",
-        form=terms.augment,
+        form=value_forms.augment,
         resume=rules.OTHER_SAMPLES,
     )
     clip_norm: float | None = training_option(
@@ -186,7 +186,7 @@ class Config(*(part.options for part in _PARTS if part.options)):  # type: ignor
         None,
         "axes of activations and the mesh axes along which they are cut (batch:dp,channels:tp), "
         "and how ranks along tp share layers (features.*=samples); or a FILE.toml with both",
-        form=terms.layout,
+        form=value_forms.layout,
     )
     order: str = layout_option(
         "tp,dp,pp",
@@ -304,7 +304,7 @@ class Config(*(part.options for part in _PARTS if part.options)):  # type: ignor
     def cuts_positions(self) -> bool:
         """True if ranks along tp (tensor parallelism) divide the positions of sequences, because of
         --sequence-parallel or --layout."""
-        along_tp = terms.layout(self.layout).along("tp") if self.layout else ()
+        along_tp = value_forms.layout(self.layout).along("tp") if self.layout else ()
         return self.sequence_parallel or "length" in along_tp
 
 

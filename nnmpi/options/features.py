@@ -8,7 +8,7 @@ cannot be combined with a feature that breaks it, so neither has to name the oth
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from nnmpi.options import terms
+from nnmpi.options import value_forms
 from nnmpi.options.quoting import shown
 
 LEAVE_ONE = "leave one of the two out"
@@ -90,7 +90,7 @@ class MeshAxis(NamedTuple):
     activations: Sequence[str] = ()
 
 
-class Part(NamedTuple):
+class AddOnOptions(NamedTuple):
     """The contribution of an add-on (an optional part of the library) to the options of a run.
 
     options   a dataclass, from which Config inherits; None if the add-on only adds values to other
@@ -149,7 +149,7 @@ def layout_along(axis: str) -> Asks:
     divides activations along this axis of the mesh (or, for tp, layers); otherwise ""."""
 
     def asks(config: Any, ranks: int) -> str:
-        layout = terms.layout(config.layout) if config.layout else terms.LayoutTerms()
+        layout = value_forms.layout(config.layout) if config.layout else value_forms.LayoutTerms()
         says = layout.along(axis) or (axis == "tp" and layout.ways)
         return f"layout {shown(config.layout)}" if says else ""
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from nnmpi.options import user_code
 from nnmpi.options.quoting import quoted
 from nnmpi.options.resume_rules import ResumeRule
-from nnmpi.options.terms import Allowed, check_text
+from nnmpi.options.value_forms import Allowed, check_text
 
 LARGEST = 2**63 - 1  # the largest integer that counters can hold
 _NUMBERS: dict[type, type] = {int: Integral, float: Real}  # so that NumPy's types are accepted

@@ -4,7 +4,7 @@ import pytest
 
 from nnmpi.addons.planning import plan_command as plan
 from nnmpi.addons.simulator import command as simulate
-from nnmpi.options import terms
+from nnmpi.options import value_forms
 from nnmpi.options.config import Config
 
 SIZES = {
@@ -25,7 +25,7 @@ SIZES = {
 
 @pytest.mark.parametrize("text", SIZES)
 def test_each_command_takes_each_form(text: str) -> None:
-    assert terms.size(text) == SIZES[text]
+    assert value_forms.size(text) == SIZES[text]
     assert Config(memory=text).memory == text
     assert plan.parser().parse_args(["--ranks=2", f"--memory={text}"]).memory == SIZES[text]
     of_buffer = ["collective", "--ranks=2", f"--bytes={text}"]
@@ -37,7 +37,7 @@ def test_each_command_takes_each_form(text: str) -> None:
 )
 def test_other_texts_are_refused_alike(text: str) -> None:
     for parse in (
-        terms.size,
+        value_forms.size,
         lambda text: plan.parser().parse_args(["--ranks=2", f"--memory={text}"]),
         lambda text: simulate.parser().parse_args(["collective", "--ranks=2", f"--bytes={text}"]),
     ):

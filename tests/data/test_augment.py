@@ -12,7 +12,7 @@ from nnmpi.comm import Comm, thread_ranks
 from nnmpi.data import Loader, Split, Standardiser, load
 from nnmpi.data.augment import augmented
 from nnmpi.data.loader import BatchSplit
-from nnmpi.options.terms import Augment
+from nnmpi.options.value_forms import Augment
 
 X = np.random.default_rng(0).standard_normal((400, 2, 5, 4)).astype("float32")
 SAMPLES = np.arange(400)

@@ -14,7 +14,7 @@ ADD_ON = AddOn(
     modules=("nnmpi.addons.averaging",),
     uses=("compression",),
     rows={
-        "options": {"averaging": "nnmpi.addons.averaging.options:PART"},
+        "options": {"averaging": "nnmpi.addons.averaging.options:ADDED"},
         "graph_checks": dict.fromkeys(
             ("every", "fragments", "apply_after"),
             "nnmpi.addons.averaging.fragments:check_fragments",

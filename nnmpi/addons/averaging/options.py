@@ -4,10 +4,10 @@ then: --sync local or gossip, --every, --outer and others."""
 from dataclasses import dataclass, fields
 from functools import partial
 
-from nnmpi.options.features import EXACT_SUMS, Feature, Part, choice
+from nnmpi.options.features import EXACT_SUMS, AddOnOptions, Feature, choice
 from nnmpi.options.groups import sync_option
 from nnmpi.options.resume_rules import ResumeEffect, ResumeRule
-from nnmpi.options.terms import ABOVE_0, FROM_0, FROM_0_BELOW_1, FROM_1
+from nnmpi.options.value_forms import ABOVE_0, FROM_0, FROM_0_BELOW_1, FROM_1
 
 OUTERS, GRAPHS = ("sgd", "nesterov"), ("ring", "torus", "exponential", "complete")
 OUTER_DTYPES = ("float32", "bfloat16", "int8")
@@ -85,7 +85,7 @@ FEATURES = (
     Feature("outer sgd", choice("outer", "sgd")),
 )
 
-PART = Part(
+ADDED = AddOnOptions(
     Options,
     FEATURES,
     {"sync": ("local", "gossip")},

@@ -5,7 +5,7 @@ from nnmpi.addons import AddOn
 ADD_ON = AddOn(
     modules=("nnmpi.addons.checkpoints", "nnmpi.checkpoint"),
     rows={
-        "options": {"checkpoints": "nnmpi.addons.checkpoints.options:PART"},
+        "options": {"checkpoints": "nnmpi.addons.checkpoints.options:ADDED"},
         "loss_checks": {"keep_best": "nnmpi.addons.checkpoints.checkpointing:check_best"},
         "read_every": {"save_every": "nnmpi.addons.checkpoints.checkpointing:read_every"},
         "checkpoints": {"checkpoint_dir": "nnmpi.addons.checkpoints.checkpointing:Checkpoints"},

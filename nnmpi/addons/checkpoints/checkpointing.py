@@ -29,7 +29,7 @@ from nnmpi.io.output import Event
 from nnmpi.metrics import ACCURACY, Metric
 from nnmpi.nn.losses import ClassLoss
 from nnmpi.nn.parameter import Parameter
-from nnmpi.options import terms
+from nnmpi.options import value_forms
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
@@ -59,7 +59,7 @@ def check_best(config: Config, loss: Criterion, metrics: Mapping[str, Metric]) -
 
 def read_every(config: Config) -> int | None:
     """Returns the number of steps between two checkpoints; None if steps do not determine them."""
-    number, unit = terms.interval(config.save_every or "")
+    number, unit = value_forms.interval(config.save_every or "")
     return int(number) if unit == "steps" else None
 
 
@@ -73,9 +73,9 @@ class SaveTimes:
 
     def __init__(self, config: Config, began: float, clock: Callable[[], float]) -> None:
         spec = config.save_every
-        self._every, self._unit = terms.interval(spec) if spec else (math.inf, "")
+        self._every, self._unit = value_forms.interval(spec) if spec else (math.inf, "")
         self.steps = read_every(config) if spec else None
-        limit = terms.duration(config.time_limit) if config.time_limit else math.inf
+        limit = value_forms.duration(config.time_limit) if config.time_limit else math.inf
         self._clock = clock
         self._saved = self._asked = clock()
         self._end, self._longest, self._write = began + limit, 0.0, 0.0

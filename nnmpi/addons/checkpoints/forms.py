@@ -11,7 +11,7 @@ from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.io.checkpoints.snapshot import Changes
 from nnmpi.io.files.outputs import LogMark
 from nnmpi.io.output.pace import PaceCounts
-from nnmpi.nn.place import Part
+from nnmpi.nn.place import Box
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.unit_costs import UnitCosts
 
@@ -106,7 +106,7 @@ class RangeForm(NamedTuple):
     """
 
     array: int
-    part: Part
+    part: Box
     lo: int
     hi: int
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from nnmpi.options import terms
-from nnmpi.options.features import Feature, Part
+from nnmpi.options import value_forms
+from nnmpi.options.features import AddOnOptions, Feature
 from nnmpi.options.groups import checkpoints_option
-from nnmpi.options.terms import FROM_1
+from nnmpi.options.value_forms import FROM_1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Options:
         None,
         "write a checkpoint every N steps (100), seconds (600s) or epochs ('2 epochs'), while "
         "training continues",
-        form=terms.interval,
+        form=value_forms.interval,
     )
     keep: int = checkpoints_option(2, "number of checkpoints to keep, the newest ones", FROM_1)
     keep_best: str | None = checkpoints_option(
@@ -33,7 +33,7 @@ class Options:
     time_limit: str | None = checkpoints_option(
         None,
         "end before the run has lasted this long (90s, 30m, 2h), with a checkpoint and status 75",
-        form=terms.duration,
+        form=value_forms.duration,
     )
 
 
@@ -45,4 +45,4 @@ FEATURES = (
     Feature("time_limit", requires={"checkpoint_dir": "the run ends with a checkpoint there"}),
 )
 
-PART = Part(Options, FEATURES, appends=("resume",))
+ADDED = AddOnOptions(Options, FEATURES, appends=("resume",))

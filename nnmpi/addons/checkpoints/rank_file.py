@@ -35,7 +35,7 @@ from nnmpi.arrays.dtypes import named
 from nnmpi.comm import OperatingSystem
 from nnmpi.io.files.atomic import sync
 from nnmpi.io.files.saving import HeaderRow, header_of
-from nnmpi.nn.place import Part, Place, StateArray
+from nnmpi.nn.place import Box, Place, StateArray
 
 BLOCK = 1 << 20  # bytes of a block with a digest of its own
 
@@ -99,7 +99,7 @@ def _shared_slices(
 
     `owned` has the arrays of each rank.
     """
-    of_parts = defaultdict[tuple[str, Part], list[tuple[int, StateArray]]](list)
+    of_parts = defaultdict[tuple[str, Box], list[tuple[int, StateArray]]](list)
     for rank, arrays in enumerate(owned):
         for x in arrays:
             of_parts[x.name, x.place.part].append((rank, x))

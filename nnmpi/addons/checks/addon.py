@@ -5,7 +5,7 @@ from nnmpi.addons import AddOn
 ADD_ON = AddOn(
     modules=("nnmpi.addons.checks",),
     rows={
-        "options": {"checks": "nnmpi.addons.checks.options:PART"},
+        "options": {"checks": "nnmpi.addons.checks.options:ADDED"},
         "checks": {
             "reproducible": "nnmpi.addons.checks.reproducible:check",
             "slow_rank": "nnmpi.addons.checks.slow_ranks:check",

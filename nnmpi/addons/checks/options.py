@@ -10,12 +10,12 @@ from nnmpi.options.features import (
     PLAIN_PASSES,
     WHOLE_MODEL,
     WHOLE_STATE,
+    AddOnOptions,
     Feature,
-    Part,
 )
 from nnmpi.options.groups import equality_option, sync_option
 from nnmpi.options.resume_rules import ResumeEffect, ResumeRule
-from nnmpi.options.terms import FROM_1
+from nnmpi.options.value_forms import FROM_1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,4 +83,4 @@ FEATURES = (
     Feature("jitter", relies_on=(WHOLE_MODEL, WHOLE_STATE)),
 )
 
-PART = Part(Options, FEATURES)
+ADDED = AddOnOptions(Options, FEATURES)

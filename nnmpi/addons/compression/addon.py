@@ -12,7 +12,7 @@ from nnmpi.addons import AddOn
 ADD_ON = AddOn(
     modules=("nnmpi.addons.compression",),
     rows={
-        "options": {"compression": "nnmpi.addons.compression.options:PART"},
+        "options": {"compression": "nnmpi.addons.compression.options:ADDED"},
         "modules": {"parallel.compression": "nnmpi.addons.compression"},
         "checks": {"compress": "nnmpi.addons.compression.proof:check"},
         "graph_checks": {"compress": "nnmpi.addons.compression.store:check_terms"},

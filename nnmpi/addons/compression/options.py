@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nnmpi.options import user_code
-from nnmpi.options.features import ALL_REDUCE, EXACT_SUMS, WHOLE_STATE, Feature, Part
+from nnmpi.options.features import ALL_REDUCE, EXACT_SUMS, WHOLE_STATE, AddOnOptions, Feature
 from nnmpi.options.groups import reduce_option
 from nnmpi.options.quoting import quoted
 from nnmpi.options.resume_rules import ResumeEffect, ResumeRule
@@ -77,4 +77,4 @@ FEATURES = (
     ),
 )
 
-PART = Part(Options, FEATURES)
+ADDED = AddOnOptions(Options, FEATURES)

@@ -6,7 +6,7 @@ ADD_ON = AddOn(
     modules=("nnmpi.addons.context",),
     uses=("transformer",),
     rows={
-        "options": {"context": "nnmpi.addons.context.options:PART"},
+        "options": {"context": "nnmpi.addons.context.options:ADDED"},
         "axis_set_ups": {"cp": "nnmpi.addons.context.set_up:SET_UP"},
     },
 )

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from nnmpi.options.features import (
     STEPS_TOGETHER,
     WHOLE_MODEL,
+    AddOnOptions,
     Feature,
     MeshAxis,
-    Part,
     layout_along,
 )
 from nnmpi.options.groups import layout_option
-from nnmpi.options.terms import FROM_1
+from nnmpi.options.value_forms import FROM_1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,4 +41,4 @@ FEATURES = (
     ),
 )
 
-PART = Part(Options, FEATURES, costs=("cp",), axes=(AXIS,))
+ADDED = AddOnOptions(Options, FEATURES, costs=("cp",), axes=(AXIS,))

@@ -25,7 +25,7 @@ from nnmpi.addons import AddOn
 ADD_ON = AddOn(
     modules=("nnmpi.addons.cuda",),
     rows={
-        "options": {"cuda": "nnmpi.addons.cuda.options:PART"},
+        "options": {"cuda": "nnmpi.addons.cuda.options:ADDED"},
         "device_kernels": {"cuda": "nnmpi.addons.cuda.table:KERNELS"},
         "device_settings": {"cuda": "nnmpi.addons.cuda.tf32:set_up"},
         "late_outcomes": {"cuda": "nnmpi.addons.cuda.deferred_steps:deferred"},

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from nnmpi.options.features import Feature, Part
+from nnmpi.options.features import AddOnOptions, Feature
 from nnmpi.options.groups import training_option
 
 
@@ -21,4 +21,4 @@ FEATURES = (
     ),
 )
 
-PART = Part(Options, FEATURES, costs=("tf32",))
+ADDED = AddOnOptions(Options, FEATURES, costs=("tf32",))

@@ -15,7 +15,7 @@ from nnmpi.data import DATASETS
 from nnmpi.nn.models import MODELS
 from nnmpi.options import cli
 from nnmpi.options.config import options
-from nnmpi.options.terms import LOGGERS
+from nnmpi.options.value_forms import LOGGERS
 
 NAMES = {
     "model": MODELS,

@@ -18,7 +18,7 @@ ADD_ON = AddOn(
     modules=("nnmpi.addons.language", "nnmpi.generate", "nnmpi.tokenize"),
     uses=("planning", "transformer"),
     rows={
-        "options": {"language": "nnmpi.addons.language.options:PART"},
+        "options": {"language": "nnmpi.addons.language.options:ADDED"},
         "names": {
             "generate": "nnmpi.addons.language.run.generation:generate",
             "nn.GPT": "nnmpi.addons.language.models.gpt:GPT",

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from nnmpi.options import resume_rules as rules
-from nnmpi.options.features import STEPS_TOGETHER, Feature, Part
+from nnmpi.options.features import STEPS_TOGETHER, AddOnOptions, Feature
 from nnmpi.options.groups import data_option, model_option, other_option
-from nnmpi.options.terms import FROM_0_BELOW_1, FROM_1
+from nnmpi.options.value_forms import FROM_0_BELOW_1, FROM_1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,4 +49,4 @@ FEATURES = (
     Feature("prompt", requires={"sample_every": "it is the beginning of a sample"}),
 )
 
-PART = Part(Options, FEATURES)
+ADDED = AddOnOptions(Options, FEATURES)

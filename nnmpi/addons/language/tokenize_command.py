@@ -35,8 +35,8 @@ from nnmpi.io.output import Event
 from nnmpi.options import cli
 from nnmpi.options.amounts import plural
 from nnmpi.options.quoting import shown
-from nnmpi.options.terms import check_text
 from nnmpi.options.user_files import RefusedError, check_regular
+from nnmpi.options.value_forms import check_text
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.run import rank_agreement
 from nnmpi.run.command import run_on_ranks

@@ -5,7 +5,7 @@ from nnmpi.addons import AddOn
 ADD_ON = AddOn(
     modules=("nnmpi.addons.nccl",),
     rows={
-        "options": {"nccl": "nnmpi.addons.nccl.options:PART"},
+        "options": {"nccl": "nnmpi.addons.nccl.options:ADDED"},
         "library_sums": {"nccl": "nnmpi.addons.nccl.nccl:SUMS"},
     },
 )

@@ -1,7 +1,7 @@
 """Adds the value "nccl" to the option --allreduce: NCCL, NVIDIA's library, sums gradients between
 GPUs."""
 
-from nnmpi.options.features import Feature, Part, choice
+from nnmpi.options.features import AddOnOptions, Feature, choice
 
 FEATURES = (
     Feature(
@@ -13,4 +13,4 @@ FEATURES = (
     ),
 )
 
-PART = Part(features=FEATURES, choices={"allreduce": ("nccl",)})
+ADDED = AddOnOptions(features=FEATURES, choices={"allreduce": ("nccl",)})

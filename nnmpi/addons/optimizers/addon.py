@@ -9,7 +9,7 @@ ADD_ON = AddOn(
         *("nnmpi.optim.lbfgs", "nnmpi.optim.line_search"),
     ),
     rows={
-        "options": {"optimizers": "nnmpi.addons.optimizers.options:PART"},
+        "options": {"optimizers": "nnmpi.addons.optimizers.options:ADDED"},
         "names": places(
             {
                 "optim.adaptive": "ASGD Adadelta Adagrad Adamax NAdam RAdam Rprop",

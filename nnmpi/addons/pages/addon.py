@@ -7,7 +7,7 @@ ADD_ON = AddOn(
     uses=("simulator", "planning"),
     rows={
         "options": {
-            "pages": "nnmpi.addons.pages.options:PART",
+            "pages": "nnmpi.addons.pages.options:ADDED",
         },
         "names": {
             "load_ipython_extension": "nnmpi.addons.pages.notebook.notebook:load_ipython_extension",

@@ -25,7 +25,7 @@ from nnmpi.addons.planning import layout_lines, layout_svg
 from nnmpi.io.output import Event, LostOutputError
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
-from nnmpi.options.terms import LOGGERS, logger
+from nnmpi.options.value_forms import LOGGERS, logger
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 
 if TYPE_CHECKING:

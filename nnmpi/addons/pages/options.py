@@ -3,8 +3,8 @@ metrics to an experiment logger such as TensorBoard."""
 
 from dataclasses import dataclass
 
-from nnmpi.options import terms
-from nnmpi.options.features import Part
+from nnmpi.options import value_forms
+from nnmpi.options.features import AddOnOptions
 from nnmpi.options.groups import files_option
 
 
@@ -16,11 +16,11 @@ class Options:
         None,
         "send metrics and pictures to tensorboard:FOLDER, mlflow:URI, wandb:PROJECT or "
         "trackio:PROJECT",
-        form=terms.logger,
+        form=value_forms.logger,
     )
     report: str | None = files_option(
         None, "at the end, write a page about the run, by default to run.html", bare="run.html"
     )
 
 
-PART = Part(Options)
+ADDED = AddOnOptions(Options)

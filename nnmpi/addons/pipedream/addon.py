@@ -5,7 +5,7 @@ from nnmpi.addons import AddOn
 ADD_ON = AddOn(
     modules=("nnmpi.addons.pipedream",),
     rows={
-        "options": {"pipedream": "nnmpi.addons.pipedream.options:PART"},
+        "options": {"pipedream": "nnmpi.addons.pipedream.options:ADDED"},
         "checks": {"pipedream": "nnmpi.addons.pipedream.pipedream:check"},
         "strategy_kinds": {"pipedream": "nnmpi.addons.pipedream.pipedream:KIND"},
     },

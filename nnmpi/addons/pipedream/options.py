@@ -3,7 +3,14 @@ batch on older weights."""
 
 from dataclasses import dataclass
 
-from nnmpi.options.features import EXACT_SUMS, STEPS_TOGETHER, WHOLE_MODEL, Feature, Part, choice
+from nnmpi.options.features import (
+    EXACT_SUMS,
+    STEPS_TOGETHER,
+    WHOLE_MODEL,
+    AddOnOptions,
+    Feature,
+    choice,
+)
 from nnmpi.options.groups import pipeline_option
 
 
@@ -42,4 +49,4 @@ FEATURES = (
     ),
 )
 
-PART = Part(Options, FEATURES, {"schedule": ("pipedream",)})
+ADDED = AddOnOptions(Options, FEATURES, {"schedule": ("pipedream",)})

@@ -16,7 +16,7 @@ ADD_ON = AddOn(
     modules=("nnmpi.addons.planning", "nnmpi.plan", "nnmpi.measure"),
     uses=("simulator", "context"),
     rows={
-        "options": {"planning": "nnmpi.addons.planning.options:PART"},
+        "options": {"planning": "nnmpi.addons.planning.options:ADDED"},
         "names": {"machines": "nnmpi.addons.planning.described:machines"},
         "modules": {"planning": "nnmpi.addons.planning"},
         "instead": {"dry_run": "nnmpi.addons.planning.run.dry_run:print_dry_run"},

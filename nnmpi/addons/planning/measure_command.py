@@ -21,7 +21,7 @@ from nnmpi.io.files.atomic import check_target, replaced
 from nnmpi.options import cli
 from nnmpi.options.config import Config, options
 from nnmpi.options.quoting import shown
-from nnmpi.options.terms import duration
+from nnmpi.options.value_forms import duration
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.run.command import run_on_ranks
 from nnmpi.run.setup.setup import set_up

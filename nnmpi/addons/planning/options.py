@@ -4,9 +4,9 @@ without training (--dry-run)."""
 from dataclasses import dataclass
 from typing import Any
 
-from nnmpi.options.features import STEPS_TOGETHER, Feature, Part, given
+from nnmpi.options.features import STEPS_TOGETHER, AddOnOptions, Feature, given
 from nnmpi.options.groups import layout_option, other_option
-from nnmpi.options.terms import FROM_1
+from nnmpi.options.value_forms import FROM_1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,4 +54,4 @@ FEATURES = (
     Feature("ranks", requires={"dry_run": "a run has the ranks that mpirun starts"}),
 )
 
-PART = Part(Options, FEATURES)
+ADDED = AddOnOptions(Options, FEATURES)

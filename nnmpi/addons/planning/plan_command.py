@@ -24,7 +24,7 @@ from nnmpi.addons.planning.run.planning import (
     search,
 )
 from nnmpi.addons.planning.run.report import as_event, as_text, as_toml
-from nnmpi.options import cli, terms
+from nnmpi.options import cli, value_forms
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 
@@ -39,7 +39,7 @@ def parser() -> cli.Parser:
     cluster = p.add_argument_group("cluster")
     add_ranks(cluster)
     cluster.add_argument(
-        "--memory", type=cli.argument(terms.size), default=None, metavar="SIZE",
+        "--memory", type=cli.argument(value_forms.size), default=None, metavar="SIZE",
         help="of each rank, such as 8GB",
     )  # fmt: skip
     cluster.add_argument(
@@ -49,7 +49,7 @@ def parser() -> cli.Parser:
     )  # fmt: skip
     add_vocabulary(cluster)
     cluster.add_argument(
-        "--within", type=cli.argument(terms.duration), default=None, metavar="TIME",
+        "--within", type=cli.argument(value_forms.duration), default=None, metavar="TIME",
         help="how much processor time the search takes at most, such as 30s or 5m (default "
         f"{SEARCH_WITHIN:g}s); a note says how many layouts it had no time for",
     )  # fmt: skip

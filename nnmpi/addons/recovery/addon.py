@@ -27,7 +27,7 @@ ADD_ON = AddOn(
     modules=("nnmpi.addons.recovery",),
     uses=("checkpoints",),
     rows={
-        "options": {"recovery": "nnmpi.addons.recovery.options:PART"},
+        "options": {"recovery": "nnmpi.addons.recovery.options:ADDED"},
         "outliving": {"ulfm": "nnmpi.addons.recovery.ulfm.start"},
         "job_checks": {"backup": "nnmpi.addons.recovery.parallel.backup:check"},
         "event_texts": {"recovered": "nnmpi.addons.recovery.run.text:recovered"},

@@ -5,10 +5,10 @@ from argparse import ArgumentParser
 from dataclasses import dataclass
 
 from nnmpi.options import resume_rules as rules
-from nnmpi.options import terms
-from nnmpi.options.features import EXACT_SUMS, Feature, Part
+from nnmpi.options import value_forms
+from nnmpi.options.features import EXACT_SUMS, AddOnOptions, Feature
 from nnmpi.options.groups import checkpoints_option
-from nnmpi.options.terms import FROM_0
+from nnmpi.options.value_forms import FROM_0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Options:
         bare=0,
     )
     mtbf: str = checkpoints_option(
-        "24h", "mean time between failures of the job, for --backup", form=terms.duration
+        "24h", "mean time between failures of the job, for --backup", form=value_forms.duration
     )
 
 
@@ -51,4 +51,4 @@ FEATURES = (
     Feature("mtbf", requires={"backup": "it says how often backups are worth their cost"}),
 )
 
-PART = Part(Options, FEATURES, appends=("elastic",))
+ADDED = AddOnOptions(Options, FEATURES, appends=("elastic",))

@@ -17,7 +17,7 @@ ADD_ON = AddOn(
     modules=("nnmpi.addons.servers",),
     uses=("averaging",),
     rows={
-        "options": {"servers": "nnmpi.addons.servers.options:PART"},
+        "options": {"servers": "nnmpi.addons.servers.options:ADDED"},
         "checks": {"servers": "nnmpi.addons.servers.kind:check"},
         "serving_ranks": {"servers": "nnmpi.addons.servers.options:server_count"},
         "fewer_ranks": {"servers": "nnmpi.addons.servers.options:with_fewer"},

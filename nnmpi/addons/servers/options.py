@@ -12,11 +12,11 @@ from nnmpi.options.features import (
     STEPS_TOGETHER,
     WHOLE_MATRICES,
     WHOLE_MODEL,
+    AddOnOptions,
     Feature,
-    Part,
 )
 from nnmpi.options.groups import sync_option
-from nnmpi.options.terms import FROM_0
+from nnmpi.options.value_forms import FROM_0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,4 +88,4 @@ FEATURES = (
     Feature("staleness", requires={"sync ssp": "bsp allows no staleness, asp any"}),
 )
 
-PART = Part(Options, FEATURES, {"sync": ("ssp", "asp")})
+ADDED = AddOnOptions(Options, FEATURES, {"sync": ("ssp", "asp")})

@@ -27,7 +27,7 @@ ADD_ON = AddOn(
     modules=("nnmpi.addons.swapping",),
     uses=("planning",),
     rows={
-        "options": {"swapping": "nnmpi.addons.swapping.options:PART"},
+        "options": {"swapping": "nnmpi.addons.swapping.options:ADDED"},
         "start_fields": {"memory": "nnmpi.addons.swapping.placement:residence_fields"},
         "start_lines": {"residences": "nnmpi.addons.swapping.residences:beyond_memory"},
         "layout_fields": {"memory": "nnmpi.addons.swapping.placement:residence_fields"},

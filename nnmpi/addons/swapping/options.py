@@ -4,15 +4,15 @@ optimizer state are swapped to disk."""
 from dataclasses import dataclass
 from typing import Any
 
-from nnmpi.options import terms
+from nnmpi.options import value_forms
 from nnmpi.options.features import (
     EXACT_SUMS,
     HOST_MEMORY,
     PLAIN_PASSES,
     WHOLE_MATRICES,
     WHOLE_MODEL,
+    AddOnOptions,
     Feature,
-    Part,
 )
 from nnmpi.options.groups import other_option
 
@@ -25,7 +25,7 @@ class Options:
     memory: str | None = other_option(
         None,
         "memory limit of a rank, such as 2GB: what exceeds it is swapped to TMPDIR, or recomputed",
-        form=terms.size,
+        form=value_forms.size,
     )
 
 
@@ -44,7 +44,7 @@ FEATURES = (
 
 def limit(config: Any) -> float:
     """Returns the number of bytes that a rank may use, as --memory says."""
-    return terms.size(config.memory)
+    return value_forms.size(config.memory)
 
 
-PART = Part(Options, FEATURES)
+ADDED = AddOnOptions(Options, FEATURES)

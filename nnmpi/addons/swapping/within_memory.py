@@ -26,7 +26,7 @@ from nnmpi.comm import Comm
 from nnmpi.data import Inputs
 from nnmpi.nn import Module
 from nnmpi.options.amounts import amount, plural
-from nnmpi.options.terms import size
+from nnmpi.options.value_forms import size
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.arrange import arrange

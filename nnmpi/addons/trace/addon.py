@@ -23,7 +23,7 @@ ADD_ON = AddOn(
     modules=("nnmpi.addons.trace",),
     uses=("simulator",),
     rows={
-        "options": {"trace": "nnmpi.addons.trace.options:PART"},
+        "options": {"trace": "nnmpi.addons.trace.options:ADDED"},
         "outputs": {"trace": "nnmpi.addons.trace.tracing:OUTPUT"},
         "tracers": {"trace": "nnmpi.addons.trace.tracing:Tracer"},
         "result_lines": {"trace": "nnmpi.addons.trace.text:times"},

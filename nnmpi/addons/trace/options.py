@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from nnmpi.options.features import Part
+from nnmpi.options.features import AddOnOptions
 from nnmpi.options.groups import files_option
 
 
@@ -13,4 +13,4 @@ class Options:
     trace: str | None = files_option(None, "write a timeline of all ranks, for Chrome or Perfetto")
 
 
-PART = Part(Options)
+ADDED = AddOnOptions(Options)

@@ -5,7 +5,7 @@ from nnmpi.addons import AddOn, places
 ADD_ON = AddOn(
     modules=("nnmpi.addons.transformer",),
     rows={
-        "options": {"transformer": "nnmpi.addons.transformer.options:PART"},
+        "options": {"transformer": "nnmpi.addons.transformer.options:ADDED"},
         "recomputed": {"selective": "nnmpi.addons.transformer.attention:SelfAttention"},
         "layer_rules": {
             "nnmpi.addons.transformer.attention:SelfAttention": (

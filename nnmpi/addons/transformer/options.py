@@ -1,6 +1,6 @@
 """Adds the value "selective" to the option --recompute: only attention layers run again in the
 backward pass."""
 
-from nnmpi.options.features import Part
+from nnmpi.options.features import AddOnOptions
 
-PART = Part(choices={"recompute": ("selective",)})
+ADDED = AddOnOptions(choices={"recompute": ("selective",)})

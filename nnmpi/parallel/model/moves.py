@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi.nn.place import Part, Range
+from nnmpi.nn.place import Box, Range
 from nnmpi.parallel.arrangement.exchanges import Traffic
 
 # ---- boxes of tensors
@@ -60,13 +60,13 @@ class Runs(NamedTuple):
         self.length[-1] -= last
 
 
-def common(a: Part, b: Part) -> Part:
+def common(a: Box, b: Box) -> Box:
     """The intersection of two boxes; a side may be empty, and then its start equals its stop."""
     sides = zip(a, b, strict=True)
     return tuple((lo := max(i, k), max(lo, min(j, m))) for (i, j), (k, m) in sides)
 
 
-def overlap(elements: Range, box: Part, axes: Sequence[int]) -> Range:
+def overlap(elements: Range, box: Box, axes: Sequence[int]) -> Range:
     """Returns a range of `box`: those elements of it that are also in the range `elements`, whose
     own box contains `box`. A range counts the elements of its own box in memory order. `axes` has
     the axes of the tensor in this order."""
@@ -74,7 +74,7 @@ def overlap(elements: Range, box: Part, axes: Sequence[int]) -> Range:
     return Range(elements.tensor, box, lo, hi)
 
 
-def count_before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
+def count_before(n: int, part: Box, box: Box, axes: Sequence[int]) -> int:
     """Returns how many of the first n elements of `part`, in memory order, lie in `box`, which is
     contained in `part`. `axes` has the axes of the tensor in memory order.
 
@@ -96,7 +96,7 @@ def count_before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
     return count
 
 
-def runs_of(elements: Range, source: Part, target: Part, axes: Sequence[int]) -> Runs:
+def runs_of(elements: Range, source: Box, target: Box, axes: Sequence[int]) -> Runs:
     """Returns the runs of adjacent elements by which `elements`, a range of a box, are copied from
     the part `source` to the part `target`; both contain the box. `axes` are in memory order.
 
@@ -117,7 +117,7 @@ def runs_of(elements: Range, source: Part, target: Part, axes: Sequence[int]) ->
 
 
 def _starts(
-    rows: np.ndarray, box: Part, part: Part, outer: Sequence[int], axes: Sequence[int]
+    rows: np.ndarray, box: Box, part: Box, outer: Sequence[int], axes: Sequence[int]
 ) -> np.ndarray:
     """Returns the offsets in `part` at which the rows of a box start. `rows` are row numbers,
     counted along the axes `outer`; `axes` are all axes in memory order."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise, product
 from typing import NamedTuple, TypeAlias
 
-from nnmpi.nn.place import Part, Place, Range
+from nnmpi.nn.place import Box, Place, Range
 from nnmpi.parallel.model.moves import (
     Holder,
     MovedTensor,
@@ -86,7 +86,7 @@ class _HolderPicker:
         """Yields the moves (copies from a holder to a rank) that bring the elements of one tensor
         to the ranks that need them. `had` has (holder, range) for each range that a rank or file
         has, `needs` (rank, range) for each range that a rank needs."""
-        cells, by_box, own = _cells(tensor.shape, had), dict[Part, list[_Overlap]](), {*had}
+        cells, by_box, own = _cells(tensor.shape, had), dict[Box, list[_Overlap]](), {*had}
         for rank, need in needs:
             if (rank, need) in own:  # nothing to cut: most restores keep the layout
                 yield TensorMove(rank, need, rank, need, (need,))
@@ -160,7 +160,7 @@ class _HolderPicker:
         return 0 if holder == rank else 1 + (self._nodes[holder] != self._nodes[rank])
 
 
-def _cells(shape: tuple[int, ...], had: Sequence[Held]) -> list[tuple[Part, list[Held]]]:
+def _cells(shape: tuple[int, ...], had: Sequence[Held]) -> list[tuple[Box, list[Held]]]:
     """Cuts a tensor of this shape into cells, so that each lies entirely inside or outside of every
     box that a holder (a rank or file) has; returns (cell, the entries of `had` that contain it) for
     each. `had` has (holder, range) for each box."""

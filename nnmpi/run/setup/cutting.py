@@ -16,7 +16,7 @@ from nnmpi.data.inputs import arrays
 from nnmpi.metrics import Metric
 from nnmpi.nn import CrossEntropyLoss, Module
 from nnmpi.nn.graph import Graph
-from nnmpi.options import terms
+from nnmpi.options import value_forms
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
@@ -80,7 +80,7 @@ def _constraints(config: Config, price: WayPrice | None) -> Constraints:
         return Constraints(EVERY_AXIS, price=price)
     if config.layout is None:
         return UNCONSTRAINED
-    said = terms.layout(config.layout)
+    said = value_forms.layout(config.layout)
     samples = config.batch_size // (config.dp or 1)
     return Constraints(said.along("tp") - {"length"}, said.ways, samples)
 

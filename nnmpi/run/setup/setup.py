@@ -31,7 +31,7 @@ from nnmpi.nn.seeding import seeded
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.utils import skip_init
 from nnmpi.optim.schedule import LRSchedule
-from nnmpi.options import terms
+from nnmpi.options import value_forms
 from nnmpi.options.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel import strategies
@@ -172,7 +172,7 @@ def _loaders(
     lengths = None
     if config.bucket_by_length:
         lengths = lengths_of(dataset.train.x, dataset.name)
-    varied = terms.augment(config.augment) if config.augment else None
+    varied = value_forms.augment(config.augment) if config.augment else None
     train = loader(dataset.train, shuffle=True, lengths=lengths, augment=varied)
     return train, loader(dataset.test, shuffle=False)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi.comm import Comm
-from nnmpi.nn.place import Part, Place, Range, whole
+from nnmpi.nn.place import Box, Place, Range, whole
 from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.model import moves
 from nnmpi.parallel.model.moves import Holder, MovedTensor, MovePlan
@@ -64,7 +64,7 @@ def random_case(seed: int, ranks: int, files: tuple[str, ...] = FILES) -> Case:
     return Case(tensors, arrays, have, need, [r // 2 for r in range(ranks)])
 
 
-def _divided(rng: np.random.Generator, part: Part) -> Iterator[Part]:
+def _divided(rng: np.random.Generator, part: Box) -> Iterator[Box]:
     """Parts that make up a part."""
     for k, (a, b) in enumerate(part):
         if b - a > 1 and rng.random() < 0.6:
@@ -75,7 +75,7 @@ def _divided(rng: np.random.Generator, part: Part) -> Iterator[Part]:
     yield part
 
 
-def _box(rng: np.random.Generator, shape: tuple[int, ...]) -> Part:
+def _box(rng: np.random.Generator, shape: tuple[int, ...]) -> Box:
     sides = (sorted(int(k) for k in rng.integers(0, n + 1, 2)) for n in shape)
     return tuple((a, b) for a, b in sides)
 

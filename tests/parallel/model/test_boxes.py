@@ -7,19 +7,19 @@ from itertools import combinations, combinations_with_replacement, permutations,
 import numpy as np
 import pytest
 
-from nnmpi.nn.place import Part, Range, whole
+from nnmpi.nn.place import Box, Range, whole
 from nnmpi.parallel.model.moves import overlap, runs_of
 
 SHAPES = (), (3,), (0, 2), (1, 4), (3, 2), (2, 3), (2, 2, 3), (3, 1, 2)
 BY_AXES = [(shape, axes) for shape in SHAPES for axes in permutations(range(len(shape)))]
 
 
-def boxes(part: Part, pairs: type = combinations) -> Iterator[Part]:
+def boxes(part: Box, pairs: type = combinations) -> Iterator[Box]:
     """All boxes in a part; those with an empty side too if `pairs` may repeat a number."""
     yield from product(*([*pairs(range(a, b + 1), 2)] for a, b in part))
 
 
-def numbered(shape: tuple[int, ...], part: Part, axes: tuple[int, ...]) -> list[int]:
+def numbered(shape: tuple[int, ...], part: Box, axes: tuple[int, ...]) -> list[int]:
     """The elements of a part in the order of memory, each by its number in the whole tensor."""
     numbers = np.arange(int(np.prod(shape))).reshape(shape)
     inside = numbers[tuple(slice(a, b) for a, b in part)]

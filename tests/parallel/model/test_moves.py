@@ -8,7 +8,7 @@ from helpers.datafiles import refused
 
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.nn.place import Part, Place, Range, whole
+from nnmpi.nn.place import Box, Place, Range, whole
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.model import moving
@@ -26,7 +26,7 @@ def matrix(shape: tuple[int, ...] = (4, 6), **how: Any) -> MovedTensor:
 
 
 def part_of(
-    holder: Any, part: Part = WHOLE, lo: int = 0, hi: int | None = None
+    holder: Any, part: Box = WHOLE, lo: int = 0, hi: int | None = None
 ) -> tuple[Any, Range]:
     return holder, Place("w", (), part).range(lo, hi)
 

@@ -14,7 +14,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import digits_cnn, mnist_cnn
-from nnmpi.options import terms
+from nnmpi.options import value_forms
 from nnmpi.options.cli import from_layout, layout_file
 from nnmpi.parallel.tensor.constraints import Constraints
 from nnmpi.parallel.tensor.parallelize import parallelize
@@ -149,7 +149,7 @@ def test_axes_have_names() -> None:
 
 
 def ways_of(cuts: str, samples: int, ranks: int = 2) -> str:
-    constraints = Constraints(terms.layout(cuts).along("tp"), {}, samples)
+    constraints = Constraints(value_forms.layout(cuts).along("tp"), {}, samples)
     found = shard(traced(mnist_cnn(), 1, 28, 28), ranks, constraints=constraints)
     return " ".join(layer.how for layer in found.layers)
 

@@ -24,7 +24,7 @@ from nnmpi.comm import Comm
 from nnmpi.io.files import loading
 from nnmpi.options import cli
 from nnmpi.options.config import Config
-from nnmpi.options.terms import FROM_1, Allowed, check_text
+from nnmpi.options.value_forms import FROM_1, Allowed, check_text
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.cluster import common_backend
 from nnmpi.run import rank_agreement

@@ -16,7 +16,7 @@ from nnmpi.addons.language.run.saved import own_tokenizer
 from nnmpi.arrays import backend, keyed
 from nnmpi.nn import Module
 from nnmpi.options.quoting import shown
-from nnmpi.options.terms import ABOVE_0, FROM_0, NUMBER_FROM_0, Allowed
+from nnmpi.options.value_forms import ABOVE_0, FROM_0, NUMBER_FROM_0, Allowed
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 

@@ -10,7 +10,7 @@ from nnmpi.addons.planning.search import PricedLayout
 from nnmpi.addons.planning.step_time import StepTime
 from nnmpi.addons.simulator.replicas import SHARES
 from nnmpi.io.output import Event
-from nnmpi.options import terms
+from nnmpi.options import value_forms
 from nnmpi.options.amounts import amount, plural, three_or_none
 from nnmpi.options.cli import layout_file
 from nnmpi.options.config import Config, options
@@ -108,7 +108,7 @@ def command(layouts: FoundLayouts, planned: PricedLayout, file: str | None = Non
 def as_toml(layouts: FoundLayouts, planned: PricedLayout) -> str:
     """Returns a layout as the text of a file for --layout."""
     cut = planned.cut if layouts.is_measured else None
-    ways = terms.layout(planned.layout.layout).ways if planned.layout.layout else {}
+    ways = value_forms.layout(planned.layout.layout).ways if planned.layout.layout else {}
     return layout_file(Config(**{**planned.options, "cut": cut, "layout": None}), ways)
 
 

@@ -33,7 +33,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm.progress import Work
 from nnmpi.nn.place import StateArray
 from nnmpi.options.config import Config
-from nnmpi.options.terms import duration
+from nnmpi.options.value_forms import duration
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.state_on_paper import Holders

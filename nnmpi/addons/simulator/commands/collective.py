@@ -14,7 +14,7 @@ from nnmpi.addons.simulator.network import Record
 from nnmpi.collectives import verify
 from nnmpi.collectives.price import Network
 from nnmpi.collectives.step import Algorithm, PlanError
-from nnmpi.options import cli, tables, terms, user_code
+from nnmpi.options import cli, tables, user_code, value_forms
 from nnmpi.options.amounts import amount, duration, plural
 
 HELP = "all-reduce and its relatives"
@@ -35,7 +35,7 @@ def add_options(c: argparse.ArgumentParser) -> None:
     plan.add_argument("--ranks", type=int, required=True, metavar="P")
     plan.add_argument(
         "--bytes",
-        type=cli.argument(terms.size),
+        type=cli.argument(value_forms.size),
         required=True,
         metavar="M",
         help="size of the buffer: 100e6, 64KB, 1GiB",

@@ -10,7 +10,7 @@ from nnmpi.addons.simulator import network as net
 from nnmpi.addons.simulator.drawing.curves import Point, curves
 from nnmpi.addons.simulator.goodput import Backup, Job, Spares
 from nnmpi.addons.simulator.network import Record
-from nnmpi.options import cli, terms
+from nnmpi.options import cli, value_forms
 from nnmpi.options.amounts import plural
 from nnmpi.options.tables import table
 
@@ -28,7 +28,7 @@ INTERVALS = {
 
 def add_options(p: argparse.ArgumentParser) -> None:
     """Adds the options of the subcommand `goodput`."""
-    job, duration = p.add_argument_group("job"), cli.argument(terms.duration)
+    job, duration = p.add_argument_group("job"), cli.argument(value_forms.duration)
     job.add_argument("--ranks", type=int, required=True, metavar="P")
     about = "ranks that are lost together (default 8, or all)"
     job.add_argument("--ranks-per-node", type=int, metavar="Q", help=about)
