@@ -25,7 +25,6 @@ PACKAGES = (
     *("nnmpi/__init__.py", "nnmpi/nn/__init__.py"),
     *("nnmpi/optim/__init__.py", "nnmpi/data/__init__.py", "nnmpi/nn/utils/__init__.py"),
     *("nnmpi/autograd/__init__.py", "nnmpi/autograd/torch_names.py"),
-    "nnmpi/nn/functional.py",
 )
 """Files that import names of add-ons for type checkers."""
 
@@ -69,6 +68,7 @@ def main() -> int:
         tree = given.keep or Path(folder) / "nnmpi"
         copy(tree)
         modules = [module for name in gone for module in ADD_ONS[name].modules]
+        modules += [f"nnmpi.{m}" for name in gone for m in ADD_ONS[name].rows.get("modules", ())]
         paths = {*paths_of(tree, modules), *(tree / t for n in gone for t in ADD_ONS[n].files)}
         folders = (tree / folder / name for name in gone for folder in FOLDERS)
         paths |= {*filter(Path.is_dir, folders)}
@@ -177,10 +177,11 @@ def copy(tree: Path) -> None:
 
 
 def paths_of(tree: Path, modules: list[str]) -> Iterator[Path]:
-    """Yields the folders and files of modules."""
+    """Yields the folders and files of modules, and what type checkers read of them."""
     for module in modules:
         path = tree.joinpath(*module.split("."))
-        yield path if path.is_dir() else path.with_suffix(".py")
+        kinds = path, path.with_suffix(".py"), path.with_suffix(".pyi")
+        yield from (found for found in kinds if found.exists())
 
 
 def take_out(path: Path, modules: list[str]) -> None:

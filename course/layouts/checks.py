@@ -10,9 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from nnmpi.planning.paper.rank import traffic
-from nnmpi.planning.search import Searcher, largest
-from nnmpi.planning.step_time import step_time
 
 from classroom import Check, Finding, apart, differs
 from classroom.situations import Model, Numbers
@@ -22,6 +19,9 @@ from nnmpi.addons.planning.run.planning import PlanModels, PlanRequest, on_paper
 from nnmpi.comm import Comm
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.planning.paper.rank import traffic
+from nnmpi.planning.search import Searcher, largest
+from nnmpi.planning.step_time import step_time
 
 ALLOWED: dict[str, tuple[str, ...]] = {}
 

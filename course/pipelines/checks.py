@@ -4,8 +4,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from nnmpi.sim.drawing.timeline import draw
-from nnmpi.sim.pipeline import Costs, simulate
 
 from classroom import Check, Finding, Messages, counted, differs, explained, first, shape_of
 from classroom.channel import Stays
@@ -16,6 +14,8 @@ from nnmpi.schedules.lists.step_list import ScheduleError
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.schedules.placement import round_robin
+from nnmpi.sim.drawing.timeline import draw
+from nnmpi.sim.pipeline import Costs, simulate
 
 ALLOWED = {
     "nnmpi.schedules.op": ("Kind", "Op"),

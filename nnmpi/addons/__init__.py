@@ -14,6 +14,7 @@ rest.
                                        own; the modules in it likewise
     of_step         any                a module whose functions change nothing but their arguments,
                                        so that a recorded step may call them
+    classes_of_step any                a module whose classes a recorded step may use
     tensor_methods  a method of        the function that it calls, with the tensor
                     tensors
     in_ipython      any                a module that is loaded where IPython is
@@ -258,11 +259,9 @@ def _read(name: str) -> AddOn:
 
 
 NAMES = """
-simulator compression swapping nccl cuda winograd planning pages images language
-servers averaging pipedream checks recovery checkpoints trace context course
-tensor_functions nn_functions layer_ways transformer recurrent more_layers
-optimizers torch_settings distributions utils state_files distributed interop compile
-doctor
+simulator compression swapping nccl cuda winograd planning pages images language servers averaging
+pipedream checks recovery checkpoints trace context course layer_ways transformer recurrent
+torchlike optimizers interop compile doctor
 """
 """The names of the add-ons, which are those of their folders, in the order of their options in
 `--help`."""

@@ -7,8 +7,8 @@ package's folder. A finder in `sys.meta_path` would be asked for all modules of 
 import sys
 from importlib import import_module
 from importlib.abc import Loader
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType
 
 from nnmpi.addons import table
@@ -25,9 +25,18 @@ class _Finder:
         while package and package not in places:
             package, _, name = package.rpartition(".")
             rest = f".{name}{rest}"
-        if not package or (rest and find_spec(places[package] + rest) is None):
+        if not package:
             return None
-        return ModuleSpec(fullname, _Elsewhere(places[package] + rest))
+        place = places[package] + rest
+        return ModuleSpec(fullname, _Elsewhere(place)) if not rest or _is_there(place) else None
+
+
+def _is_there(module: str) -> bool:
+    """True if a module is in the folder of its package, whose other entries raise errors."""
+    package = import_module(module.rpartition(".")[0])
+    folder = str(Path(str(package.__file__)).parent)
+    is_package = folder in vars(package).get("__path__", ())
+    return is_package and PathFinder.find_spec(module, [folder]) is not None
 
 
 class _Elsewhere(Loader):

@@ -14,13 +14,13 @@ from nnmpi.autograd.recording import no_grad
 from nnmpi.autograd.tensor import Tensor, apply, array_of, array_on, as_tensor, on_host
 
 if TYPE_CHECKING:
-    from nnmpi.autograd.functions.custom_function import Function as Function
-    from nnmpi.autograd.functions.differentiation import grad as grad
-    from nnmpi.autograd.functions.grad_modes import enable_grad as enable_grad
-    from nnmpi.autograd.functions.grad_modes import inference_mode as inference_mode
-    from nnmpi.autograd.functions.grad_modes import set_grad_enabled as set_grad_enabled
-    from nnmpi.autograd.functions.gradcheck import gradcheck as gradcheck
-    from nnmpi.autograd.functions.typed import Variable as Variable
+    from nnmpi.addons.torchlike.functions.custom_function import Function as Function
+    from nnmpi.addons.torchlike.functions.differentiation import grad as grad
+    from nnmpi.addons.torchlike.functions.grad_modes import enable_grad as enable_grad
+    from nnmpi.addons.torchlike.functions.grad_modes import inference_mode as inference_mode
+    from nnmpi.addons.torchlike.functions.grad_modes import set_grad_enabled as set_grad_enabled
+    from nnmpi.addons.torchlike.functions.gradcheck import gradcheck as gradcheck
+    from nnmpi.addons.torchlike.functions.typed import Variable as Variable
 
 __path__.append(replacements.ABSENT)
 

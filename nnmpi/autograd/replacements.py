@@ -214,7 +214,7 @@ class _Finder:
             spec = ModuleSpec(fullname, _NamesOfPackage(), is_package=True)
             spec.submodule_search_locations = [ABSENT]
             return spec
-        if not (advice := instead(path, "modules") or _advice_of(sys.modules[package], name)):
+        if not (advice := instead(path, "modules") or _advice_of(package, name)):
             return None
         raise ModuleNotFoundError(f"No module named {fullname!r}{advice}", name=fullname)
 
@@ -228,14 +228,14 @@ class _NamesOfPackage(Loader):
         vars(module).update({**vars(package), **vars(module)})  # __name__, __path__: its own
 
 
-def _advice_of(package: ModuleType, name: str) -> str:
+def _advice_of(package: str, name: str) -> str:
     """Returns a colon and what a package says of a name that is no module in it."""
     try:
-        getattr(package, name)
+        getattr(sys.modules[package], name)
     except AttributeError as error:
         _, colon, advice = str(error).partition(": ")
         return colon + advice
-    return f": it is no module here, write from {package.__name__} import {name}"
+    return f": it is no module here, write from {package} import {name}"
 
 
 sys.path_importer_cache[ABSENT] = _Finder()  # where Python keeps the finder of each path

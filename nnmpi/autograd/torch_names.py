@@ -241,7 +241,7 @@ class TorchNames(TensorBase):
     amax, amin = reduction(reduce.amax), reduction(reduce.amin)
 
     if TYPE_CHECKING:  # the names in METHODS_ON_USE
-        from nnmpi.autograd.declared import (  # isort: skip
+        from nnmpi.addons.torchlike.declared import (  # isort: skip
             abs_, add_, addcdiv, addcdiv_, addcmul, addcmul_, argsort, atan, atan_, bernoulli,
             bernoulli_, bincount, ceil, ceil_, clamp_, clamp_max_, clamp_min_, copy_, cos_,
             cumprod, cumprod_, cumsum_, diag, div, div_, equal, exp_, exponential_, fill_,

@@ -36,7 +36,10 @@ from nnmpi.comm.transport.base import (
     Transport,
 )
 
-PACKAGES = "nnmpi.comm", "nnmpi.distributed"  # frames of these modules are not the caller's
+PACKAGES = (
+    "nnmpi.comm",
+    "nnmpi.addons.torchlike.distributed",
+)  # frames of these modules are not the caller's
 LONGEST_ERROR = 500  # bytes of an error message that other ranks get
 
 Names: TypeAlias = str | tuple[str, ...]

@@ -82,6 +82,40 @@ if _TYPE_CHECKING:
     from nnmpi.addons.recurrent.layers import GRU as GRU
     from nnmpi.addons.recurrent.layers import LSTM as LSTM
     from nnmpi.addons.recurrent.layers import RNN as RNN
+    from nnmpi.addons.torchlike import functional as functional
+    from nnmpi.addons.torchlike import init as init
+    from nnmpi.addons.torchlike.layers.distances import CosineEmbeddingLoss as CosineEmbeddingLoss
+    from nnmpi.addons.torchlike.layers.distances import CosineSimilarity as CosineSimilarity
+    from nnmpi.addons.torchlike.layers.distances import MarginRankingLoss as MarginRankingLoss
+    from nnmpi.addons.torchlike.layers.distances import PairwiseDistance as PairwiseDistance
+    from nnmpi.addons.torchlike.layers.distances import TripletMarginLoss as TripletMarginLoss
+    from nnmpi.addons.torchlike.layers.embedding_bag import EmbeddingBag as EmbeddingBag
+    from nnmpi.addons.torchlike.layers.more_activations import SELU as SELU
+    from nnmpi.addons.torchlike.layers.more_activations import Hardsigmoid as Hardsigmoid
+    from nnmpi.addons.torchlike.layers.more_activations import Hardswish as Hardswish
+    from nnmpi.addons.torchlike.layers.more_activations import Hardtanh as Hardtanh
+    from nnmpi.addons.torchlike.layers.more_activations import LogSigmoid as LogSigmoid
+    from nnmpi.addons.torchlike.layers.more_activations import Mish as Mish
+    from nnmpi.addons.torchlike.layers.more_activations import ReLU6 as ReLU6
+    from nnmpi.addons.torchlike.layers.more_activations import Softsign as Softsign
+    from nnmpi.addons.torchlike.layers.padding import CircularPad1d as CircularPad1d
+    from nnmpi.addons.torchlike.layers.padding import CircularPad2d as CircularPad2d
+    from nnmpi.addons.torchlike.layers.padding import ConstantPad1d as ConstantPad1d
+    from nnmpi.addons.torchlike.layers.padding import ConstantPad2d as ConstantPad2d
+    from nnmpi.addons.torchlike.layers.padding import PixelShuffle as PixelShuffle
+    from nnmpi.addons.torchlike.layers.padding import PixelUnshuffle as PixelUnshuffle
+    from nnmpi.addons.torchlike.layers.padding import ReflectionPad1d as ReflectionPad1d
+    from nnmpi.addons.torchlike.layers.padding import ReflectionPad2d as ReflectionPad2d
+    from nnmpi.addons.torchlike.layers.padding import ReplicationPad1d as ReplicationPad1d
+    from nnmpi.addons.torchlike.layers.padding import ReplicationPad2d as ReplicationPad2d
+    from nnmpi.addons.torchlike.layers.padding import Unflatten as Unflatten
+    from nnmpi.addons.torchlike.layers.padding import ZeroPad1d as ZeroPad1d
+    from nnmpi.addons.torchlike.layers.padding import ZeroPad2d as ZeroPad2d
+    from nnmpi.addons.torchlike.losses import BCELoss as BCELoss
+    from nnmpi.addons.torchlike.losses import BCEWithLogitsLoss as BCEWithLogitsLoss
+    from nnmpi.addons.torchlike.losses import HuberLoss as HuberLoss
+    from nnmpi.addons.torchlike.losses import KLDivLoss as KLDivLoss
+    from nnmpi.addons.torchlike.losses import SmoothL1Loss as SmoothL1Loss
     from nnmpi.addons.transformer.attention import SelfAttention as SelfAttention
     from nnmpi.addons.transformer.encoder import TransformerEncoder as TransformerEncoder
     from nnmpi.addons.transformer.encoder import TransformerEncoderLayer as TransformerEncoderLayer
@@ -91,40 +125,6 @@ if _TYPE_CHECKING:
     from nnmpi.addons.transformer.sequences import (
         RotaryPositionalEmbeddings as RotaryPositionalEmbeddings,
     )
-    from nnmpi.nn import functional as functional
-    from nnmpi.nn import init as init
-    from nnmpi.nn.layers.distances import CosineEmbeddingLoss as CosineEmbeddingLoss
-    from nnmpi.nn.layers.distances import CosineSimilarity as CosineSimilarity
-    from nnmpi.nn.layers.distances import MarginRankingLoss as MarginRankingLoss
-    from nnmpi.nn.layers.distances import PairwiseDistance as PairwiseDistance
-    from nnmpi.nn.layers.distances import TripletMarginLoss as TripletMarginLoss
-    from nnmpi.nn.layers.embedding_bag import EmbeddingBag as EmbeddingBag
-    from nnmpi.nn.layers.more_activations import SELU as SELU
-    from nnmpi.nn.layers.more_activations import Hardsigmoid as Hardsigmoid
-    from nnmpi.nn.layers.more_activations import Hardswish as Hardswish
-    from nnmpi.nn.layers.more_activations import Hardtanh as Hardtanh
-    from nnmpi.nn.layers.more_activations import LogSigmoid as LogSigmoid
-    from nnmpi.nn.layers.more_activations import Mish as Mish
-    from nnmpi.nn.layers.more_activations import ReLU6 as ReLU6
-    from nnmpi.nn.layers.more_activations import Softsign as Softsign
-    from nnmpi.nn.layers.padding import CircularPad1d as CircularPad1d
-    from nnmpi.nn.layers.padding import CircularPad2d as CircularPad2d
-    from nnmpi.nn.layers.padding import ConstantPad1d as ConstantPad1d
-    from nnmpi.nn.layers.padding import ConstantPad2d as ConstantPad2d
-    from nnmpi.nn.layers.padding import PixelShuffle as PixelShuffle
-    from nnmpi.nn.layers.padding import PixelUnshuffle as PixelUnshuffle
-    from nnmpi.nn.layers.padding import ReflectionPad1d as ReflectionPad1d
-    from nnmpi.nn.layers.padding import ReflectionPad2d as ReflectionPad2d
-    from nnmpi.nn.layers.padding import ReplicationPad1d as ReplicationPad1d
-    from nnmpi.nn.layers.padding import ReplicationPad2d as ReplicationPad2d
-    from nnmpi.nn.layers.padding import Unflatten as Unflatten
-    from nnmpi.nn.layers.padding import ZeroPad1d as ZeroPad1d
-    from nnmpi.nn.layers.padding import ZeroPad2d as ZeroPad2d
-    from nnmpi.nn.more_losses import BCELoss as BCELoss
-    from nnmpi.nn.more_losses import BCEWithLogitsLoss as BCEWithLogitsLoss
-    from nnmpi.nn.more_losses import HuberLoss as HuberLoss
-    from nnmpi.nn.more_losses import KLDivLoss as KLDivLoss
-    from nnmpi.nn.more_losses import SmoothL1Loss as SmoothL1Loss
 else:  # type checkers know from the names above which there are
 
     def __dir__() -> list[str]:

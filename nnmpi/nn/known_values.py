@@ -35,7 +35,8 @@ its class, are compared."""
 LIBRARIES = {"math", "_operator", "_functools"}
 
 OWN = ("nnmpi.autograd", "nnmpi.nn", *table("of_step").values())
-STATEFUL = {f"nnmpi.nn.{name}" for name in ("init", "seeding", "tensor_files")}
+OF_CLASSES = ("nnmpi.autograd", *table("classes_of_step").values())
+STATEFUL = {f"nnmpi.nn.{name}" for name in ("seeding", "tensor_files")}
 """Modules of nnmpi whose functions read or set state that a replay would miss."""
 
 FILES = {"save", "savetxt", "savez", "savez_compressed"}
@@ -103,7 +104,7 @@ def is_of_modules(value: Any) -> bool:
 
 
 def _is_of_step(cls: type) -> bool:
-    return issubclass(cls, Module) or cls.__module__.startswith("nnmpi.autograd")
+    return issubclass(cls, Module) or cls.__module__.startswith(OF_CLASSES)
 
 
 def fixed_attribute(value: Any, name: str) -> Any:

@@ -71,19 +71,19 @@ __path__ += [finder.ENTRY, replacements.ABSENT]
 __all__ += list(addons.names_of(__name__))
 
 if TYPE_CHECKING:
-    from nnmpi.optim import lr_scheduler as lr_scheduler
-    from nnmpi.optim import swa_utils as swa_utils
-    from nnmpi.optim.adaptive import ASGD as ASGD
-    from nnmpi.optim.adaptive import Adadelta as Adadelta
-    from nnmpi.optim.adaptive import Adagrad as Adagrad
-    from nnmpi.optim.adaptive import Adamax as Adamax
-    from nnmpi.optim.adaptive import NAdam as NAdam
-    from nnmpi.optim.adaptive import RAdam as RAdam
-    from nnmpi.optim.adaptive import Rprop as Rprop
-    from nnmpi.optim.layerwise import LAMB as LAMB
-    from nnmpi.optim.layerwise import LARS as LARS
-    from nnmpi.optim.lbfgs import LBFGS as LBFGS
-    from nnmpi.optim.muon import Muon as Muon
+    from nnmpi.addons.optimizers.layerwise import LAMB as LAMB
+    from nnmpi.addons.optimizers.layerwise import LARS as LARS
+    from nnmpi.addons.optimizers.muon import Muon as Muon
+    from nnmpi.addons.torchlike.optim import lr_scheduler as lr_scheduler
+    from nnmpi.addons.torchlike.optim import swa_utils as swa_utils
+    from nnmpi.addons.torchlike.optim.adaptive import ASGD as ASGD
+    from nnmpi.addons.torchlike.optim.adaptive import Adadelta as Adadelta
+    from nnmpi.addons.torchlike.optim.adaptive import Adagrad as Adagrad
+    from nnmpi.addons.torchlike.optim.adaptive import Adamax as Adamax
+    from nnmpi.addons.torchlike.optim.adaptive import NAdam as NAdam
+    from nnmpi.addons.torchlike.optim.adaptive import RAdam as RAdam
+    from nnmpi.addons.torchlike.optim.adaptive import Rprop as Rprop
+    from nnmpi.addons.torchlike.optim.lbfgs import LBFGS as LBFGS
     from nnmpi.optim.rules import OPTIMIZERS as OPTIMIZERS
 else:  # type checkers know from the names above which there are
 

@@ -11,8 +11,8 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from nnmpi.addons.torchlike.distributed import environment
 from nnmpi.comm import has_launcher
-from nnmpi.distributed import environment
 
 
 def parser() -> argparse.ArgumentParser:

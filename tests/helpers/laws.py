@@ -178,7 +178,7 @@ TABLE = {
     ),
     "processes": Row(of(laws_processes), mpi=(2, 3, 4)),
     "distributed": Row(
-        of_add_ons({"distributed"}, "comm.laws_distributed"),
+        of_add_ons({"torchlike"}, "comm.laws_distributed"),
         (3,),
         threads_all=(1, 2, 4, 8),
         mpi=(2,),
@@ -201,7 +201,7 @@ TABLE = {
     "recomputation": Row(OF_RECOMPUTATION, (1,), threads_all=(2, 3, 4, 8), mpi_all=(1, 2, 3, 4, 8)),
     "zero": Row(of(laws_zero), (3,), threads_all=(1, 4), mpi=(2,)),
     "autocast": Row(
-        of_add_ons({"torch_settings", "transformer", "layer_ways"}, "training.laws_autocast"),
+        of_add_ons({"torchlike", "transformer", "layer_ways"}, "training.laws_autocast"),
         (2,),
         threads_all=(3, 4),
         mpi_all=(2,),

@@ -12,7 +12,7 @@ from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import nn, optim
-from nnmpi.optim.line_search import Trial, strong_wolfe
+from nnmpi.addons.torchlike.optim.line_search import Trial, strong_wolfe
 
 WOLFE = {"line_search_fn": "strong_wolfe"}
 X, Y = np.random.default_rng(0).standard_normal((2, 12, 3))

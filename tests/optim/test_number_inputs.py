@@ -14,6 +14,7 @@ from helpers.training.steps import bits, results
 
 import nnmpi
 from nnmpi import Tensor, nn, optim
+from nnmpi.addons import table
 from nnmpi.addons.compile import compiled
 from nnmpi.addons.compile.number import Numbers
 from nnmpi.arrays.meta import NumbersReadError
@@ -302,13 +303,14 @@ same, of numbers with which a Number computes, and of tokens."""
 def test_code_of_ops_does_not_ask_for_the_exact_type_of_a_number() -> None:
     """`x.__class__ is float` is true of numbers that are inputs, and `type(x) is float` is not: a
     check of the value behind it would be left out of the recording."""
-    rooms = (Path(nnmpi.__path__[0]) / room for room in ("arrays", "autograd", "nn"))
-    lines = [
-        (p.name, s)
-        for room in rooms
-        for p in room.rglob("*.py")
-        for s in p.read_text().splitlines()
+    root = Path(nnmpi.__path__[0])
+    of_add_ons = ["nnmpi.addons.compile.number", *table("of_step").values()]
+    paths = [
+        *(root / room for room in ("arrays", "autograd", "nn")),
+        *(root.parent.joinpath(*module.split(".")) for module in of_add_ons),
     ]
+    files = {f for p in paths for f in (p.rglob("*.py") if p.is_dir() else [p.with_suffix(".py")])}
+    lines = [(f.name, s) for f in sorted(files) for s in f.read_text().splitlines()]
     found = Counter(name for name, line in lines if EXACT.search(line))
     assert found == TAKEN, "write x.__class__ instead of type(x), or say why it makes no difference"
 

@@ -11,7 +11,7 @@ from nnmpi.addons import ADD_ONS
 
 def test_without_two_of_them() -> None:
     """One has options and tables of training, the other names alone."""
-    for name in ("compression", "distributions"):
+    for name in ("compression", "recurrent"):
         without(name, "--brief")
 
 

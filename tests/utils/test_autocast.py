@@ -15,7 +15,7 @@ from helpers.ops import autocast_cases as cases
 
 import nnmpi
 from nnmpi import nn, optim
-from nnmpi.autograd.autocasting import PRODUCTS, WIDE
+from nnmpi.addons.torchlike.autocasting import PRODUCTS, WIDE
 from nnmpi.autograd.recording import op_types
 from nnmpi.utils.checkpoint import checkpoint
 
@@ -178,7 +178,7 @@ def test_what_cannot_be_or_changes_nothing() -> None:
 
 def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A list to which the shape of each array is added that is converted from now on."""
-    from nnmpi.autograd import autocasting
+    from nnmpi.addons.torchlike import autocasting
 
     shapes: list[Any] = []
 

@@ -4,5 +4,5 @@ torch.distributed."""
 from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
-    modules=("nnmpi.addons.interop", "nnmpi.sklearn", "nnmpi.torch"), uses=("distributed",)
+    modules=("nnmpi.addons.interop", "nnmpi.sklearn", "nnmpi.torch"), uses=("torchlike",)
 )

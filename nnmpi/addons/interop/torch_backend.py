@@ -23,13 +23,13 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from nnmpi.addons.torchlike.distributed import environment
+from nnmpi.addons.torchlike.distributed.rows import Handle, ReduceOp, Rows, Then
+from nnmpi.addons.torchlike.distributed.waiter import Waiter
 from nnmpi.arrays.backend import Array
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.comm import Comm, world
 from nnmpi.comm.allreduce.dispatch import NAMES
-from nnmpi.distributed import environment
-from nnmpi.distributed.rows import Handle, ReduceOp, Rows, Then
-from nnmpi.distributed.waiter import Waiter
 from nnmpi.options.user_code import is_named
 
 NAME = "nnmpi"

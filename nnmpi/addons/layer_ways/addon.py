@@ -14,6 +14,10 @@ ADD_ON = AddOn(
             "nn.layers.branches": "nnmpi.addons.layer_ways.branches",
             "nn.layers.experts": "nnmpi.addons.layer_ways.experts",
         },
+        "classes_of_step": {
+            "layer_ways.branch_ops": "nnmpi.addons.layer_ways.branch_ops",
+            "layer_ways.expert_ops": "nnmpi.addons.layer_ways.expert_ops",
+        },
         "of_step": {
             f"layer_ways.{name}": f"nnmpi.addons.layer_ways.{name}"
             for name in ("branches", "branch_ops", "experts", "expert_ops")

@@ -1,32 +1,23 @@
-"""More optimizers than SGD, Adam and RMSprop."""
+"""Optimizers for large batches and for matrices: LAMB, LARS and Muon."""
 
 from nnmpi.addons import AddOn, places
 
 ADD_ON = AddOn(
-    modules=(
-        "nnmpi.addons.optimizers",
-        *("nnmpi.optim.adaptive", "nnmpi.optim.layerwise", "nnmpi.optim.muon"),
-        *("nnmpi.optim.lbfgs", "nnmpi.optim.line_search"),
-    ),
+    modules=("nnmpi.addons.optimizers",),
     rows={
         "options": {"optimizers": "nnmpi.addons.optimizers.options:ADDED"},
         "names": places(
-            {
-                "optim.adaptive": "ASGD Adadelta Adagrad Adamax NAdam RAdam Rprop",
-                "optim.layerwise": "LAMB LARS",
-                "optim.lbfgs": "LBFGS",
-                "optim.muon": "Muon",
-            },
+            {"addons.optimizers.layerwise": "LAMB LARS", "addons.optimizers.muon": "Muon"},
             "optim.",
         ),
+        "modules": {
+            "optim.layerwise": "nnmpi.addons.optimizers.layerwise",
+            "optim.muon": "nnmpi.addons.optimizers.muon",
+        },
         "optimizers": {
-            **{
-                name.lower(): f"nnmpi.optim.adaptive:{name}"
-                for name in ("ASGD", "Adadelta", "Adagrad", "Adamax", "NAdam", "RAdam")
-            },
-            "lamb": "nnmpi.optim.layerwise:LAMB",
-            "lars": "nnmpi.optim.layerwise:LARS",
-            "muon": "nnmpi.optim.muon:Muon.with_adamw",
+            "lamb": "nnmpi.addons.optimizers.layerwise:LAMB",
+            "lars": "nnmpi.addons.optimizers.layerwise:LARS",
+            "muon": "nnmpi.addons.optimizers.muon:Muon.with_adamw",
         },
     },
 )

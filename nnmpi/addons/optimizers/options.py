@@ -8,12 +8,4 @@ FEATURES = (
     Feature("optimizer muon", choice("optimizer", "muon"), relies_on=(WHOLE_MATRICES,)),
 )
 
-ADDED = AddOnOptions(
-    features=FEATURES,
-    choices={
-        "optimizer": (
-            *("adadelta", "adagrad", "adamax", "asgd", "nadam", "radam"),
-            *("lamb", "lars", "muon"),
-        )
-    },
-)
+ADDED = AddOnOptions(features=FEATURES, choices={"optimizer": ("lamb", "lars", "muon")})

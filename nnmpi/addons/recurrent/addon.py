@@ -3,10 +3,10 @@
 from nnmpi.addons import AddOn, places
 
 ADD_ON = AddOn(
-    modules=("nnmpi.addons.recurrent", "nnmpi.nn.utils.rnn"),
+    modules=("nnmpi.addons.recurrent",),
     rows={
         "names": {
-            "nn.utils.rnn": "nnmpi.nn.utils.rnn",
+            "nn.utils.rnn": "nnmpi.addons.recurrent.rnn",
             **places(
                 {
                     "addons.recurrent.cells": "GRUCell LSTMCell RNNCell",
@@ -19,6 +19,11 @@ ADD_ON = AddOn(
             "nn.layers.recurrent": "nnmpi.addons.recurrent.layers",
             "nn.layers.recurrent_cells": "nnmpi.addons.recurrent.cells",
             "nn.packed": "nnmpi.addons.recurrent.packed",
+            "nn.utils.rnn": "nnmpi.addons.recurrent.rnn",
+        },
+        "classes_of_step": {
+            "recurrent.ops": "nnmpi.addons.recurrent.ops",
+            "recurrent.distinct_rows": "nnmpi.addons.recurrent.distinct_rows",
         },
         "of_step": {"recurrent": "nnmpi.addons.recurrent"},
     },

@@ -41,6 +41,9 @@ ADD_ON = AddOn(
             "nn.layers.sequences": "nnmpi.addons.transformer.sequences",
             "nn.layers.transformer": "nnmpi.addons.transformer.encoder",
         },
+        "classes_of_step": {
+            "transformer.ops": "nnmpi.addons.transformer.ops",
+        },
         "of_step": {"transformer": "nnmpi.addons.transformer"},
     },
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnmpi import addons
+from nnmpi.addons import finder
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import types_of
@@ -82,16 +83,16 @@ def skip_init(parameters: Iterable[Parameter]) -> None:
             p.init = constant(0.0)
 
 
-__path__.append(replacements.ABSENT)
+__path__ += [finder.ENTRY, replacements.ABSENT]
 
 if TYPE_CHECKING:
-    from nnmpi.nn.utils import rnn as rnn
-    from nnmpi.nn.utils.norms import remove_spectral_norm as remove_spectral_norm
-    from nnmpi.nn.utils.norms import remove_weight_norm as remove_weight_norm
-    from nnmpi.nn.utils.norms import spectral_norm as spectral_norm
-    from nnmpi.nn.utils.norms import weight_norm as weight_norm
-    from nnmpi.nn.utils.vectors import parameters_to_vector as parameters_to_vector
-    from nnmpi.nn.utils.vectors import vector_to_parameters as vector_to_parameters
+    from nnmpi.addons.recurrent import rnn as rnn
+    from nnmpi.addons.torchlike.norms import remove_spectral_norm as remove_spectral_norm
+    from nnmpi.addons.torchlike.norms import remove_weight_norm as remove_weight_norm
+    from nnmpi.addons.torchlike.norms import spectral_norm as spectral_norm
+    from nnmpi.addons.torchlike.norms import weight_norm as weight_norm
+    from nnmpi.addons.torchlike.vectors import parameters_to_vector as parameters_to_vector
+    from nnmpi.addons.torchlike.vectors import vector_to_parameters as vector_to_parameters
 else:  # type checkers know from the names above which there are
 
     def __dir__() -> list[str]:

@@ -23,8 +23,8 @@ OF_ADD_ONS = {
     "recurrent": "recurrent",
     "branches": "layer_ways",
     "experts": "layer_ways",
-    "functions": "tensor_functions",
-    "more_layers": "more_layers",
+    "functions": "torchlike",
+    "more_layers": "torchlike",
 }
 """The add-on whose ops a file of cases has."""
 for NAME, ADD_ON in OF_ADD_ONS.items():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from helpers.ops.opcases import Case, Oracle, label, of_torch, positive
 
-from nnmpi.autograd.ops import (
+from nnmpi.addons.torchlike.ops import (
     arrange,
     distance,
     einsum,

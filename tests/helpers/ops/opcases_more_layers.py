@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from helpers.ops.opcases import Case, Draw, Op, of_torch
 
+from nnmpi.addons.torchlike.ops import element_losses as losses
+from nnmpi.addons.torchlike.ops import more_activations
 from nnmpi.arrays import backend
 from nnmpi.autograd import apply
-from nnmpi.autograd.ops import element_losses as losses
-from nnmpi.autograd.ops import more_activations
 
 WEIGHT = np.array([0.5, 2.0, 0.0, 1.5])
 

@@ -14,8 +14,8 @@ from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import Config, Trainer, nn
+from nnmpi.addons.torchlike.files.torch_files import tensors
 from nnmpi.io.files import loading
-from nnmpi.io.torch_files import tensors
 
 HERE = Path(__file__).parent
 

@@ -21,8 +21,8 @@ from helpers.ops.oracle import needs_torch, pytorch
 
 import nnmpi
 from nnmpi import nn
-from nnmpi.io.torch_files import reading
-from nnmpi.io.torch_files.unpickle import Unpickler
+from nnmpi.addons.torchlike.files.torch_files import reading
+from nnmpi.addons.torchlike.files.torch_files.unpickle import Unpickler
 
 HERE = Path(__file__).parent
 FILES = {name: (HERE / f"{name}.pt").read_bytes() for name in ("new", "old")}

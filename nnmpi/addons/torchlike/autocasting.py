@@ -1,0 +1,320 @@
+"""PyTorch's `autocast`: products in 16 bits, from parameters and inputs in float32.
+
+    PRODUCTS   ops that compute in the 16-bit type: float32 arguments are converted
+    WIDE       ops that compute in float32: 16-bit arguments are converted
+    all other  ops compute in the types of their arguments, of which the wider one wins; so do ops
+               of both lists that have an argument in float64
+
+The lists are those of PyTorch; on a GPU more ops are wide, as float16 is its default. A conversion
+is an op, so gradients of parameters are float32. The copy of a leaf, such as a parameter, is kept
+until the context ends or the leaf is written, but each use of it gets a node of its own: several
+backward passes may go through it.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ContextDecorator
+from functools import partial
+from threading import get_ident
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.dtypes import is_float, is_half, named
+from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.precision import cast, cast_loop
+from nnmpi.autograd.recording import OpTypes, op_types, recording
+from nnmpi.autograd.tensor import Tensor, apply
+from nnmpi.options.notes import note
+
+DEFAULTS = {"cpu": "bfloat16", "cuda": "float16"}
+"""The type of products on each type of device, unless another one is given."""
+
+Rule = Callable[[Sequence[Any], Mapping[str, Any]], bool]
+"""Returns, given the arguments and options of an op, whether a list has the op."""
+
+
+def _contracts(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """True if a call of the op einsum, with these arguments and options, adds up products of
+    several tensors: only then does autocast compute it in 16 bits."""
+    terms, _, output = options["equation"].replace(" ", "").partition("->")
+    letters = [c for term in terms.split(",") for c in {*term} - {"."}]
+    return any(letters.count(c) > 1 and c not in output for c in {*letters})
+
+
+def _keeps_state(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """True if a call of a recurrent op, with these arguments and options, keeps its state in
+    float32 under autocast, as PyTorch does: GRU, GRUCell and LSTMCell, if their initial state (c of
+    an LSTMCell) is float32. Without one it is zeros in the type of the input."""
+    mode, is_layer = options["mode"], "sequences" in options
+    if mode.startswith("RNN") or (mode == "LSTM" and is_layer):
+        return False
+    state = args[2 if mode == "LSTM" else 1]
+    return not is_half((args[0] if state is None else state).dtype)
+
+
+def _on_gpu(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """True if the first argument of an op is on a GPU: the rule of ops that autocast computes in
+    float32 there only."""
+    return not backend.of(_array_of(args[0])).is_host
+
+
+def _always(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    return True
+
+
+PRODUCTS: dict[str, dict[str, Rule]] = {
+    "nnmpi.autograd.ops.linear": dict.fromkeys(("linear", "matmul", "mlp"), _always),
+    "nnmpi.autograd.ops.conv": dict.fromkeys(
+        ("after_padding", "conv1d", "conv2d", "conv_transpose2d"), _always
+    ),
+    "nnmpi.addons.transformer.ops.attention": dict.fromkeys(
+        ("attention", "self_attention"), _always
+    ),
+    "nnmpi.addons.torchlike.ops.einsum": {"einsum": _contracts},
+    "nnmpi.addons.layer_ways.expert_ops": {"experts": _always},
+    "nnmpi.autograd.ops.activations": {"prelu": _always},
+    "nnmpi.addons.recurrent.ops": {"recurrent": lambda *given: not _keeps_state(*given)},
+    # the ops of layers that are divided among ranks
+    "nnmpi.parallel.tensor.layers": dict.fromkeys(("column", "gathering_linear", "row"), _always),
+    "nnmpi.addons.layer_ways.image_rows.layers": {"conv2d": _always},
+    "nnmpi.addons.layer_ways.experts_on_ranks": dict.fromkeys(
+        ("experts_by_exchange", "experts_on_ranks"), _always
+    ),
+    "nnmpi.addons.context.ring": {"ring_attention": _always},
+}
+"""Ops that compute in 16 bits, by the module that defines them."""
+
+WIDE: dict[str, dict[str, Rule]] = {
+    "nnmpi.autograd.ops.reduce": {"cumsum": _on_gpu, "prod": _always, "sum": _on_gpu},
+    "nnmpi.autograd.ops.resample": {
+        "pad": lambda args, options: options.get("mode") in ("reflect", "replicate"),
+        "upsample2d": _on_gpu,
+    },
+    "nnmpi.autograd.ops.softmax": dict.fromkeys(("log_softmax", "softmax"), _on_gpu),
+    "nnmpi.autograd.ops.norm": dict.fromkeys(("group_norm", "layer_norm", "rms_norm"), _on_gpu),
+    "nnmpi.autograd.ops.elementwise": dict.fromkeys(("exp", "log", "power"), _on_gpu),
+    "nnmpi.autograd.ops.activations": {"softplus": _on_gpu},
+    "nnmpi.addons.torchlike.ops.distance": {"p_norm": _on_gpu},
+    "nnmpi.addons.layer_ways.expert_ops": {"route": _always},
+    "nnmpi.addons.recurrent.ops": {"recurrent": _keeps_state},
+}
+"""Ops that compute in float32. Functions that are made of several ops, such as losses, call
+`functional.wide`."""
+
+
+class _Copy(NamedTuple):
+    """A 16-bit copy (`values`) that autocast keeps of a leaf, such as a parameter.
+
+    It is used as long as the leaf still has the array `array`, and was not written to in place
+    since then: `written` is the number of the last write before the copy was made.
+    """
+
+    leaf: Tensor
+    array: Array
+    written: int
+    values: Array
+
+
+class Casts(OpTypes):
+    """The types in which ops compute within `autocast`.
+
+    dtypes   the 16-bit type of products (matrix products, convolutions) for each type of device
+    kept     16-bit copies of leaves such as parameters, by id and type, for later uses; None: no
+             copies are kept
+    """
+
+    def __init__(
+        self, dtypes: Mapping[str, Any], kept: dict[tuple[int, Any], _Copy] | None
+    ) -> None:
+        self.dtypes, self.kept = dtypes, kept
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Casts) and other.dtypes == self.dtypes
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.dtypes.items()))
+
+    def afresh(self) -> "Casts":
+        """Returns a Casts with the same types, in which no 16-bit copies of parameters are kept
+        yet."""
+        return Casts(self.dtypes, None if self.kept is None else {})
+
+    def arguments(
+        self, op: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
+        """Returns the arguments of an op, converted to the types in which the op is to compute: to
+        16 bits for products, to float32 for ops such as losses, unchanged for others."""
+        op = op.func if isinstance(op, partial) else op
+        for table, convert in ((PRODUCTS, self._narrow), (WIDE, self.wide)):
+            rule = table.get(op.__module__, {}).get(op.__name__)
+            if rule is not None and rule(args, options):
+                is_double = any(_dtype_of(a) == np.float64 for a in args)
+                return args if is_double else (*map(convert, args),)
+        return args
+
+    def wide(self, t: Any) -> Any:
+        """Returns a 16-bit argument in float32, and any other unchanged."""
+        dtype = self._product_type(t)
+        return t if dtype is None or not is_half(_array_of(t).dtype) else _converted(t, np.float32)
+
+    def _narrow(self, t: Any) -> Any:
+        """Converts an argument of a product to the 16-bit type of products. An argument that
+        autocast does not convert, such as a number or an integer tensor, is returned unchanged."""
+        dtype = self._product_type(t)
+        if dtype is None or _array_of(t).dtype == dtype:
+            return t
+        is_leaf = isinstance(t, Tensor) and t.node is None and t.requires_grad
+        if self.kept is None or not is_leaf:
+            return _converted(t, dtype)
+        copy, key = self.kept.get((id(t), dtype)), (id(t), dtype)
+        if copy is not None and copy.array is t.operand and copy.written == t.storage.written:
+            return _converted(t, dtype, copy.values)
+        y = _converted(t, dtype)
+        self.kept[key] = _Copy(t, t.operand, t.storage.written, y.operand)
+        return y
+
+    def _product_type(self, t: Any) -> Any:
+        """Returns the type of products on the device of an argument; None for one that is never
+        converted, such as a number, integers and float64."""
+        dtype = _dtype_of(t)
+        if dtype is None or not is_float(dtype) or dtype == np.float64:
+            return None
+        return self.dtypes.get(backend.of(_array_of(t)).type)
+
+
+def _dtype_of(t: Any) -> Any:
+    """Returns the type of a tensor or array; None for any other argument of an op."""
+    array = _array_of(t)
+    return array.dtype if backend.is_array(array) else None
+
+
+def _array_of(t: Any) -> Any:
+    return t.operand if isinstance(t, Tensor) else t
+
+
+def _converted(t: Any, dtype: Any, values: Array | None = None) -> Any:
+    """Returns an argument of an op in another type; `values` are its values in that type, if they
+    are known."""
+    if not isinstance(t, Tensor):
+        return cast(t, dtype)
+    return apply(convert, t, dtype=dtype, values=values)
+
+
+def convert(a: Array, *, dtype: Any, values: Array | None = None) -> Result:
+    """Converts an array to the floating-point type `dtype`; the gradient is converted back.
+    `values`, if given, are the converted values, which were computed before."""
+    old_dtype = a.dtype
+
+    def vjp(g: Any, out: Array | None) -> Array:
+        if not backend.is_array(g):  # a TableGradient
+            return g.astype(old_dtype)
+        if out is None:
+            return cast(g, old_dtype)
+        cast_loop(g, out)
+        return out
+
+    return Result(cast(a, dtype) if values is None else values, (vjp,))
+
+
+# ---- the context
+
+
+class autocast(ContextDecorator):  # noqa: N801 - PyTorch's name
+    """A context or decorator in which products (linear layers, convolutions, attention, `a @ b`)
+    compute in 16 bits from float32 parameters, and losses in float32; gradients of parameters are
+    float32.
+
+    It is for the forward pass and the loss; `backward` is called outside of it.
+
+    device_type: "cpu" or "cuda"; it applies to tensors on this type of device
+    dtype: "bfloat16" or "float16"; by default bfloat16 on a CPU, float16 on a GPU
+    enabled: False lets ops compute in the types of their arguments, within another autocast too
+    cache_enabled: whether a parameter that is used again is converted only once
+    """
+
+    def __init__(
+        self,
+        device_type: str,
+        dtype: Any = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        if device_type not in DEFAULTS:
+            raise ValueError(f"autocast: device type {device_type!r} must be 'cpu' or 'cuda'")
+        self.device, self._keeps = device_type, cache_enabled is not False
+        self.fast_dtype = _given_type(device_type, dtype) if enabled else None
+        self._enabled = self.fast_dtype is not None
+        # by thread, since ranks that are threads may share one object
+        self._outer = defaultdict[int, list[OpTypes | None]](list)
+
+    def __enter__(self) -> Self:
+        outer, record = op_types.get(), recording.get()
+        inner = self._within(outer)
+        if inner != outer and not isinstance(record, bool):
+            record.enter("autocast")
+        self._outer[get_ident()].append(outer)
+        op_types.set(inner)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        op_types.set(self._outer[get_ident()].pop())
+
+    def _recreate_cm(self) -> Self:
+        """Returns a new context manager for each call of a decorated function, since threads may
+        call it at the same time."""
+        new = type(self).__new__(type(self))
+        vars(new).update(vars(self), _outer=defaultdict(list))
+        return new
+
+    def _within(self, outer: OpTypes | None) -> Casts | None:
+        """Returns the types in which ops compute in this context: on its type of device that of
+        this context, on other types of device those of `outer`, the enclosing context (None: there
+        is none). None if ops keep the types of their arguments everywhere."""
+        dtypes, kept = dict[str, Any](), dict[tuple[int, Any], _Copy]()
+        if isinstance(outer, Casts):
+            dtypes, kept = {**outer.dtypes}, kept if outer.kept is None else outer.kept
+        dtypes.pop(self.device, None)
+        if self._enabled:
+            dtypes[self.device] = self.fast_dtype
+        return Casts(dtypes, kept if self._keeps else None) if dtypes else None
+
+
+def _given_type(device_type: str, dtype: Any) -> Any:
+    """Returns the 16-bit dtype in which `autocast` computes products for this type of device:
+    `dtype`, or the default of the device. Returns None, and prints a note, if autocast changes
+    nothing: without a GPU, or if `dtype` has not 16 bits."""
+    if device_type == "cuda" and backend.get("auto").is_host:
+        note(
+            'autocast("cuda") changes nothing on this machine, which has no GPU; autocast("cpu") '
+            "computes in bfloat16"
+        )
+        return None
+    if dtype is None:
+        return get_autocast_dtype(device_type)
+    kind = named(dtype) if isinstance(dtype, str) else np.dtype(dtype)
+    if not is_half(kind):
+        note(f"autocast in {kind} changes nothing: its types are bfloat16 and float16")
+        return None
+    return kind
+
+
+def is_autocast_enabled(device_type: str = "cuda") -> bool:
+    """True within an `autocast` for this type of device."""
+    types = op_types.get()
+    return isinstance(types, Casts) and device_type in types.dtypes
+
+
+def is_autocast_available(device_type: str) -> bool:
+    """True for "cpu" and "cuda"."""
+    return device_type in DEFAULTS
+
+
+def get_autocast_dtype(device_type: str) -> Any:
+    """The type of products within the current `autocast` for this type of device, or outside of
+    one the type that `autocast` takes by default."""
+    types = op_types.get()
+    inside = types.dtypes.get(device_type) if isinstance(types, Casts) else None
+    return named(DEFAULTS[device_type]) if inside is None else inside

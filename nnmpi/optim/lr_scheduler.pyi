@@ -1,0 +1,1 @@
+from nnmpi.addons.torchlike.optim.lr_scheduler import *
