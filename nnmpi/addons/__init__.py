@@ -260,7 +260,7 @@ def _read(name: str) -> AddOn:
 
 NAMES = """
 simulator compression swapping nccl cuda winograd planning pages images language servers averaging
-pipedream checks recovery checkpoints trace context course layer_ways transformer recurrent
+pipedream checks recovery checkpoints trace course layer_ways transformer recurrent
 torchlike optimizers interop compile doctor
 """
 """The names of the add-ons, which are those of their folders, in the order of their options in

@@ -14,7 +14,7 @@ from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
     modules=("nnmpi.addons.planning", "nnmpi.plan", "nnmpi.measure"),
-    uses=("simulator", "context"),
+    uses=("simulator", "transformer"),
     rows={
         "options": {"planning": "nnmpi.addons.planning.options:ADDED"},
         "names": {"machines": "nnmpi.addons.planning.described:machines"},

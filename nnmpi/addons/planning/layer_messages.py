@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from math import prod
 
-from nnmpi.addons.context.sequence_cut import sequences_of
+from nnmpi.addons.transformer.context.sequence_cut import sequences_of
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement

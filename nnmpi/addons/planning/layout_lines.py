@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from nnmpi.addons.context.sequence_cut import sequences_of
+from nnmpi.addons.transformer.context.sequence_cut import sequences_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
 from nnmpi.parallel.arrangement.rank_names import ranks_text, runs
 

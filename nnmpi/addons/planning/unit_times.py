@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from nnmpi import addons
-from nnmpi.addons.context.sequence_cut import sequences_of
 from nnmpi.addons.planning.candidate import Candidate
 from nnmpi.addons.planning.machine import Curve, Machine, MeasuredModel
+from nnmpi.addons.transformer.context.sequence_cut import sequences_of
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.recompute import recomputed_with
 from nnmpi.options.config import Config

@@ -83,7 +83,7 @@ PRODUCTS: dict[str, dict[str, Rule]] = {
     "nnmpi.addons.layer_ways.experts_on_ranks": dict.fromkeys(
         ("experts_by_exchange", "experts_on_ranks"), _always
     ),
-    "nnmpi.addons.context.ring": {"ring_attention": _always},
+    "nnmpi.addons.transformer.context.ring": {"ring_attention": _always},
 }
 """Ops that compute in 16 bits, by the module that defines them."""
 

@@ -1,4 +1,5 @@
-"""Attention, encoders of transformers, gates."""
+"""Attention, encoders of transformers, gates; context parallelism: sequences whose positions are
+divided among the ranks along cp."""
 
 from nnmpi.addons import AddOn, places
 
@@ -6,6 +7,7 @@ ADD_ON = AddOn(
     modules=("nnmpi.addons.transformer",),
     rows={
         "options": {"transformer": "nnmpi.addons.transformer.options:ADDED"},
+        "axis_set_ups": {"cp": "nnmpi.addons.transformer.context.set_up:SET_UP"},
         "recomputed": {"selective": "nnmpi.addons.transformer.attention:SelfAttention"},
         "layer_rules": {
             "nnmpi.addons.transformer.attention:SelfAttention": (

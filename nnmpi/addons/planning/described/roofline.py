@@ -26,10 +26,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.addons.context.sequence_cut import sequences_of
 from nnmpi.addons.planning.candidate import Candidate
 from nnmpi.addons.planning.machine import Machine, Sheet
 from nnmpi.addons.planning.unit_times import ModelTimes, parts_of_nodes
+from nnmpi.addons.transformer.context.sequence_cut import sequences_of
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.division import work

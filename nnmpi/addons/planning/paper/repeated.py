@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from nnmpi.addons.context.sequence_cut import sequences_of
+from nnmpi.addons.transformer.context.sequence_cut import sequences_of
 from nnmpi.nn.graph import TensorRef, VariableRef, mapped
 from nnmpi.nn.recompute import recomputed_with
 from nnmpi.parallel.arrangement.arrangement import Arrangement, layers

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from nnmpi.addons.context.layers import shard_positions
-from nnmpi.addons.context.ring import Ring
-from nnmpi.addons.context.sequence_cut import sequences_of
 from nnmpi.addons.planning.paper.comm import SumsMemory, layout_on_paper
+from nnmpi.addons.transformer.context.layers import shard_positions
+from nnmpi.addons.transformer.context.ring import Ring
+from nnmpi.addons.transformer.context.sequence_cut import sequences_of
 from nnmpi.arrays.backend import META
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import bounds as parts_of

@@ -12,7 +12,7 @@ from helpers.training.pipelined import run
 from helpers.training.transformer_models import Decoder
 
 from nnmpi import Config, Trainer, nn
-from nnmpi.addons.context.sequence_cut import SequenceCut
+from nnmpi.addons.transformer.context.sequence_cut import SequenceCut
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads

@@ -8,10 +8,10 @@ ValueError.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nnmpi.addons.context.ring import Ring, ring_attention
-from nnmpi.addons.context.rules import RULES
-from nnmpi.addons.context.sequence_cut import SequenceCut
 from nnmpi.addons.transformer.attention import SelfAttention
+from nnmpi.addons.transformer.context.ring import Ring, ring_attention
+from nnmpi.addons.transformer.context.rules import RULES
+from nnmpi.addons.transformer.context.sequence_cut import SequenceCut
 from nnmpi.addons.transformer.sequences import PositionalEmbedding
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, xp_of

@@ -1,8 +1,8 @@
 """Divides the sequences of a run's samples among the ranks along cp."""
 
-from nnmpi.addons.context.layers import cut_sequences, shard_positions
-from nnmpi.addons.context.ring import Ring
-from nnmpi.addons.context.sequence_cut import sequences_of
+from nnmpi.addons.transformer.context.layers import cut_sequences, shard_positions
+from nnmpi.addons.transformer.context.ring import Ring
+from nnmpi.addons.transformer.context.sequence_cut import sequences_of
 from nnmpi.data.inputs import arrays
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph

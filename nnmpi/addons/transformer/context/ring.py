@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from nnmpi.addons.context.sequence_cut import AttendedSlices, SequenceCut
+from nnmpi.addons.transformer.context.sequence_cut import AttendedSlices, SequenceCut
 from nnmpi.addons.transformer.kernels.attention import (
     KeepOf,
     Scores,

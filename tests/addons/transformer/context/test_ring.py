@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from nnmpi.addons.context.ring import Ring, ring_attention
-from nnmpi.addons.context.sequence_cut import SequenceCut
+from nnmpi.addons.transformer.context.ring import Ring, ring_attention
+from nnmpi.addons.transformer.context.sequence_cut import SequenceCut
 from nnmpi.addons.transformer.kernels.attention import Keep, Tile
 from nnmpi.addons.transformer.ops.attention import self_attention
 from nnmpi.arrays.backend import Array
