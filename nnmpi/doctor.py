@@ -2,6 +2,7 @@
 
 from nnmpi.addons.doctor.command import main as main
 from nnmpi.addons.doctor.command import parser as parser
+from nnmpi.comm import ended
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(ended(main()))

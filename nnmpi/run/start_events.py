@@ -2,6 +2,7 @@
 
 import copy
 import math
+import platform
 from collections.abc import Sequence
 
 from nnmpi import addons
@@ -16,8 +17,7 @@ from nnmpi.parallel.mesh import CUT_BY_AXIS
 from nnmpi.run.resume_point import ResumePoint
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
-from nnmpi.run.setup import cores, threads
-from nnmpi.run.setup.cores import RankCores
+from nnmpi.run.setup import threads
 from nnmpi.run.setup.setup import Setup
 
 
@@ -110,23 +110,19 @@ def environment(session: Session) -> Event:
         "threads": blas.threads(),
         "why": threads.reason(a, useful, number),
     }
-    ranks = gather_objects(comm, cores.cores_here())
     return {
         "options": {o.name: getattr(session.config, o.name) for o in options()},
         "versions": versions(),
         "blas": facts,
         "native": native.INSTRUCTIONS,
-        "hosts": hosts(ranks),
-        "advice": [
-            *filter(None, (session.setup.guess, native.missing(), halves, of_threads)),
-            *cores.advice(ranks),
-        ],
+        "hosts": hosts(gather_objects(comm, platform.node())),
+        "advice": [*filter(None, (session.setup.guess, native.missing(), halves, of_threads))],
     }
 
 
-def hosts(ranks: Sequence[RankCores]) -> dict[str, list[int]]:
-    """Returns the ranks on each host, by the host's name."""
+def hosts(names: Sequence[str]) -> dict[str, list[int]]:
+    """Returns the ranks on each host, by the host's name; `names` has that of each rank's host."""
     ranks_of: dict[str, list[int]] = {}
-    for rank, of_rank in enumerate(ranks):
-        ranks_of.setdefault(of_rank.host, []).append(rank)
+    for rank, name in enumerate(names):
+        ranks_of.setdefault(name, []).append(rank)
     return ranks_of

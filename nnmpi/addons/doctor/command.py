@@ -1,7 +1,8 @@
 """The command `python -m nnmpi.doctor`: checks the installation, and says how to fix a problem.
 
 Each check prints what it found, and the problem with it, if there is one. Whatever may hang or end
-a process (MPI) is tried in a process of its own. Exit status: 0 all is well, 1 there is a problem.
+a process (MPI) is tried in a process of its own. With --placement, the ranks of a job say on which
+cores they run instead. Exit status: 0 all is well, 1 there is a problem.
 """
 
 import argparse
@@ -18,9 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nnmpi import addons
-from nnmpi.addons.doctor import installed
+from nnmpi.addons.doctor import installed, placement
 from nnmpi.addons.doctor.installed import Launcher, Library
 from nnmpi.arrays import blas, native
+from nnmpi.comm import job
 from nnmpi.options import cli
 from nnmpi.options.amounts import plural
 
@@ -195,15 +197,15 @@ def fault_tolerance() -> Finding:
 
 RANKS = """
 import numpy as np
+from nnmpi.addons.doctor import placement
 from nnmpi.comm import world
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.run.setup import cores
 comm = world()
 x = np.ones(1)
 comm.all_reduce(x, "ring")
 facts = f"{int(x[0])} {len(comm.node())} {comm.fault_tolerant}"
-ranks = gather_objects(comm, cores.cores_here())
-if comm.rank == 0: print(facts, *cores.advice(ranks), sep=";", flush=True)
+ranks = gather_objects(comm, placement.cores_here())
+if comm.rank == 0: print(facts, *placement.advice(ranks), sep=";", flush=True)
 """
 
 
@@ -290,11 +292,19 @@ def _try(command: list[str], settings: Mapping[str, str] = {}) -> tuple[int, str
 
 def parser() -> cli.Parser:
     """The parser of the command line."""
-    return cli.Parser("nnmpi.doctor", description=(__doc__ or "").partition("\n")[0])
+    p = cli.Parser("nnmpi.doctor", description=(__doc__ or "").partition("\n")[0])
+    p.add_argument(
+        "--placement", action="store_true",
+        help="only say on which cores the ranks of this job run, and what makes them slow: start "
+        "it with mpirun and its options as you start a training",
+    )  # fmt: skip
+    return p
 
 
-def command(_: argparse.Namespace) -> int:
+def command(given: argparse.Namespace) -> int:
     """Runs all checks, prints the result of each at once, and returns 1 if one found a problem."""
+    if given.placement:
+        return placement.tell(job())
     width, problems = max(map(len, CHECKS)), 0
     for name, check in CHECKS.items():
         text, problem = check()

@@ -1,16 +1,15 @@
-"""What a run says of the cores of its ranks, nothing if they are well placed, and how many threads
-BLAS takes."""
+"""What `nnmpi doctor --placement` says of the cores of ranks: no advice if they are well placed."""
 
 import math
 from pathlib import Path
 
 import pytest
 from helpers import mpijob
-from helpers.commands import IRIS, Command
 
+from nnmpi.addons.doctor import placement
+from nnmpi.addons.doctor.placement import Cpus, RankCores
 from nnmpi.arrays import blas, cgroup
-from nnmpi.run.setup import cores, threads
-from nnmpi.run.setup.cores import Cpus, RankCores
+from nnmpi.comm import comm_self
 
 MACHINE = 16
 ALL = Cpus(range(MACHINE))
@@ -97,34 +96,52 @@ BAD = {
 
 @pytest.mark.parametrize("ranks", GOOD.values(), ids=GOOD)
 def test_nothing_is_said_of_good_places(ranks: list[RankCores]) -> None:
-    assert cores.advice(ranks) == []
+    assert placement.advice(ranks) == []
 
 
 @pytest.mark.parametrize("case", BAD.values(), ids=BAD)
 def test_each_mistake_gives_a_line(case: tuple[list[RankCores], str]) -> None:
     ranks, line = case
-    assert cores.advice(ranks) == [line]
+    assert placement.advice(ranks) == [line]
     well = [rank(host="node1")] * 2
-    assert cores.advice([*well, *ranks]) == [
+    assert placement.advice([*well, *ranks]) == [
         line.replace("(rank 1 to", "(rank 3 to").replace("(rank 0 to", "(rank 2 to")
     ]
 
 
-def test_a_run_says_so_at_its_start(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = rank(on(5), on(5), threads=8)
-    monkeypatch.setattr(cores, "cores_here", lambda: one)
-    start = command(*IRIS, "--steps", "1").events[0]
-    assert start["hosts"] == {"node7": [0]}
-    assert start["advice"] == [
-        "1 rank with 8 threads of BLAS in all on 1 core of node7: set OMP_NUM_THREADS=1"
-    ]
+@pytest.mark.parametrize(
+    ("of_rank", "status", "said"),
+    [
+        (rank(on(0, 1, 2)), 0, ["rank 0  node7, cores 0-2", "all is well"]),
+        (rank(Cpus()), 0, ["rank 0  node7, cores that the system does not tell", "all is well"]),
+        (
+            rank(on(5), on(5), threads=8),
+            1,
+            [
+                "rank 0  node7, core 5",
+                "-> 1 rank with 8 threads of BLAS in all on 1 core of node7: set OMP_NUM_THREADS=1",
+            ],
+        ),
+    ],
+)
+def test_ranks_and_advice_are_printed(
+    of_rank: RankCores,
+    status: int,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(placement, "cores_here", lambda: of_rank)
+    assert placement.tell(comm_self()) == status
+    assert capsys.readouterr().out.splitlines() == said
 
 
 BOUND = """
-import os
-from nnmpi import train
+import os, sys
+from nnmpi import doctor
+from nnmpi.comm import ended
 os.sched_setaffinity(0, {min(os.sched_getaffinity(os.getppid()))})
-train.main("--model iris-mlp --data iris --steps 1".split())
+sys.exit(ended(doctor.main(["--placement"])))
 """
 
 
@@ -132,8 +149,8 @@ train.main("--model iris-mlp --data iris --steps 1".split())
 def test_two_ranks_on_one_core_say_so_once(tmp_path: Path) -> None:
     (tmp_path / "bound.py").write_text(BOUND)
     done = mpijob.run(2, tmp_path / "bound.py")
-    assert done.status == 0, done.err
-    (line,) = [line for line in done.out.splitlines() if line.startswith("warning: ")]
+    assert done.status == 1, done.err
+    (line,) = [line for line in done.out.splitlines() if line.startswith("-> ")]
     assert "2 ranks share core " in line
     assert line.endswith("start them with mpirun --bind-to core --map-by core")
 
@@ -143,8 +160,8 @@ def test_numa_nodes_with_cores_are_read(tmp_path: Path) -> None:
         folder = tmp_path / f"sys/devices/system/node/node{node}"
         folder.mkdir(parents=True)
         (folder / "cpulist").write_text(cpus)
-    assert cores.numa_nodes(tmp_path) == (on(0, 1, 2, 3, 8), on(4, 5, 6, 7))
-    assert cores.numa_nodes(tmp_path / "none") == ()
+    assert placement.numa_nodes(tmp_path) == (on(0, 1, 2, 3, 8), on(4, 5, 6, 7))
+    assert placement.numa_nodes(tmp_path / "none") == ()
 
 
 def test_lists_of_cpus_are_parsed() -> None:
@@ -160,42 +177,4 @@ def test_the_threads_that_a_user_has_set(
 ) -> None:
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", words)
-    assert cores.cores_here().threads == threads
-
-
-@pytest.fixture
-def numbers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of threads that are set, on two cores of a quiet machine."""
-    found: list[int] = []
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(blas, "set_threads", found.append)
-    monkeypatch.setattr(blas, "threads", lambda: found[-1] if found else 2)
-    monkeypatch.setattr(blas, "cores", lambda ranks: 2)
-    monkeypatch.setattr(threads.os, "getloadavg", lambda: (0.5, 0.5, 0.5))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("model", "set_to"), [("digits-cnn", [1, 1]), ("mlp:64-1024-1024-10", [1, 2])]
-)
-def test_the_command_sets_the_number(
-    model: str, set_to: list[int], numbers: list[int], command: Command
-) -> None:
-    done = command("--model", model, "--batch-size", "128", "--steps", "1")
-    start = done.events[0]
-    assert numbers == set_to
-    assert start["blas"]["threads"] == set_to[-1]
-    why = f"the matrix products of this model are large enough for {set_to[-1]} of 2 cores"
-    assert start["blas"]["why"] == why
-    assert start["advice"] == []
-
-
-def test_the_number_that_a_user_has_set_stays(
-    numbers: list[int], command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    start = command(*IRIS, "--steps", "1").events[0]
-    assert numbers == []
-    assert start["blas"]["why"] == "OMP_NUM_THREADS is set"
-    assert start["advice"] == []
+    assert placement.cores_here().threads == threads

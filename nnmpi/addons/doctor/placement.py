@@ -1,5 +1,5 @@
 """Finds out on which cores the ranks of a host run, and advises users if ranks or threads compete
-for cores.
+for cores: `mpirun OPTIONS -n N nnmpi doctor --placement`.
 
 The launcher binds ranks to cores, or a job or container does. Three mistakes make runs slow without
 a message: several ranks on one core, more threads than cores, and a rank on cores of two NUMA
@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nnmpi.arrays import blas, cgroup
+from nnmpi.comm import Comm
 from nnmpi.options.amounts import plural
+from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.rank_names import ranks_text
 
 Cpus = frozenset[int]
@@ -52,6 +54,18 @@ def cores_here() -> RankCores:
         numa_nodes(),
         blas.threads_of_user(),
     )
+
+
+def tell(comm: Comm) -> int:
+    """Prints on rank 0 on which cores the ranks of the job run, and advice on it; returns the exit
+    status, which is 1 if there is advice. Every rank calls it."""
+    ranks = gather_objects(comm, cores_here())
+    lines = advice(ranks)
+    if comm.rank == 0:
+        for rank, of_rank in enumerate(ranks):
+            print(f"rank {rank}  {of_rank.host}, {_named(of_rank.bound)}")
+        print(*([f"-> {line}" for line in lines] or ["all is well"]), sep="\n", flush=True)
+    return int(bool(lines))
 
 
 def numa_nodes(root: Path = cgroup.ROOT) -> tuple[Cpus, ...]:
@@ -132,4 +146,6 @@ def _all(host: Mapping[int, RankCores]) -> Cpus:
 
 
 def _named(cores: Cpus) -> str:
+    if not cores:
+        return "cores that the system does not tell"
     return f"{'core' if len(cores) == 1 else 'cores'} {ranks_text(tuple(sorted(cores)))}"
