@@ -194,12 +194,10 @@ HOST, PINNED, CUDA_KINDS = 1, 3, (2, 13)
 
 
 def to_list(row: Array) -> list[float]:
-    """Copies a one-dimensional array to a list of floats; an array without data (shape and dtype
-    only) gives ones.
+    """Copies a one-dimensional array to a list of floats; an array without data gives ones.
 
     A run is planned by computing one of its steps on arrays without data. With ones in place of its
-    results, the step finds all of them finite, and updates every parameter as a real step does.
-    """
+    results, the step finds all of them finite, and updates every parameter as a real step does."""
     if isinstance(row, meta.MetaArray):
         return [1.0] * row.size
     listed: list[float] = (row if type(row) is np.ndarray else to_host(row)).tolist()

@@ -302,14 +302,12 @@ class TapeNode:
 
 
 class RepeatedNode(TapeNode):
-    """A tape node of a function that is to run again in the backward pass (activation
-    checkpointing).
+    """A tape node of a function that is to run again in the backward pass.
 
     parents  nodes of tensors, and leaves, that the function used; a leaf once for each use
     vjps     one function: called with this node, it runs the checkpointed function again and
              returns the node of its result
-    size     the number of nodes that recording the function would have made
-    """
+    size     the number of nodes that recording the function would have made"""
 
     __slots__ = ("size",)
     runs_again = True

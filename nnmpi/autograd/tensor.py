@@ -382,9 +382,8 @@ class Tensor(TorchNames):
         """Replaces the tensor's array by one without data, if `written`, which is about to be
         written to it, has no data.
 
-        This happens while a pass is recorded on arrays without data (shape and dtype only), to be
-        run later on real arrays.
-        """
+        This happens while a pass is recorded on arrays without data, to be run later on real
+        arrays."""
         if type(written) is np.ndarray or not is_meta(written) or is_meta(self.operand):
             return
         if self.storage.sharing is not None:

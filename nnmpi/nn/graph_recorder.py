@@ -179,8 +179,8 @@ class GraphRecorder:
         self.refuse(USES + context)
 
     def run_again(self, function: Callable[[], Any]) -> Any:
-        """Runs the function given to `checkpoint` (activation checkpointing), and records that its
-        nodes run again in backward passes."""
+        """Runs the function given to `checkpoint`, and records that its nodes run again in backward
+        passes."""
         start = len(self.nodes)
         result = function()
         self.again.append(range(start, len(self.nodes)))

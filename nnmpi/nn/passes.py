@@ -37,8 +37,7 @@ class BatchStats(Protocol):
 
 
 class Local:
-    """BatchStats (from which BatchNorm gets batch statistics) for a batch whose samples are all on
-    this rank."""
+    """BatchStats for a batch whose samples are all on this rank."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         track(local)
@@ -49,20 +48,18 @@ class Local:
 
 
 class Untracked(Local):
-    """BatchStats (from which BatchNorm gets batch statistics) that compute the statistics of the
-    batch on this rank, and leave the running statistics unchanged."""
+    """BatchStats that compute the statistics of the batch on this rank, and leave the running
+    statistics unchanged."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         return local
 
 
 class ReplayStats:
-    """BatchStats (from which BatchNorm gets batch statistics) for a forward pass that runs twice,
-    to save memory. In the second run, calls return the results of the first run, and neither
-    communicate nor update running statistics.
+    """BatchStats for a forward pass that runs twice, to save memory. In the second run, calls
+    return the results of the first run, and neither communicate nor update running statistics.
 
-    inner   the BatchStats of the first run
-    """
+    inner   the BatchStats of the first run"""
 
     def __init__(self, inner: BatchStats) -> None:
         self.inner, self._results = inner, list[Any]()
@@ -110,9 +107,7 @@ class Pass(NamedTuple):
     batch    the number of samples of the whole batch, on all ranks; None: the samples of the input
     around   a function that is called as around(module, forward, *args) in place of each `forward`,
              while the graph of a model is recorded
-    again    True in the second run of a function that runs again in the backward pass (activation
-             checkpointing)
-    """
+    again    True in the second run of a function that runs again in the backward pass"""
 
     step: int
     samples: np.ndarray | None = None
@@ -165,11 +160,9 @@ def combined_buffers(
     says, a dict: name of a buffer -> "mean", the buffer becomes the mean of the results, or "sum",
     all changes are added to it.
 
-    If `forward` runs again in the backward pass to save memory (activation checkpointing), it
-    starts from the values that the buffers had before the first run, and what it changes is
-    dropped. In both runs it gets copies of the buffers, since autograd may keep them for the
-    backward pass.
-    """
+    If `forward` runs again in the backward pass to save memory, it starts from the values that the
+    buffers had before the first run, and what it changes is dropped. In both runs it gets copies of
+    the buffers, since autograd may keep them for the backward pass."""
     stats, n = current.batch_stats, 1 if current.samples is None else len(current.samples)
     buffers = {name: t for name in combine if (t := getattr(module, name)) is not None}
     arrays = {name: t.operand for name, t in buffers.items()}

@@ -53,8 +53,8 @@ class RecordedKey(NamedTuple):
 def uses(p: Parameter, again: bool) -> None:
     """A marker in a recorded list of calls; it does nothing when it is called. It says that calls
     after it read the values of p; with `again`, to run a function a second time in the backward
-    pass (activation checkpointing). With ZeRO 3, which gathers values unit by unit, a replay finds
-    by these markers the call at which each unit begins."""
+    pass. With ZeRO 3, which gathers values unit by unit, a replay finds by these markers the call
+    at which each unit begins."""
 
 
 def ready(p: Parameter) -> None:
@@ -69,8 +69,8 @@ def progress() -> None:
 
 
 class KeyedPass(Pass):
-    """A Pass (state on which random numbers depend) for recording: it has no step number, and the
-    keys of its random numbers are arrays, which a replay fills with the keys of its step."""
+    """A Pass for recording: it has no step number, and the keys of its random numbers are arrays,
+    which a replay fills with the keys of its step."""
 
     keys: list[RecordedKey]
     stand_in = staticmethod(meta.like)
@@ -122,14 +122,13 @@ def sum_over_ranks(sums: Array, total: Array) -> None:
 
 
 class StatsOfRanks:
-    """The BatchStats (from which BatchNorm gets batch statistics) while a pass is recorded whose
-    statistics are not computed from this rank's samples alone: other ranks have samples of the
-    batch, or the pass runs a second time. A request for statistics adds a marker to the list of
-    calls and returns arrays without data, which a replay fills when it reaches the marker.
+    """The BatchStats while a pass is recorded whose statistics are not computed from this rank's
+    samples alone: other ranks have samples of the batch, or the pass runs a second time. A request
+    for statistics adds a marker to the list of calls and returns arrays without data, which a
+    replay fills when it reaches the marker.
 
     counts   the number of values in the moments of each BatchNorm layer
-    tracks   False in a second run, since the first one has updated the running statistics
-    """
+    tracks   False in a second run, since the first one has updated the running statistics"""
 
     def __init__(self, counts: Iterable[int], tracks: bool) -> None:
         self._counts, self._tracks = iter(counts), tracks

@@ -39,8 +39,8 @@ def division_of(
     link: Link = NEAR,
 ) -> Division:
     """Returns the pipeline stages of a model without measuring: at the config's --cut, or at the
-    best cut for costs(), which returns the cost of each unit (layer or fused group of layers).
-    `link` has the speed of the network between ranks along pp."""
+    best cut for costs(), which returns the cost of each unit. `link` has the speed of the network
+    between ranks along pp."""
     place = place_of(config)
     count = len(place)
     cut: SplitPoints | None = None
@@ -101,13 +101,12 @@ def measured_stages(
     known: Mapping[str, Any],
 ) -> MeasuredStages:
     """Returns the pipeline stages of a model: at the cut that the options give, or at the best one
-    for the measured cost of each unit (layer or fused group of layers). Every rank calls it.
+    for the measured cost of each unit. Every rank calls it.
 
     gather   (n): the inputs of n samples to measure with
     known    earlier measurements; what is in it is not measured again
 
-    Ranks along tp, which divide the layers of a unit, measure it together.
-    """
+    Ranks along tp, which divide the layers of a unit, measure it together."""
     text = known.get(CUT, config.cut)
 
     # a given cut is checked first: measuring takes long
@@ -154,13 +153,11 @@ def best_cut(
     link: Link,
     notes: Sequence[str] = (),
 ) -> SplitPoints:
-    """Returns the cut whose slowest pipeline stage takes least time, given the cost of each unit
-    (usually a layer): the index of the unit with which each stage except the first begins. See
-    `split_points`.
+    """Returns the cut whose slowest pipeline stage takes least time, given the cost of each unit:
+    the index of the unit with which each stage except the first begins. See `split_points`.
 
     link: the network between stages, over which activations are sent
-    notes: sentences to add to an error: why some modules stay in one stage
-    """
+    notes: sentences to add to an error: why some modules stay in one stage"""
     by = CutCosts(
         [cost.seconds for cost in costs],
         [unit.is_trained for unit in units],

@@ -34,9 +34,8 @@ def held(layout: Layout, spec: TrainSpec) -> tuple[LocalStore, Optimizer]:
 
 
 def _synchronous(layout: Layout, spec: TrainSpec) -> Strategy:
-    """Returns the strategy (the object that runs a rank's training steps) for a run in which all
-    ranks make each step together. If the config simulates slow ranks, this rank sleeps in each step
-    as they ask."""
+    """Returns the strategy for a run in which all ranks make each step together. If the config
+    simulates slow ranks, this rank sleeps in each step as they ask."""
     parts: StrategyParts = addons.loaded(spec.arrangement.strategy.parts)(layout, spec)
     config, dp = spec.arrangement.config, layout.axis["dp"]
     sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)

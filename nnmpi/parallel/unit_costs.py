@@ -72,11 +72,9 @@ class UnitCost(NamedTuple):
 
 
 class UnitCosts(NamedTuple):
-    """The costs of all units of a model (its parts, usually layers) in a micro-batch of `samples`
-    samples.
+    """The costs of all units of a model in a micro-batch of `samples` samples.
 
-    begins   the index of the first layer of each unit
-    """
+    begins   the index of the first layer of each unit"""
 
     samples: int
     begins: tuple[int, ...]
@@ -89,12 +87,11 @@ class UnitCosts(NamedTuple):
 
 
 def stage_costs(costs: Sequence[UnitCost], cut: SplitPoints) -> list[UnitCost]:
-    """Returns the cost of each pipeline stage, the sum over its units (usually layers); `cut` says
-    at which units stages begin.
+    """Returns the cost of each pipeline stage, the sum over its units; `cut` says at which units
+    stages begin.
 
     Stage 0 needs no gradient of its input, so the input gradients of its units count as part of its
-    weight gradient.
-    """
+    weight gradient."""
     of_stages = list[UnitCost]()
     for a, b in bounds(cut, len(costs)):
         f, i, w, parameters, activations, _ = map(sum, zip(*costs[a:b], strict=True))
@@ -180,13 +177,11 @@ def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
 def _fastest(
     unit: Unit, module: Module, x: Tensors, on: Backend, timing: Timing
 ) -> tuple[Tensors, list[float]]:
-    """Runs the passes of a unit (part of the model, usually a layer) several times; returns its
-    outputs, which are the input of the next unit, and the shortest seconds of each pass: forward,
-    input gradient, weight gradients.
+    """Runs the passes of a unit several times; returns its outputs, which are the input of the next
+    unit, and the shortest seconds of each pass: forward, input gradient, weight gradients.
 
     The outputs require gradients if this unit or one before it is trained. Gradients are not
-    cleared between repeats: in a step, all micro-batches except the first add to them.
-    """
+    cleared between repeats: in a step, all micro-batches except the first add to them."""
     start, is_late = timing.clock(), np.zeros(1, np.int64)
     y, _ = _passes(module, x, on, timing.clock)
     needing = needing_gradients(x)

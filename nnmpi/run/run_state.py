@@ -144,7 +144,7 @@ class RunState:
             self.sums = Sums()
 
     def count_step(self, result: StepResult) -> None:
-        """Updates the counters of the run (step, epoch and others) after a step, by its result."""
+        """Updates the counters of the run after a step, by its result."""
         self.state = result.state
         if self.first_loss == math.inf:
             self.first_loss = mean(result.loss, result.divisor)
@@ -179,8 +179,7 @@ class RunState:
     # ---- what other ranks, or another session, go on from
 
     def go_on_from(self, snapshot: Snapshot) -> None:
-        """Sets the counters of the run (step, epoch and others) to those of a snapshot, from which
-        it continues."""
+        """Sets the counters of the run to those of a snapshot, from which it continues."""
         if snapshot.state != self.state:
             self.unfollowed, self.measured = None, {}
             self.pace.go_back(snapshot.norms)
@@ -193,8 +192,7 @@ class RunState:
         self.reported.go_back(self.state.step)
 
     def resume(self, resumed: ResumePoint) -> None:
-        """Sets the counters of the run (step, epoch and others) to those of a checkpoint, from
-        which it continues."""
+        """Sets the counters of the run to those of a checkpoint, from which it continues."""
         self.go_on_from(resumed.snapshot)
         self.restored = resumed.restored
         self.pace = self.pace.again(resumed.pace)

@@ -1,11 +1,9 @@
-"""Session: all that training needs while ranks keep one arrangement (which rank has which part of
-the model): model, memory of parameters, communicators and strategy. A run may have several
-sessions, one after the other.
+"""Session: all that training needs while ranks keep one arrangement: model, memory of parameters,
+communicators and strategy. A run may have several sessions, one after the other.
 
     Setup ─► graph ─► arrangement ─► Comms, model, stores, strategy ◄─► Snapshot
 
-All ranks make and close a session together. An error on one rank becomes an error on all.
-"""
+All ranks make and close a session together. An error on one rank becomes an error on all."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress

@@ -110,9 +110,7 @@ class OuterOptimizer:
             fragment.is_due = True
 
     def after_step(self, number: int) -> None:
-        """Sends, and applies, the fragments (parts of the model) that are due after step `number`
-        of the period.
-        """
+        """Sends, and applies, the fragments that are due after step `number` of the period."""
         for fragment in self._fragments:
             if fragment.sent == number:
                 fragment.send(self._start)
@@ -120,20 +118,17 @@ class OuterOptimizer:
                 self._apply(fragment)
 
     def poll(self) -> None:
-        """Makes progress with the exchanges of fragments (parts of the model) that are being
-        sent.
-        """
+        """Makes progress with the exchanges of fragments that are being sent."""
         for fragment in self._fragments:
             if fragment.in_flight is not None:
                 fragment.in_flight.mean.poll()
 
     def meet(self) -> None:
-        """Ends a round of steps: exchanges and applies all fragments (parts of the model), and sets
-        the parameters to the resulting values, equal on all replicas.
+        """Ends a round of steps: exchanges and applies all fragments, and sets the parameters to
+        the resulting values, equal on all replicas.
 
         If a rank is lost, the others go back to the start of the round, unless all ranks have ended
-        it (`RoundUndo`).
-        """
+        it (`RoundUndo`)."""
         for fragment in self._fragments:
             self._apply(fragment)
         for fragment in self._fragments:

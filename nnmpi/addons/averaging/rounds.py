@@ -162,9 +162,8 @@ class Rounds:
 
 
 def make(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
-    """Returns the strategy (the object that runs a rank's training steps) for data-parallel
-    replicas that make steps alone and are averaged: local SGD or gossip. Each rank along dp has a
-    replica, or a part of one. Every rank calls it."""
+    """Returns the strategy for data-parallel replicas that make steps alone and are averaged: local
+    SGD or gossip. Each rank along dp has a replica, or a part of one. Every rank calls it."""
     parts, optimizer, rounds, executor = _made(layout, spec)
     run = rounds.steps, executor.evaluate
     return ExecutorStrategy(parts, *run, optimizer, layout, spec, rounds.last)
@@ -246,8 +245,8 @@ def _made(layout: Layout, spec: TrainSpec) -> tuple[StrategyParts, Optimizer, Ro
 
 
 class PolledSync(GradientSync):
-    """A GradientSync (the object that sums gradients over ranks) for replicas that are averaged:
-    when it is polled during a step, it also makes progress with the exchanges between replicas."""
+    """A GradientSync for replicas that are averaged: when it is polled during a step, it also makes
+    progress with the exchanges between replicas."""
 
     def __init__(self, sync: GradientSync, poll: Callable[[], None]) -> None:
         self._sync, self._poll, self.units = sync, poll, sync.units

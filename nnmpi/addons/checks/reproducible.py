@@ -77,9 +77,9 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
 
 
 class DeferredStats:
-    """BatchStats (from which BatchNorm gets batch statistics) for --reproducible, which cuts a
-    batch into slices: each slice is normalised by its own statistics; running statistics are
-    updated once, at the end of the step, from all slices."""
+    """BatchStats for --reproducible, which cuts a batch into slices: each slice is normalised by
+    its own statistics; running statistics are updated once, at the end of the step, from all
+    slices."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[Moments, Callable[[Moments], None]]] = []
@@ -170,9 +170,8 @@ class SliceStore(LocalStore):
 
 
 class TreeSync(GradientSync):
-    """The GradientSync (the object that sums gradients over ranks) of --reproducible: sums
-    gradients along a fixed tree of slices of the batch (`slice_list.py`). The packed BatchNorm
-    moments of a slice are sent with each gradient."""
+    """The GradientSync of --reproducible: sums gradients along a fixed tree of slices of the batch
+    (`slice_list.py`). The packed BatchNorm moments of a slice are sent with each gradient."""
 
     def __init__(self, store: SliceStore, comm: Comm, stats: DeferredStats) -> None:
         self._store, self._comm, self._stats = store, comm, stats

@@ -53,8 +53,8 @@ def delay_of(config: Config, rank: int, ranks: int) -> Delay:
 
 
 class SlowSync(GradientSync):
-    """A GradientSync (the object that sums gradients over ranks) for experiments with slow ranks:
-    it sleeps before it waits for sums, in proportion to the time that the rank has computed."""
+    """A GradientSync for experiments with slow ranks: it sleeps before it waits for sums, in
+    proportion to the time that the rank has computed."""
 
     def __init__(self, sync: GradientSync, clock: Clock, delay: Delay) -> None:
         self._sync, self._clock, self._delay, self.units = sync, clock, delay, sync.units

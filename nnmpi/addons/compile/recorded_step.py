@@ -78,7 +78,7 @@ class RootCalls:
     def keys(self) -> Iterator[tuple[RecordedKey, Module, int]]:
         """For each key of random numbers: the key, the module that used it, and how many earlier
         calls of this module count as passes. Known when the step is recorded, since functions that
-        run again in the backward pass (activation checkpointing) use keys then."""
+        run again in the backward pass use keys then."""
         for keys, module, earlier in self._passes:
             yield from ((key, module, earlier) for key in keys)
 
@@ -104,8 +104,8 @@ class RootCalls:
 
 
 class _StepPass(KeyedPass):
-    """The Pass (state on which random numbers depend) of a module that a recorded training step
-    calls. The keys of random tensors that are drawn in it are recorded too."""
+    """The Pass of a module that a recorded training step calls. The keys of random tensors that are
+    drawn in it are recorded too."""
 
     draws: list[Any]
 
@@ -116,9 +116,9 @@ class _StepPass(KeyedPass):
 
 
 class _OutsidePass(_StepPass):
-    """The Pass (state on which random numbers depend) of a recorded training step outside of the
-    calls of its modules, or of a call of a module that the step makes. Random numbers of a module,
-    such as those of dropout, are refused here: a module counts its calls for them."""
+    """The Pass of a recorded training step outside of the calls of its modules, or of a call of a
+    module that the step makes. Random numbers of a module, such as those of dropout, are refused
+    here: a module counts its calls for them."""
 
     def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
         refuse("random numbers of a module that is not called, or that the step makes")

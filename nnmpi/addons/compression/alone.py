@@ -1,5 +1,4 @@
-"""Calls a codec (compression method) of --compress on one rank without messages, to measure its
-time."""
+"""Calls a codec of --compress on one rank without messages, to measure its time."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -37,8 +37,7 @@ NEAR = 1e-4
 
 
 class CodecError(ValueError):
-    """Raised for a codec (compression method) that would let replicas differ, lose gradients, or
-    hang."""
+    """Raised for a codec that would let replicas differ, lose gradients, or hang."""
 
 
 def find(spec: str) -> tuple[Codec, float]:
@@ -65,15 +64,15 @@ def find(spec: str) -> tuple[Codec, float]:
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raises ValueError unless --compress names a codec (compression method). A user's own codec is
-    first run for simulated ranks, to prove that it is correct."""
+    """Raises ValueError unless --compress names a codec. A user's own codec is first run for
+    simulated ranks, to prove that it is correct."""
     find(config.compress or "")
 
 
 @lru_cache
 def prove(codec: Codec, number: float = 0.0) -> None:
-    """Raises CodecError if the codec (compression method), called with this number, would hang, let
-    ranks differ, or lose gradients. The module's docstring lists the rules."""
+    """Raises CodecError if the codec, called with this number, would hang, let ranks differ, or
+    lose gradients. The module's docstring lists the rules."""
     ends = [*pairwise(accumulate(ELEMENTS, initial=0))]
     for p in RANKS:
         together = [total.copy() for total in _sums(codec, number, p, SHAPES, slice(None))]
@@ -89,14 +88,13 @@ def prove(codec: Codec, number: float = 0.0) -> None:
 def _sums(
     codec: Codec, number: float, p: int, shapes: Sequence[Shape], drawn: slice
 ) -> Iterator[Array]:
-    """Runs a codec (compression method) for some steps on p simulated ranks, with random gradients
-    of tensors with these shapes; yields the sum of each step. Raises CodecError if sum and
-    residuals do not add up to the gradients.
+    """Runs a codec for some steps on p simulated ranks, with random gradients of tensors with these
+    shapes; yields the sum of each step. Raises CodecError if sum and residuals do not add up to the
+    gradients.
 
     number: the number after the codec's name
     drawn: the slice of a longer array of random numbers that these tensors get, so that a tensor
-        alone has the same gradient as in a bucket
-    """
+        alone has the same gradient as in a bucket"""
     rng = np.random.default_rng(p)
     factors = [rng.standard_normal(sum(ELEMENTS), np.float32)[drawn]] * p
     factors = [factor.copy() for factor in factors]
@@ -120,13 +118,11 @@ def _sums(
 def _sum(
     codec: Codec, number: float, rows: list[Array], factors: list[Array], shapes: Sequence[Shape]
 ) -> Array:
-    """Runs a codec (compression method) on simulated ranks for one step, and returns the sum over
-    ranks. Each of `rows`, the gradient + residual of a rank, is overwritten with the next residual
-    of the rank.
+    """Runs a codec on simulated ranks for one step, and returns the sum over ranks. Each of `rows`,
+    the gradient + residual of a rank, is overwritten with the next residual of the rank.
 
     number: the number after the codec's name; factors: the factors of the last step on each rank
-    shapes: the shapes, as matrices, of the tensors that follow each other in a row
-    """
+    shapes: the shapes, as matrices, of the tensors that follow each other in a row"""
     p, sizes = len(rows), [*map(prod, shapes)]
     wires: list[Any] = [ProofWire(rank, p) for rank in range(p)]
     ranks = [
@@ -178,7 +174,7 @@ class _Call(NamedTuple):
 
 class ProofWire:
     """Stands in for the communication of a simulated rank: records the transfers that a codec
-    (compression method) starts."""
+    starts."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size

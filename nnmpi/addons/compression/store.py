@@ -40,10 +40,9 @@ FACTOR = "compress_factor"
 
 
 class CompressedStore(LocalStore):
-    """A store that sums gradients over ranks with a codec (compression method).
+    """A store that sums gradients over ranks with a codec.
 
-    Gradients of tied parameters, which several pipeline stages use, are summed uncompressed.
-    """
+    Gradients of tied parameters, which several pipeline stages use, are summed uncompressed."""
 
     def __init__(self, spec: StoreSpec) -> None:
         self._codec, self._number = proof.find(spec.arrangement.config.compress or "")

@@ -57,8 +57,8 @@ def captured(
 
 
 class _CapturedPass(KeyedPass):
-    """A Pass (state on which random numbers depend) for capturing a CUDA graph: its random keys are
-    in device memory (allocated by `new`), so that each replay can use those of its step."""
+    """A Pass for capturing a CUDA graph: its random keys are in device memory (allocated by `new`),
+    so that each replay can use those of its step."""
 
     new: Callable[..., Array]
 
@@ -69,8 +69,8 @@ class _CapturedPass(KeyedPass):
 
 
 class _NoStats:
-    """BatchStats (from which BatchNorm gets batch statistics) for a pass that is captured as a CUDA
-    graph. Its methods raise an error, since a graph cannot contain an exchange between ranks."""
+    """BatchStats for a pass that is captured as a CUDA graph. Its methods raise an error, since a
+    graph cannot contain an exchange between ranks."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> NoReturn:
         raise NumbersReadError("a CUDA graph cannot contain BatchNorm over ranks")
@@ -127,9 +127,9 @@ class Graphs(Replay):
         self._of_backward = backward[0]
 
     def _forward_pass(self, forward: Forward, captured: Pass, checks: bool) -> tuple[Tensor, Any]:
-        """Captures a forward pass as a CUDA graph, with `captured` as its Pass (state on which
-        random numbers depend). Returns (its result, the graph). With `checks`, calls that check
-        labels are left out of the graph, and made on the host before each launch."""
+        """Captures a forward pass as a CUDA graph, with `captured` as its Pass. Returns (its
+        result, the graph). With `checks`, calls that check labels are left out of the graph, and
+        made on the host before each launch."""
         log = logged_calls() if checks else nullcontext(list[Call]())
         with self._captured() as graphs, _as_current(captured), log as calls:
             _, root = forward(self._inputs)
@@ -162,9 +162,9 @@ class Graphs(Replay):
         self, arrays: Sequence[Array], step: int, stats: BatchStats
     ) -> Generator[None, None, None]:
         """Runs the forward pass on the input `arrays`, with the random numbers of this step. A
-        generator that yields between units (usually layers), while parameters may still be
-        gathered, and launches the whole graph after the last yield. `stats` is not used: a graph
-        exchanges no batch statistics."""
+        generator that yields between units, while parameters may still be gathered, and launches
+        the whole graph after the last yield. `stats` is not used: a graph exchanges no batch
+        statistics."""
         given = {id(memory): array for memory, array in zip(self._inputs, arrays, strict=True)}
         for check in self._checks:
             check.function(*(given.get(id(argument), argument) for argument in check.args))
@@ -189,8 +189,8 @@ class Graphs(Replay):
         yield from ()
 
     def _second(self) -> Generator[None, None, None]:
-        """A generator that only yields between units (usually layers), as a backward pass must:
-        `_first` has launched the graph of the whole pass already."""
+        """A generator that only yields between units, as a backward pass must: `_first` has
+        launched the graph of the whole pass already."""
         return pauses(self._units)
 
 

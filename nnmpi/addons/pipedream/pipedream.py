@@ -103,8 +103,8 @@ def check(config: Config, ranks: int) -> None:
 
 
 def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
-    """Returns the strategy (the object that runs a rank's training steps) for PipeDream, a pipeline
-    that stays full from batch to batch; each rank is one stage. Every rank calls it."""
+    """Returns the strategy for PipeDream, a pipeline that stays full from batch to batch; each rank
+    is one stage. Every rank calls it."""
     for p, ranks in spec.part.tied:  # known on all ranks, so all raise
         raise ValueError(
             f"schedule pipedream updates each stage by itself, but {p.place.path} is in stages on "

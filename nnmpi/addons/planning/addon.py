@@ -1,5 +1,5 @@
-"""Predicts how long a training step of an arrangement (which rank has which part of the model)
-takes on a machine, and finds the fastest arrangement.
+"""Predicts how long a training step of an arrangement takes on a machine, and finds the fastest
+arrangement.
 
     lists of a rank, walked (paper/) ─► exchanges ─┐
                             machine.json ─► Machine ├─► step_time ─► StepTime    terms that add up
@@ -7,8 +7,7 @@ takes on a machine, and finds the fastest arrangement.
 
 This folder has steps on paper (`paper`: what a rank exchanges and holds, found by walking its
 lists), predictions from them, and the search for a layout. `run/planning` measures
-machines (`addons/planning/run/measuring.py`) and has the text of the command.
-"""
+machines (`addons/planning/run/measuring.py`) and has the text of the command."""
 
 from nnmpi.addons import AddOn
 

@@ -1,9 +1,8 @@
-"""Arranger: makes the arrangements (which rank has which part of the model) of many layouts of one
-model on one cluster, and shares results between layouts.
+"""Arranger: makes the arrangements of many layouts of one model on one cluster, and shares results
+between layouts.
 
 sharding   cached by (tp, sequence parallelism, --layout), and by cp
-division   cached by (the rank along pp of each stage, whether these ranks are on several nodes)
-"""
+division   cached by (the rank along pp of each stage, whether these ranks are on several nodes)"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,14 +38,13 @@ cut hardly depends on that number, so layouts can share the cut."""
 
 
 class Arranger:
-    """Makes the arrangement (which rank has which part of the model) of any layout of one model on
-    one cluster. Results are cached; for a layout that is impossible, every call raises ValueError.
+    """Makes the arrangement of any layout of one model on one cluster. Results are cached; for a
+    layout that is impossible, every call raises ValueError.
 
     model        the seconds of the model's parts
     check        a function of (config, ranks): raises ValueError if the config is impossible
     sharding_of  a function of (config, prices of ways or None): how layers and sequences are
-                 divided
-    """
+                 divided"""
 
     def __init__(
         self,
@@ -160,9 +158,8 @@ class Arranger:
         return arrange(config, self.cluster, self.graph, sharding, division, UNMEASURED)
 
     def without_parameters(self, candidate: Candidate) -> Arrangement:
-        """Returns an incomplete arrangement (which rank has which part of the model) of a layout,
-        with only the stages and layers of the last rank and without parameters: enough to compute
-        the exchanges within passes."""
+        """Returns an incomplete arrangement of a layout, with only the stages and layers of the
+        last rank and without parameters: enough to compute the exchanges within passes."""
         config = self.config(candidate)
         sharding = self.sharding(candidate)
         division = self.division(candidate)

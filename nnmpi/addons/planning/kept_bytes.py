@@ -1,9 +1,8 @@
 """Lower bounds on the bytes of activations that ranks keep for backward passes, from passes
 recorded over one and two samples.
 
-These bytes grow linearly with the samples. A stage keeps the sum over its sections (parts such as
-one block), and a rank that sum for each micro-batch that its schedule has in flight.
-"""
+These bytes grow linearly with the samples. A stage keeps the sum over its sections, and a rank that
+sum for each micro-batch that its schedule has in flight."""
 
 from functools import cache
 from itertools import accumulate
@@ -98,9 +97,9 @@ def _way(candidate: Candidate) -> tuple[Any, ...]:
 def _recorded(
     a: Arrangement, halves: bool
 ) -> tuple[list[int], tuple[list[PassBytes], list[PassBytes]]]:
-    """Records the passes of all sections of a model (parts such as one block), with `halves` also I
-    and W, the halves of a backward pass. Returns (the first node of each section, two lists with
-    the bytes of each section: for one sample and for two)."""
+    """Records the passes of all sections of a model, with `halves` also I and W, the halves of a
+    backward pass. Returns (the first node of each section, two lists with the bytes of each
+    section: for one sample and for two)."""
     starts, one = section_bytes(a, 0, 1, halves)
     return starts, (one, section_bytes(a, 0, 2, halves)[1])
 
@@ -108,8 +107,8 @@ def _recorded(
 def _kept(starts: list[int], parts: list[PassBytes], nodes: range) -> tuple[int, int, int]:
     """Returns lower bounds on the bytes that the stage with the graph nodes `nodes` keeps of a
     micro-batch: (of its input, of all activations, of all that is kept between the halves I and W
-    of a backward pass). Only sections (parts such as one block) that are wholly in the stage count:
-    `starts` has the first node of each section, `parts` its PassBytes."""
+    of a backward pass). Only sections that are wholly in the stage count: `starts` has the first
+    node of each section, `parts` its PassBytes."""
     ends = [*starts[1:], nodes.stop]
     inside = [k for k, start in enumerate(starts) if start in nodes and ends[k] <= nodes.stop]
     if not inside:

@@ -70,9 +70,9 @@ def _levels(
     a: Arrangement, rank: int, spans: Sequence[tuple[Op, Span]], shares: Mapping[int, float]
 ) -> Iterator[Level]:
     """Yields, as rows for a drawing, how many bytes of activations the rank keeps at each time:
-    while each unit (part of a stage, usually a layer) runs, and between passes. `spans` says when
-    the units run in which operations. A pass adds or frees the activations of its units one after
-    the other; `shares` has the share of each unit in those of its stage."""
+    while each unit runs, and between passes. `spans` says when the units run in which operations. A
+    pass adds or frees the activations of its units one after the other; `shares` has the share of
+    each unit in those of its stage."""
     sizes, clock = micro_batches(a, rank, a.config.batch_size), 0.0
     kept = {(op.kind, op.micro, op.stage): held for op, held, _ in alive(a, rank, sizes)}
     passes = [*_passes_of_stages(spans)]
@@ -108,8 +108,8 @@ def _passes_of_stages(
 
 
 def kept_shares(a: Arrangement, rank: int) -> dict[int, float]:
-    """Returns a dict: number of each unit of the rank's stages (a part of a stage, usually a layer)
-    -> the share, from 0 to 1, that it has in the bytes of activations that its stage keeps."""
+    """Returns a dict: number of each unit of the rank's stages -> the share, from 0 to 1, that it
+    has in the bytes of activations that its stage keeps."""
     chain, samples = chain_of(a, rank), max(micro_batches(a, rank, a.config.batch_size))
     shares = dict[int, float]()
     for stage in chain.of_stage:

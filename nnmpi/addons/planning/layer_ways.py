@@ -104,9 +104,8 @@ class _Prices:
         self._of_number = sums + costs.machine.updates[a.config.optimizer]
 
     def _of_nodes(self, units: Sequence[Unit], times: np.ndarray) -> list[float]:
-        """Divides the seconds of units (parts of the model, usually layers) among their graph
-        nodes: returns the seconds of each node, in proportion to its multiplications. `times` has a
-        row for each unit."""
+        """Divides the seconds of units among their graph nodes: returns the seconds of each node,
+        in proportion to its multiplications. `times` has a row for each unit."""
         graph = self._a.graph
         seconds = [0.0] * len(graph.nodes)
         for unit, of_unit in zip(units, times.sum(axis=1).tolist(), strict=True):

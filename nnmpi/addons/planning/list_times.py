@@ -39,10 +39,9 @@ class PassTimes(NamedTuple):
 
     passes     a dict: (stage, kind of pass) -> seconds
     on_link    the same for the seconds in which a pass uses the link between nodes
-    of_units   seconds of all units (parts of the model, usually layers), shape (units, 3): forward,
-               gradients of inputs and of parameters
-    units      all units of the model
-    """
+    of_units   seconds of all units, shape (units, 3): forward, gradients of inputs and of
+               parameters
+    units      all units of the model"""
 
     passes: Mapping[tuple[int, Kind], float]
     on_link: Mapping[tuple[int, Kind], float]
@@ -115,9 +114,9 @@ class ListTimes:
 def unit_shares(
     a: Arrangement, chain: Chain, stage: int, times: PassTimes
 ) -> dict[tuple[int, Kind], float]:
-    """Returns a dict: (unit, kind of pass) -> the share, from 0 to 1, that a unit (part of a stage,
-    usually a layer) has in the seconds of such a pass through the stage. `times` has the seconds;
-    `chain` says which units each stage has."""
+    """Returns a dict: (unit, kind of pass) -> the share, from 0 to 1, that a unit has in the
+    seconds of such a pass through the stage. `times` has the seconds; `chain` says which units each
+    stage has."""
     starts, shares = [unit.nodes.start for unit in times.units], dict[tuple[int, Kind], float]()
     for kind, columns in COLUMNS.items():
         seconds = times.of_units[:, columns].sum(axis=1).tolist()
@@ -129,13 +128,12 @@ def unit_shares(
 def shares_of(
     a: Arrangement, chain: Chain, stage: int, starts: Sequence[int], amounts: Sequence[float]
 ) -> dict[int, float]:
-    """Returns the share, from 0 to 1, that each unit (part, usually a layer) of a stage has in
-    `amounts`, such as seconds or bytes.
+    """Returns the share, from 0 to 1, that each unit of a stage has in `amounts`, such as seconds
+    or bytes.
 
     `amounts` belong to parts of the model that begin at the graph nodes `starts`; these may be
     smaller than units. If all are 0, the units get equal shares. `chain` says which units the stage
-    has.
-    """
+    has."""
     begins = [*unit_begins(a, chain, stage), a.division.stages[stage].nodes.stop]
     rows, units = pairwise(bisect_left(starts, begin) for begin in begins), chain.of_stage[stage]
     of_units = [float(sum(amounts[lo:hi])) for lo, hi in rows]
@@ -145,8 +143,8 @@ def shares_of(
 
 
 def unit_begins(a: Arrangement, chain: Chain, stage: int) -> list[int]:
-    """Returns the first graph node of each unit (part, usually a layer) of a stage: the first that
-    uses one of the unit's parameters."""
+    """Returns the first graph node of each unit of a stage: the first that uses one of the unit's
+    parameters."""
     nodes = a.division.stages[stage].nodes
     first = dict[int, int]()
     for k in nodes:

@@ -39,9 +39,9 @@ class Curve(NamedTuple):
 
 
 class UnitTimes(NamedTuple):
-    """The seconds that a unit of a model (a part, usually a layer) takes on this machine for one
-    micro-batch: `forward`, its forward pass, `input_gradient`, the gradient of its input, and
-    `weight_gradient`, the gradients of its parameters."""
+    """The seconds that a unit of a model takes on this machine for one micro-batch: `forward`, its
+    forward pass, `input_gradient`, the gradient of its input, and `weight_gradient`, the gradients
+    of its parameters."""
 
     forward: float
     input_gradient: float
@@ -54,12 +54,10 @@ class UnitTimes(NamedTuple):
 
 
 class MeasuredModel(NamedTuple):
-    """The measured seconds of a model's units (its parts, usually layers), if its layers are
-    divided among `tp` ranks.
+    """The measured seconds of a model's units, if its layers are divided among `tp` ranks.
 
     graph  the hash of the model's graph (`unit_times.signature`)
-    units  a dict: number of samples in a micro-batch -> the times of each unit
-    """
+    units  a dict: number of samples in a micro-batch -> the times of each unit"""
 
     graph: str
     tp: int

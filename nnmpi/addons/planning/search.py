@@ -277,8 +277,8 @@ class Searcher:
     # ---- what is known of one layout
 
     def _arranged(self, candidate: Candidate) -> Arrangement | None:
-        """Returns the arrangement of a layout (which rank has which part of the model), or None if
-        it is impossible; caches only the last one."""
+        """Returns the arrangement of a layout, or None if it is impossible; caches only the last
+        one."""
         if candidate not in self._last:
             self._last.clear()
             gc.collect(0)  # an arrangement on paper has cycles

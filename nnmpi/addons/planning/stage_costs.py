@@ -1,5 +1,5 @@
-"""Divides a model into pipeline stages by estimated costs of its units (parts, usually layers), and
-predicts the bubble of its pipeline."""
+"""Divides a model into pipeline stages by estimated costs of its units, and predicts the bubble of
+its pipeline."""
 
 from math import ceil
 from typing import Any
@@ -22,8 +22,8 @@ MOST_BATCHES = 256
 
 def division_on_paper(times: ModelTimes, config: Config, link: Link = NEAR) -> Division:
     """Returns the division of a model into pipeline stages that is the best by predicted seconds:
-    of the model's units (parts, usually layers), and of the messages between stages on `link`, the
-    link between two ranks along pp."""
+    of the model's units, and of the messages between stages on `link`, the link between two ranks
+    along pp."""
     samples = ceil(config.batch_size / config.micro_batches / (config.dp or 1))
 
     def costs() -> list[UnitCost]:
@@ -33,9 +33,8 @@ def division_on_paper(times: ModelTimes, config: Config, link: Link = NEAR) -> D
 
 
 def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost]:
-    """Returns the predicted cost of each unit of a model (a part, usually a layer) for a
-    micro-batch of `samples` samples of type `dtype`. The activation bytes of a unit are those of
-    its output alone."""
+    """Returns the predicted cost of each unit of a model for a micro-batch of `samples` samples of
+    type `dtype`. The activation bytes of a unit are those of its output alone."""
     graph, itemsize = times.graph, dtypes.on_paper(dtype).itemsize
     parameters = (sum(graph.variables[v].size for v in unit.variables) for unit in times.units)
     made = ([e for k in unit.nodes for e in graph.nodes[k].outputs] for unit in times.units)

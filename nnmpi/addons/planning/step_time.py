@@ -12,8 +12,8 @@ update     the optimizer, agreement of ranks, and gathers of parameters after th
 other      batches, losses, Python; a rank along pp takes as large a share of the time per
            micro-batch as it has of the units
 
-F, I and W are the forward pass of a unit (part of the model, usually a layer), and its gradients of
-the input and of the weights; m is the number of micro-batches, p that of ranks, n that of bytes:
+F, I and W are the forward pass of a unit, and its gradients of the input and of the weights; m is
+the number of micro-batches, p that of ranks, n that of bytes:
 
     compute   m sum(F + I + W), and F twice with --recompute; F, I, W are measured, or samples x
               share x multiplications / speed
@@ -28,8 +28,7 @@ the input and of the weights; m is the number of micro-batches, p that of ranks,
               share the link of a node; half of it for a scatter or a gather, where only the
               scatter adds
     node      a measured curve: bytes to seconds, by algorithm and number of ranks
-    gossip    alpha + k n beta s, where k messages share the busiest link
-"""
+    gossip    alpha + k n beta s, where k messages share the busiest link"""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -85,8 +84,7 @@ class StepTime(NamedTuple):
 
 class CostModel(NamedTuple):
     """The costs from which the time of a step with any layout is predicted: the figures of the
-    machine, the seconds of the model's units (its parts, usually layers), and the seconds of
-    exchanges."""
+    machine, the seconds of the model's units, and the seconds of exchanges."""
 
     machine: Machine
     model: ModelTimes
@@ -270,10 +268,9 @@ def host_seconds(a: Arrangement, machine: Machine, count: int) -> float:
 
 
 def stage_passes(units: np.ndarray, is_first: bool) -> dict[Kind, float]:
-    """Returns the seconds of each kind of pass of a stage, given the seconds of its units (parts,
-    usually layers): an array (units, 3) for F, I and W. The first stage (`is_first`) needs no
-    gradient of its input: its I takes no time, and W does the work of both halves of the backward
-    pass."""
+    """Returns the seconds of each kind of pass of a stage, given the seconds of its units: an array
+    (units, 3) for F, I and W. The first stage (`is_first`) needs no gradient of its input: its I
+    takes no time, and W does the work of both halves of the backward pass."""
     f, i, w = units.sum(axis=0).tolist()
     return stage_times(f, 0.0, i + w) if is_first else stage_times(f, i, w)
 
@@ -282,8 +279,8 @@ def passes_of_stages(
     model: ModelTimes, of_units: np.ndarray, begins: Sequence[int]
 ) -> list[Mapping[Kind, float]]:
     """Returns, for each pipeline stage, the seconds of each kind of pass. `of_units` has the
-    seconds of the model's units (parts, usually layers), shape (units, 3) for F, I and W; `begins`
-    has the first graph node of each stage."""
+    seconds of the model's units, shape (units, 3) for F, I and W; `begins` has the first graph node
+    of each stage."""
     starts = [unit.nodes.start for unit in model.units]
     firsts = [bisect_left(starts, begin) for begin in begins]
     parts = (of_units[a:b] for a, b in pairwise([*firsts, len(starts)]))
@@ -312,7 +309,7 @@ def _list_times(
 ) -> ListTimes:
     """Returns an object that computes the seconds of the operations in a rank's step. `item` has
     the rank's exchanges, `passes` the seconds of its passes, `links` those of messages between
-    stages, and `of_units` those of the model's units (parts, usually layers)."""
+    stages, and `of_units` those of the model's units."""
     by_op = step(a, rank, a.config.batch_size).by_op
     on_link = item.within_passes(costs.exchanges.between_nodes)
     times = PassTimes(passes, on_link, of_units, costs.model.units)

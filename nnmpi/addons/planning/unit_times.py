@@ -1,5 +1,5 @@
-"""The seconds that the units of a model (its parts, usually layers) take on a rank: measured, or
-estimated from multiplications."""
+"""The seconds that the units of a model take on a rank: measured, or estimated from
+multiplications."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -40,13 +40,11 @@ CutKey: TypeAlias = tuple[int, int, bool, str]
 
 
 class UnitShares(NamedTuple):
-    """How ranks divide each unit of a model (a part, usually a layer); arrays with an element per
-    unit.
+    """How ranks divide each unit of a model; arrays with an element per unit.
 
     share       the share of its multiplications that the busiest rank does
     by_samples  whether ranks divide it by samples
-    by_layout   whether ranks divide it along an axis that only --layout cuts, such as image rows
-    """
+    by_layout   whether ranks divide it along an axis that only --layout cuts, such as image rows"""
 
     share: np.ndarray
     by_samples: np.ndarray
@@ -54,11 +52,10 @@ class UnitShares(NamedTuple):
 
 
 class ModelTimes:
-    """Computes the seconds of a model's units (its parts, usually layers) on a machine, as arrays
-    (units, 3): forward pass, gradient of the input, gradients of parameters. Results are cached.
+    """Computes the seconds of a model's units on a machine, as arrays (units, 3): forward pass,
+    gradient of the input, gradients of parameters. Results are cached.
 
-    units  the units of the graph, in order
-    """
+    units  the units of the graph, in order"""
 
     def __init__(self, graph: Graph, machine: Machine, dtype: str) -> None:
         self.units, self.graph, self.machine = units(graph), graph, machine
@@ -78,19 +75,18 @@ class ModelTimes:
 
     @cached_property
     def crossing(self) -> list[int]:
-        """For each unit (part of the model, usually a layer), the number of elements per sample
-        that would be sent between ranks if a pipeline stage began there."""
+        """For each unit, the number of elements per sample that would be sent between ranks if a
+        pipeline stage began there."""
         crossings = self.graph.crossings()
         firsts = (crossings[unit.nodes.start] for unit in self.units)
         return [sum(self.graph.edges[e].elements for e in edges) for edges in firsts]
 
     def of(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
-        """Returns the seconds of units (parts of the model) for a micro-batch of `samples` samples,
-        shape (units, 3), on the slowest rank along tp and cp. Backward passes include forward
-        passes that they recompute.
+        """Returns the seconds of units for a micro-batch of `samples` samples, shape (units, 3), on
+        the slowest rank along tp and cp. Backward passes include forward passes that they
+        recompute.
 
-        `sharding` is how the options in `by` divide the model.
-        """
+        `sharding` is how the options in `by` divide the model."""
         times = self._once(sharding, by, samples)
         if by.recompute not in self._again:
             nodes = (self.graph.nodes[unit.nodes.start] for unit in self.units)
@@ -99,8 +95,8 @@ class ModelTimes:
         return times + np.outer(self._again[by.recompute] * times[:, 0], (0, 1, 0))
 
     def _once(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
-        """Returns the seconds of each unit (part of the model) without recomputation, shape (units,
-        3), on the slowest rank along tp and cp."""
+        """Returns the seconds of each unit without recomputation, shape (units, 3), on the slowest
+        rank along tp and cp."""
         way = sharding.ranks, sequences_of(sharding).ranks, by.sequence_parallel, by.layout or ""
         if (way, samples) not in self._of_cuts:
             if way not in self._shares:
@@ -109,11 +105,11 @@ class ModelTimes:
         return self._of_cuts[way, samples]
 
     def _of(self, parts: UnitShares, way: CutKey, samples: int) -> np.ndarray:
-        """Returns the seconds of a rank's part of each unit (part of the model, usually a layer),
-        shape (units, 3), for a micro-batch of `samples` samples. For a unit divided by samples they
-        are the times of the whole unit on the rank's samples. For others they are times measured
-        with as many ranks along tp, if there are any that apply; else the rank's share (`parts`) of
-        the times of the whole unit. `way` has the options that divide layers."""
+        """Returns the seconds of a rank's part of each unit, shape (units, 3), for a micro-batch of
+        `samples` samples. For a unit divided by samples they are the times of the whole unit on the
+        rank's samples. For others they are times measured with as many ranks along tp, if there are
+        any that apply; else the rank's share (`parts`) of the times of the whole unit. `way` has
+        the options that divide layers."""
         tp, cp, _, layout = way
         shared: np.ndarray = parts.share[:, None] * self.whole(samples)
         cut = shared
@@ -126,8 +122,8 @@ class ModelTimes:
         return np.where(parts.by_samples[:, None], few, np.where(is_shared, shared, cut))
 
     def whole(self, samples: int) -> np.ndarray:
-        """Returns the seconds of all units (parts of the model, usually layers), shape (units, 3),
-        on a rank that computes them undivided, for a micro-batch of `samples` samples."""
+        """Returns the seconds of all units, shape (units, 3), on a rank that computes them
+        undivided, for a micro-batch of `samples` samples."""
         if samples not in self._whole:
             measured = self._measured.get(1)
             estimated = samples * self._works / self.machine.speed
@@ -136,9 +132,9 @@ class ModelTimes:
 
     @cached_property
     def _works(self) -> np.ndarray:
-        """The number of multiplications per sample of each unit (part of the model), shape (units,
-        3) for forward pass, gradient of the input, and gradients of parameters; each takes as many
-        as the forward pass, or 0 if it is not needed."""
+        """The number of multiplications per sample of each unit, shape (units, 3) for forward pass,
+        gradient of the input, and gradients of parameters; each takes as many as the forward pass,
+        or 0 if it is not needed."""
         graph = self.graph
         works = [float(sum(work(graph, graph.nodes[k]) for k in unit.nodes)) for unit in self.units]
         passes = [(1, _needs_gradient(graph, unit), unit.is_trained) for unit in self.units]
@@ -147,13 +143,13 @@ class ModelTimes:
 
 
 def _needs_gradient(graph: Graph, unit: Unit) -> bool:
-    """True if the input of a unit (part of the model) requires a gradient."""
+    """True if the input of a unit requires a gradient."""
     return any(graph.edges[e].requires_grad for e in graph.nodes[unit.nodes.start].inputs)
 
 
 def _measured(model: MeasuredModel, samples: int) -> np.ndarray:
-    """Returns the measured seconds of each unit (part of the model) for `samples` samples,
-    interpolated between the numbers of samples that were measured."""
+    """Returns the measured seconds of each unit for `samples` samples, interpolated between the
+    numbers of samples that were measured."""
     sizes = sorted(model.units)
     rows = zip(*(model.units[n] for n in sizes), strict=True)
     return np.array(
@@ -171,8 +167,8 @@ def _measured(model: MeasuredModel, samples: int) -> np.ndarray:
 
 
 def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShares:
-    """Returns which share of each unit (part of the model) the busiest rank computes if the model
-    is divided as `sharding` says."""
+    """Returns which share of each unit the busiest rank computes if the model is divided as
+    `sharding` says."""
     ranks, owned, rows = range(sharding.ranks), sharding.owned, list[tuple[Any, ...]]()
     positions = sequences_of(sharding)
     of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)

@@ -83,9 +83,8 @@ def worker_parts(
 
 
 class ServerClient(ServerStrategy):
-    """The strategy (the object that runs a rank's training steps) of a worker with parameter
-    servers: it computes gradients, pushes them to the servers, and gets new parameters from
-    them."""
+    """The strategy of a worker with parameter servers: it computes gradients, pushes them to the
+    servers, and gets new parameters from them."""
 
     def __init__(self, layout: Layout, spec: TrainSpec) -> None:
         super().__init__(layout, spec)

@@ -1,12 +1,10 @@
-"""Messages between workers (ranks that compute gradients) and parameter servers: requests and
-replies, gradients and parameters.
+"""Messages between workers and parameter servers: requests and replies, gradients and parameters.
 
 worker                                                         server
   request   a few float64, and which parameters were used  ─►
   gradient  the server's slice of flat_grad                ─►
                                  a few float64  ◄─  reply
-                   the server's slice of flat  ◄─  parameters
-"""
+                   the server's slice of flat  ◄─  parameters"""
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum

@@ -45,9 +45,8 @@ KIND = StrategyKind(
 
 
 def make(layout: Layout, spec: TrainSpec) -> Strategy:
-    """Returns the strategy of this rank (the object that runs its training steps): a
-    ParameterServer, or a ServerClient on a worker, which computes gradients. Every rank calls
-    it."""
+    """Returns the strategy of this rank: a ParameterServer, or a ServerClient on a worker, which
+    computes gradients. Every rank calls it."""
     return ParameterServer(layout, spec) if layout.serves else ServerClient(layout, spec)
 
 

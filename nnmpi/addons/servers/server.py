@@ -144,8 +144,8 @@ class ParameterServer(ServerStrategy):
         self._clip_norm = config.clip_norm
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """Answers the requests of all workers (ranks that compute gradients) in an epoch that
-        begins at `start`; at its end, yields the results of their steps."""
+        """Answers the requests of all workers in an epoch that begins at `start`; at its end,
+        yields the results of their steps."""
         self._check_batches(loader)
         table, workers = self._table, self.layout.workers
         steps = min(len(loader) - start.batch, self._control.steps() - start.step)

@@ -1,5 +1,5 @@
-"""Training beyond memory: the activations of each unit (a part of the model, usually a layer) are
-kept, swapped to disk or recomputed; optimizer state can be on disk between updates too.
+"""Training beyond memory: the activations of each unit are kept, swapped to disk or recomputed;
+optimizer state can be on disk between updates too.
 
 Rules:
 
@@ -18,8 +18,7 @@ Rules:
 - The file is allocated at the start, since page by page that takes three times as long. It is twice
   as long as the activations of a micro-batch, as gaps between blocks would leave no room in a
   shorter one. Blocks are unmapped before they are written: otherwise the system interrupts every
-  core for each page.
-"""
+  core for each page."""
 
 from nnmpi.addons import AddOn
 

@@ -95,9 +95,8 @@ class Arena:
     """Memory for `nbytes` bytes of arrays in a mapping of a file, whose pages can be moved to disk
     and back. Arrays that do not fit are on the heap.
 
-    Each block of memory has a tag, by which it is found again: the number of the unit (part of the
-    model) whose backward pass needs it first.
-    """
+    Each block of memory has a tag, by which it is found again: the number of the unit whose
+    backward pass needs it first."""
 
     def __init__(self, nbytes: int) -> None:
         open_file = tempfile.TemporaryFile  # closed at once: a mapping keeps an unnamed file alive

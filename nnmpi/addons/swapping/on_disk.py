@@ -26,10 +26,9 @@ ENDS = (Kind.TIES, Kind.TERMS, Kind.AGREE, Kind.APPLY)
 
 def with_swaps(swapped: Collection[int], ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
     """Yields a rank's operations, with WRITE and READ added for the activations of the units
-    `swapped` (parts of the model, usually layers) and for the optimizer state.
+    `swapped` and for the optimizer state.
 
-    Units are read in the order of their backward passes, the state after the last forward pass.
-    """
+    Units are read in the order of their backward passes, the state after the last forward pass."""
     for op in ops:
         yield op
         if op.kind is Kind.F:
@@ -48,8 +47,7 @@ class OnDisk:
     """Checks the disk operations (WRITE and READ) in the list of a step, one operation after the
     other.
 
-    swapped    the units (parts of the model) whose activations are written to disk
-    """
+    swapped    the units whose activations are written to disk"""
 
     def __init__(self, swapped: Collection[int], step: StepList) -> None:
         self._swapped, self._left = swapped, len(step.ops)
@@ -82,9 +80,8 @@ class OnDisk:
     def _has_read(self, key: tuple[int, int]) -> bool:
         """Returns True if the values of `key` are in memory, or are being read from disk.
 
-        A key (unit, micro-batch) stands for the activations of a unit (part of the model, usually a
-        layer), OPTIMIZER_STATE for the optimizer state.
-        """
+        A key (unit, micro-batch) stands for the activations of a unit, OPTIMIZER_STATE for the
+        optimizer state."""
         is_moved = key[0] in self._swapped or key in self._moved
         return not is_moved or self._moved.get(key) is Kind.READ
 

@@ -1,5 +1,5 @@
-"""Chooses, for each unit of a model (a part, usually a layer), where its activations are between
-its forward and its backward pass:
+"""Chooses, for each unit of a model, where its activations are between its forward and its backward
+pass:
 
     memory 4, of units a to d each 1       F a b c d  B d c b a
       keep        in memory
@@ -14,8 +14,7 @@ page that no pass has freed takes time. With up to 5 units all choices are compa
 search changes one or two units at a time, from many starts. Optimizer state is on disk between
 updates if that is faster or nothing else fits.
 
-All functions here are pure. The idea is from KARMA (2020), which chooses with a solver.
-"""
+All functions here are pure. The idea is from KARMA (2020), which chooses with a solver."""
 
 import math
 from collections import deque
@@ -28,8 +27,8 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 
 
 class Placement(Enum):
-    """Where the activations of a unit (part of the model, usually a layer) are between its forward
-    and its backward pass: kept in memory, swapped to disk, or dropped and recomputed."""
+    """Where the activations of a unit are between its forward and its backward pass: kept in
+    memory, swapped to disk, or dropped and recomputed."""
 
     KEEP = "keep"
     SWAP = "swap"
@@ -37,13 +36,11 @@ class Placement(Enum):
 
 
 class UnitDemand(NamedTuple):
-    """The time and memory that a unit of the model (a part, usually a layer) needs for one
-    micro-batch.
+    """The time and memory that a unit of the model needs for one micro-batch.
 
     forward, backward   seconds of the passes
     nbytes              bytes of the activations that the backward pass needs
-    input_bytes         bytes of its input, from which it can be recomputed
-    """
+    input_bytes         bytes of its input, from which it can be recomputed"""
 
     forward: float
     backward: float
@@ -80,8 +77,8 @@ longer."""
 
 
 class Placements(NamedTuple):
-    """Where the activations of each unit (part of the model, usually a layer) are between its
-    passes, for a run whose activations do not all fit into memory.
+    """Where the activations of each unit are between its passes, for a run whose activations do not
+    all fit into memory.
 
     names    the path of the first layer of each unit
     choice   for each unit: kept in memory, swapped to disk, or recomputed
@@ -89,8 +86,7 @@ class Placements(NamedTuple):
     memory   bytes for activations, without the samples themselves
     disk     the speed of the disk
     state    bytes of optimizer state that is on disk during the passes, and read for the update; 0:
-             it stays in memory
-    """
+             it stays in memory"""
 
     names: tuple[str, ...]
     choice: Choice
@@ -107,7 +103,7 @@ class Placements(NamedTuple):
 
     @property
     def swapped(self) -> frozenset[int]:
-        """The numbers of the units (parts of the model) whose activations are swapped to disk."""
+        """The numbers of the units whose activations are swapped to disk."""
         return frozenset(u for u, how in enumerate(self.choice) if how is SWAP)
 
     @property
@@ -129,17 +125,15 @@ class Placements(NamedTuple):
 
 
 def placements_of(a: Arrangement) -> Placements | None:
-    """Returns where an arrangement places the activations of each unit (part of the model, usually
-    a layer) between its passes: in memory, on disk, or nowhere (they are recomputed). Returns None
-    if a step fits into memory."""
+    """Returns where an arrangement places the activations of each unit between its passes: in
+    memory, on disk, or nowhere (they are recomputed). Returns None if a step fits into memory."""
     return a.strategy.chosen if isinstance(a.strategy.chosen, Placements) else None
 
 
 def residence_fields(a: Arrangement, batches: int = 0) -> dict[str, Any]:
     """Returns the field `residences` for the start event, the first entry of a run's log: where the
-    activations of each unit (part of the model, usually a layer) are between forward and backward
-    pass: in memory, on disk, or recomputed. Returns an empty dict if a step fits into memory.
-    `batches` is not used."""
+    activations of each unit are between forward and backward pass: in memory, on disk, or
+    recomputed. Returns an empty dict if a step fits into memory. `batches` is not used."""
     if (known := placements_of(a)) is None:
         return {}
     units = zip(known.names, known.choice, known.loads, strict=True)
@@ -166,28 +160,27 @@ def residence_fields(a: Arrangement, batches: int = 0) -> dict[str, Any]:
 
 
 def kept_bytes(unit: UnitDemand, how: Placement) -> float:
-    """Returns the bytes of activations that a unit (part of the model, usually a layer) keeps in
-    memory between its forward and its backward pass, if they are placed as `how` says."""
+    """Returns the bytes of activations that a unit keeps in memory between its forward and its
+    backward pass, if they are placed as `how` says."""
     return {KEEP: unit.nbytes, SWAP: 0.0, RECOMPUTE: unit.input_bytes}[how]
 
 
 def extra_bytes(unit: UnitDemand, how: Placement) -> float:
     """Returns the bytes that are allocated again in the backward pass to recompute the activations
-    of a unit (part of the model, usually a layer); 0 if `how` is not RECOMPUTE."""
+    of a unit; 0 if `how` is not RECOMPUTE."""
     return max(unit.nbytes - unit.input_bytes, 0.0) if how is RECOMPUTE else 0.0
 
 
 def least_memory(units: Sequence[UnitDemand]) -> float:
     """Returns the least bytes of memory with which training is possible: the activations of the
-    largest of the units (parts of the model, usually layers)."""
+    largest of the units."""
     return max(unit.nbytes for unit in units)
 
 
 def reserved(units: Sequence[UnitDemand], choice: Choice, unit: int, at: int) -> float:
-    """Returns the bytes that must stay free when the activations of unit number `unit` (a part of
-    the model, usually a layer) are read from disk during the backward pass of unit `at`. They are
-    for the units in between that `choice` recomputes; each of them needs its activations again
-    before `unit` does."""
+    """Returns the bytes that must stay free when the activations of unit number `unit` are read
+    from disk during the backward pass of unit `at`. They are for the units in between that `choice`
+    recomputes; each of them needs its activations again before `unit` does."""
     between = range(unit + 1, at + 1)
     return max((extra_bytes(units[r], choice[r]) for r in between), default=0.0)
 
@@ -252,8 +245,7 @@ class PassClocks:
 
     def _read(self, at: int) -> None:
         """Starts, on the clock of the disk, to read the next activations before the backward pass
-        of unit `at` (a part of the model, usually a layer): as many as fit into memory, counting
-        what running writes will free."""
+        of unit `at`: as many as fit into memory, counting what running writes will free."""
         start = self.now
         while self.reads:
             s = self.reads[0]
@@ -293,13 +285,11 @@ def seconds(
 
 def choose(units: Sequence[UnitDemand], memory: float, disk: Disk, state: float = 0.0) -> Choice:
     """Returns the fastest choice of placements that a local search finds within `memory` bytes, if
-    `state` bytes of optimizer state are on disk between updates: keep, swap or recompute,
-    for the activations of each unit (part of the model, usually a layer). Each step of the search
-    changes one or two units.
+    `state` bytes of optimizer state are on disk between updates: keep, swap or recompute, for the
+    activations of each unit. Each step of the search changes one or two units.
 
     Raises ValueError if nothing fits. The search starts from choices in which the last units are
-    kept, and those before them swapped or recomputed.
-    """
+    kept, and those before them swapped or recomputed."""
     if least_memory(units) > memory * (1 + 1e-9):
         needed, free = math.ceil(least_memory(units)), math.floor(memory)
         raise ValueError(f"one unit needs {needed:,} bytes; {free:,} are free")
@@ -325,8 +315,8 @@ def _improved(choice: Choice, cost: Callable[[Choice], tuple[float, int]]) -> Ch
 
 
 def _neighbours(choice: Choice) -> Iterator[Choice]:
-    """Yields the choices of placements that a local search tries next: one unit (usually a layer)
-    placed differently, or two adjacent units, or two units whose placements are exchanged."""
+    """Yields the choices of placements that a local search tries next: one unit placed differently,
+    or two adjacent units, or two units whose placements are exchanged."""
     for i, residence in enumerate(choice):
         for how in Placement:
             if how is not residence:

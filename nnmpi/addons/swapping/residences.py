@@ -14,9 +14,8 @@ from nnmpi.options.tables import columns
 
 def beyond_memory(event: dict[str, Any]) -> str:
     """Returns a line about a run with --memory, from the field `residences` of its start event. The
-    line counts the units (layers, or layers fused into one op) whose activations are swapped to
-    disk, and those whose activations are recomputed. It also gives the disk's speeds and the
-    predicted time of a micro-batch."""
+    line counts the units whose activations are swapped to disk, and those whose activations are
+    recomputed. It also gives the disk's speeds and the predicted time of a micro-batch."""
     e = event["residences"]
     of = Counter(unit["residence"] for unit in e["units"])
     disk = " and ".join(f"{in_column(e[f'disk_{way}'])}/s" for way in ("write", "read"))

@@ -1,9 +1,8 @@
-"""The strategy (the object that runs a rank's training steps) for ranks that have too little memory
-for a step (--memory): activations are swapped to disk or recomputed.
+"""The strategy for ranks that have too little memory for a step (--memory): activations are swapped
+to disk or recomputed.
 
-Each rank has the whole model, with each unit (usually a layer) as a stage, and runs the passes of
-the stages one after the other.
-"""
+Each rank has the whole model, with each unit as a stage, and runs the passes of the stages one
+after the other."""
 
 from dataclasses import replace
 from functools import partial
@@ -64,8 +63,8 @@ def _list(plan: Placements, a: Arrangement, rank: int, micro: int) -> StepList:
 
 
 class SwappingStrategy(ExecutorStrategy):
-    """The strategy (the object that runs a rank's training steps) of a rank that swaps activations
-    to disk; `swapper` has a thread that writes and reads."""
+    """The strategy of a rank that swaps activations to disk; `swapper` has a thread that writes and
+    reads."""
 
     swapper: Swapper
 

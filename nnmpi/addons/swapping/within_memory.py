@@ -1,6 +1,5 @@
-"""Makes a training step fit into the limit --memory: measures the model's units (its parts, usually
-layers) and the disk, and chooses which activations are kept in memory, recomputed, or swapped to
-disk."""
+"""Makes a training step fit into the limit --memory: measures the model's units and the disk, and
+chooses which activations are kept in memory, recomputed, or swapped to disk."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -47,9 +46,7 @@ class StepBytes(NamedTuple):
     held     between steps
     input    for the samples of a micro-batch
     state    for optimizer state, the part of `held` that may be on disk
-    units    for each unit (part of the model): (bytes of activations that it keeps, bytes of its
-             input among them)
-    """
+    units    for each unit: (bytes of activations that it keeps, bytes of its input among them)"""
 
     held: float
     input: float
@@ -60,11 +57,10 @@ class StepBytes(NamedTuple):
 def within_memory(
     a: Arrangement, comm: Comm, model: Module, gather: Callable[[int], Inputs], on: Backend
 ) -> Arrangement:
-    """Returns the arrangement (which rank has which part of the model), changed so that a step fits
-    into --memory: with activations kept, recomputed or swapped to disk. Every rank calls it.
+    """Returns the arrangement, changed so that a step fits into --memory: with activations kept,
+    recomputed or swapped to disk. Every rank calls it.
 
-    `gather(n)` returns n samples. If all ranks have enough memory, the arrangement is unchanged.
-    """
+    `gather(n)` returns n samples. If all ranks have enough memory, the arrangement is unchanged."""
     assert a.config.memory is not None
     limit, batch, rank = size(a.config.memory), a.config.batch_size, comm.rank
     needed = all_or_none(comm, lambda: memory(a, rank, batch).total + activations(a, rank, batch))
@@ -118,10 +114,10 @@ def _check(memory: str | None, limit: float, needed: float, needs: StepBytes) ->
 def _choices(
     units: Sequence[Unit], loads: tuple[UnitDemand, ...], memory: float, disk: Disk, state: float
 ) -> Iterator[Placements]:
-    """Yields up to two Placements, which say for each unit (part of the model) whether activations
-    are kept, recomputed or swapped: the fastest with the optimizer state in memory, and the fastest
-    with that state on disk between updates. `loads` has the seconds and bytes of each unit,
-    `memory` the bytes for activations, `state` the bytes of optimizer state."""
+    """Yields up to two Placements, which say for each unit whether activations are kept, recomputed
+    or swapped: the fastest with the optimizer state in memory, and the fastest with that state on
+    disk between updates. `loads` has the seconds and bytes of each unit, `memory` the bytes for
+    activations, `state` the bytes of optimizer state."""
     names = tuple(unit.path or str(unit) for unit in units)
     for swapped in dict.fromkeys((0.0, state)):
         room = memory + swapped
@@ -153,10 +149,10 @@ def _measured(
     units: Sequence[Unit],
     nbytes: Sequence[tuple[float, float]],
 ) -> tuple[tuple[UnitDemand, ...], Disk]:
-    """Measures, on all ranks at the same time, the seconds of the model's units (its parts, usually
-    layers) and the speed of the disk; the slowest rank counts. Returns the seconds and bytes of
-    each unit, and the figures of the disk. `gather(n)` returns n samples; `nbytes` has, for each
-    unit, the bytes of activations that it keeps, and the bytes of its input among them."""
+    """Measures, on all ranks at the same time, the seconds of the model's units and the speed of
+    the disk; the slowest rank counts. Returns the seconds and bytes of each unit, and the figures
+    of the disk. `gather(n)` returns n samples; `nbytes` has, for each unit, the bytes of
+    activations that it keeps, and the bytes of its input among them."""
     samples = max(micro_batches(a, comm.rank, a.config.batch_size))
     few = max(samples // PART, 1)
 

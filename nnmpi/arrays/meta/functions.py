@@ -61,8 +61,8 @@ def as_constant(value: MetaArray, operands: Sequence[Any]) -> Any:
 
 
 def _register(*functions: Any) -> Callable[[F], F]:
-    """Makes a decorator that enters a function in the table RULES: on arrays without data (shape
-    and dtype only) it is called in place of the NumPy functions `functions`."""
+    """Makes a decorator that enters a function in the table RULES: on arrays without data it is
+    called in place of the NumPy functions `functions`."""
 
     def register(rule: F) -> F:
         RULES.update(dict.fromkeys(functions, rule))

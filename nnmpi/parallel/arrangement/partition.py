@@ -160,15 +160,13 @@ def as_text(cut: SplitPoints, units: Sequence[Unit]) -> str:
 
 
 class CutCosts(NamedTuple):
-    """The costs by which a model is cut into pipeline stages, with one entry for each unit (layer
-    or fused group of layers).
+    """The costs by which a model is cut into pipeline stages, with one entry for each unit.
 
     seconds  the time of all passes of the unit
     trained  whether it has a trained parameter
     fixed    bytes of its parameters, gradients and optimizer state
     kept     bytes that a micro-batch keeps between its forward and its backward pass
-    border   the time of messages from and to the previous stage, if a stage begins with the unit
-    """
+    border   the time of messages from and to the previous stage, if a stage begins with the unit"""
 
     seconds: Sequence[float]
     trained: Sequence[bool]
@@ -181,8 +179,8 @@ def split_points(
     costs: CutCosts, stages: int, live: Sequence[int] = (), notes: Sequence[str] = ()
 ) -> SplitPoints:
     """Returns the cut into pipeline stages whose slowest stage is as fast as possible, given the
-    `costs` of each unit (usually a layer), with a trained parameter in every stage. A cut has the
-    index of the unit with which each stage except the first begins.
+    `costs` of each unit, with a trained parameter in every stage. A cut has the index of the unit
+    with which each stage except the first begins.
 
     The time of a stage is that of its units and of the messages at its ends. Cuts whose slowest
     stage takes at most 2% longer than that of the best (NOISE) count as equally fast. Of these, the
@@ -190,8 +188,7 @@ def split_points(
     then the fastest.
 
     live: for each stage, the number of micro-batches whose activations it keeps at a time
-    notes: sentences to add to an error: why some modules stay in one stage
-    """
+    notes: sentences to add to an error: why some modules stay in one stage"""
     refuse_few(sum(costs.trained), stages, notes)
     border = np.array([0.0, *costs.border[1:], 0.0])
     starts, ends = _spans(costs, border, stages)

@@ -172,12 +172,11 @@ class MovedTensor(NamedTuple):
 
 
 class TensorMove(NamedTuple):
-    """The elements of one tensor that are copied from a holder (a rank or file) to a rank.
+    """The elements of one tensor that are copied from a holder to a rank.
 
     holder, have   the rank or file, and the range of elements that it has
     rank, need     the receiving rank, and the range of elements that it needs
-    ranges         the elements to copy, as ranges of boxes that lie in the parts of both
-    """
+    ranges         the elements to copy, as ranges of boxes that lie in the parts of both"""
 
     holder: Holder
     have: Range

@@ -65,8 +65,8 @@ def plan_moves(
 
 
 class _Overlap(NamedTuple):
-    """A candidate for sending elements of a cell: its holder (a rank or file), the elements of the
-    cell that it has, and its range that contains them."""
+    """A candidate for sending elements of a cell: its holder, the elements of the cell that it has,
+    and its range that contains them."""
 
     elements: Range
     holder: Holder
@@ -123,9 +123,9 @@ class _HolderPicker:
         elements: Range,
         inside: Sequence[_Overlap],
     ) -> Iterator[_Overlap]:
-        """Yields which holder (a rank or file) sends which of `elements`, a range of one cell of a
-        tensor that `rank` needs. `inside` has the holders that have elements of the cell; `need` is
-        the whole range that the rank needs, for an error message."""
+        """Yields which holder sends which of `elements`, a range of one cell of a tensor that
+        `rank` needs. `inside` has the holders that have elements of the cell; `need` is the whole
+        range that the rank needs, for an error message."""
         *_, lo, hi = elements
         while lo < hi:
             givers = [piece for piece in inside if piece.elements.lo <= lo < piece.elements.hi]
@@ -162,8 +162,8 @@ class _HolderPicker:
 
 def _cells(shape: tuple[int, ...], had: Sequence[Held]) -> list[tuple[Box, list[Held]]]:
     """Cuts a tensor of this shape into cells, so that each lies entirely inside or outside of every
-    box that a holder (a rank or file) has; returns (cell, the entries of `had` that contain it) for
-    each. `had` has (holder, range) for each box."""
+    box that a holder has; returns (cell, the entries of `had` that contain it) for each. `had` has
+    (holder, range) for each box."""
     parts = {elements.box for _, elements in had}
     edges = [
         sorted({0, n, *chain.from_iterable(part[k] for part in parts)}) for k, n in enumerate(shape)

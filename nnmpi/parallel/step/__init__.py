@@ -9,10 +9,8 @@ Rules of `executor.py`:
 - No counter lives from step to step: StepState comes in and goes out, and a snapshot contains it.
 - The operation NOTE comes when all losses of the rank are known: `loss()` clears the sum, so the
   loss of a forward pass after it would be lost.
-- A backward pass stops between units (parts of a stage, usually layers) where the list says: the
-  operations in between may send the gradients of a unit, or replace its values. A forward pass by
-  autograd cannot stop: where it reads values that are not there, its next unit asks for them
-  (`stores/unit_values.py`).
+- A backward pass stops between units where the list says: the operations in between may send the
+  gradients of a unit, or replace its values. A forward pass by autograd cannot stop: where it reads
+  values that are not there, its next unit asks for them (`stores/unit_values.py`).
 - `give_back` comes before `done`: the gradient of an input is sent from memory that `done` frees
-  for the next micro-batch.
-"""
+  for the next micro-batch."""

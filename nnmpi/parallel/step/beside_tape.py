@@ -46,8 +46,7 @@ class ForwardBeside:
         self._buffers, self._own = buffers, [array.copy() for array in buffers]
 
     def follow(self) -> bool:
-        """Replays the unit (usually a layer) that autograd has just run; returns False if no unit
-        is left."""
+        """Replays the unit that autograd has just run; returns False if no unit is left."""
         of_tape = [array.copy() for array in self._buffers]
         _write(self._buffers, self._own)
         try:
@@ -98,8 +97,8 @@ class Compared:
         return self._by_tape.outputs
 
     def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Runs the backward pass twice: each unit (usually a layer) first by autograd, then by the
-        replay, from the gradients of the outputs. Yields between units."""
+        """Runs the backward pass twice: each unit first by autograd, then by the replay, from the
+        gradients of the outputs. Yields between units."""
         yield from self._both(self._by_tape.backward(seeds), self._replay.backward(seeds))
         self._compare_inputs()
         self._ended(self._same and self._notes.is_same)
@@ -121,7 +120,7 @@ class Compared:
 
     def second_half(self) -> Generator[None, None, None]:
         """Computes the gradients of parameters, after `first_half`, by autograd and by the replay,
-        and compares them. Yields between units (usually layers)."""
+        and compares them. Yields between units."""
         yield from self._both(self._by_tape.second_half(), self._replay.second_half())
         self._ended(self._same and self._notes.is_same)
 
@@ -130,15 +129,14 @@ class Compared:
             self._same &= same_bits(x.gradient().array, gradient)
 
     def _both(self, by_tape: Iterator[None], replay: Iterator[None]) -> Generator[None, None, None]:
-        """Computes the gradients of each unit (usually a layer) twice: by autograd (`by_tape`),
-        then by a replay of recorded kernels (`replay`). Each `next` of these two iterators runs one
-        unit: of a whole backward pass, or only of its second half, which computes the gradients of
-        parameters. Yields between units.
+        """Computes the gradients of each unit twice: by autograd (`by_tape`), then by a replay of
+        recorded kernels (`replay`). Each `next` of these two iterators runs one unit: of a whole
+        backward pass, or only of its second half, which computes the gradients of parameters.
+        Yields between units.
 
         Both add to the same gradient memory of the parameters. So before each unit, this memory is
         set to the gradients that autograd, or the replay, has computed so far; in the end these are
-        compared.
-        """
+        compared."""
         left = {*self._stage.parameters}
         of_tape = of_replay = [_Gradient.of(p, p.has_grad) for p in left]
         for k, final in enumerate(self._stage.of_units[::-1]):
@@ -196,9 +194,8 @@ def _put_back(gradients: Iterable[_Gradient]) -> None:
 
 
 class NotedStats:
-    """BatchStats (from which BatchNorm gets batch statistics) for a pass that autograd runs: they
-    keep their arguments and results, so that a replay of the pass (its recorded kernels, run
-    without autograd) gets the same results."""
+    """BatchStats for a pass that autograd runs: they keep their arguments and results, so that a
+    replay of the pass (its recorded kernels, run without autograd) gets the same results."""
 
     def __init__(self, inner: BatchStats, notes: Notes) -> None:
         self._inner, self._notes, self.moments_of = inner, notes, list[Moments]()
@@ -226,8 +223,8 @@ class NotedStats:
 
 
 class RecalledStats:
-    """BatchStats (from which BatchNorm gets batch statistics) for a replay of a pass: they return,
-    in order, the results that a NotedStats has kept in autograd's pass."""
+    """BatchStats for a replay of a pass: they return, in order, the results that a NotedStats has
+    kept in autograd's pass."""
 
     def __init__(self, noted: NotedStats, notes: Notes) -> None:
         self._moments, self._notes = iter(noted.moments_of), notes

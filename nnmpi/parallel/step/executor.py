@@ -141,8 +141,7 @@ class Lists(NamedTuple):
     is a function that returns the list for a number of micro-batches.
 
     checked_steps   in how many steps at the start of an epoch the outputs of recomputed forward
-                    passes (activation checkpointing) are compared with those of the first ones
-    """
+                    passes are compared with those of the first ones"""
 
     step: ListOf
     evaluation: ListOf
@@ -359,9 +358,9 @@ class Executor:
         self._sync.poll()
 
     def _pass(self, begin: BeginPass, op: Op) -> None:
-        """Carries out one unit (usually a layer) of a stage's forward or backward pass; if the pass
-        cannot stop between units, the first one carries out all. `begin` starts a pass: it returns
-        a generator that stops between units."""
+        """Carries out one unit of a stage's forward or backward pass; if the pass cannot stop
+        between units, the first one carries out all. `begin` starts a pass: it returns a generator
+        that stops between units."""
         where = op.stage, op.micro
         running = self._running.pop(where, None) or begin(op)
         is_over, last = next(running, ENDED) is ENDED, self._is_last(op)
@@ -371,8 +370,8 @@ class Executor:
             self._running[where] = OVER if is_over else running
 
     def _is_last(self, op: Op) -> bool:
-        """Returns True if the unit (usually a layer) of this operation is the last one of a stage's
-        forward or backward pass."""
+        """Returns True if the unit of this operation is the last one of a stage's forward or
+        backward pass."""
         return op.at == self._stages[op.stage].units[-1 if op.kind in FORWARD else 0]
 
     def _forward(self, op: Op) -> Generator[None, None, None]:

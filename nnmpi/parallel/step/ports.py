@@ -249,11 +249,10 @@ class Stage(NamedTuple):
     """A part of the model that a rank runs, with its source (input side) and its sink (output
     side).
 
-    A pass of the stage stops between its units (parts, usually layers): a backward pass as soon as
-    the gradients of a unit are final, a forward pass before it reads parameters of the next unit.
-    But `forward` of a module cannot stop, so with autograd the whole forward pass runs as if it
-    were the first unit. When it reads parameters of a further unit, that unit asks for their values
-    (ZeRO 3).
+    A pass of the stage stops between its units: a backward pass as soon as the gradients of a unit
+    are final, a forward pass before it reads parameters of the next unit. But `forward` of a module
+    cannot stop, so with autograd the whole forward pass runs as if it were the first unit. When it
+    reads parameters of a further unit, that unit asks for their values (ZeRO 3).
 
     parameters   the parameters of the module
     units        the numbers of its units in the list of a step's operations
@@ -261,8 +260,7 @@ class Stage(NamedTuple):
     absent       for each unit, the parameters that may not be in memory while it runs (ZeRO 3)
     unrepeated   for each unit, those of `absent` that may not be in memory in its backward pass
                  either
-    values       answers units that ask for values, if these take turns in memory (ZeRO 3)
-    """
+    values       answers units that ask for values, if these take turns in memory (ZeRO 3)"""
 
     module: Module
     source: Source
@@ -305,22 +303,20 @@ class StagePass(Protocol):
 
     def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Runs the backward pass, starting from `seeds`, the gradients of the outputs; stops
-        between units (usually layers)."""
+        between units."""
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Computes the gradients of the inputs that come from another stage, starting from `seeds`,
-        the gradients of the outputs; stops between units (usually layers)."""
+        the gradients of the outputs; stops between units."""
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes the remaining gradients, those of parameters; stops between units (usually
-        layers)."""
+        """Computes the remaining gradients, those of parameters; stops between units."""
 
 
 ForwardPass: TypeAlias = Callable[["PassState", int, Pass], Generator[None, None, StagePass]]
 """(state, number of the micro-batch, current): runs the forward pass of a micro-batch in a stage; a
-generator that stops between units (usually layers), and returns a StagePass for the backward pass.
-The input is `state.input`; `current` is the Pass, whose step and samples determine the random
-numbers."""
+generator that stops between units, and returns a StagePass for the backward pass. The input is
+`state.input`; `current` is the Pass, whose step and samples determine the random numbers."""
 
 
 class TapePass:
@@ -340,14 +336,14 @@ class TapePass:
 
     def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Runs the backward pass, starting from `seeds`, the gradients of the outputs; stops
-        between units (usually layers)."""
+        between units."""
         if self._root.needs_grad:
             self._rest = begun(self._root, seed_of(self._root, seeds))
         return self.second_half()
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Computes the gradients of the inputs that come from another stage, starting from `seeds`,
-        the gradients of the outputs; does not stop between units (usually layers)."""
+        the gradients of the outputs; does not stop between units."""
         leaves, seed = needing_gradients(self._state.input), seed_of(self._root, seeds)
         if leaves and self._root.needs_grad:
             self._rest = self._root.backward(seed, until=leaves)
@@ -356,8 +352,7 @@ class TapePass:
         yield from ()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes the remaining gradients, those of parameters; stops between units (usually
-        layers)."""
+        """Computes the remaining gradients, those of parameters; stops between units."""
         rest, self._rest = self._rest, None
         if rest is None:  # the first stage has used none of its parameters
             return pauses(self._stage.units)
@@ -383,16 +378,16 @@ class TapePass:
 def by_tape(
     stage: Stage, state: "PassState", micro: int, current: Pass
 ) -> Generator[None, None, TapePass]:
-    """Runs the forward pass of a micro-batch in a stage by autograd, without stopping between units
-    (usually layers); returns a TapePass, which runs the backward pass. The input is `state.input`;
-    `current` is the Pass, whose step and samples determine the random numbers."""
+    """Runs the forward pass of a micro-batch in a stage by autograd, without stopping between
+    units; returns a TapePass, which runs the backward pass. The input is `state.input`; `current`
+    is the Pass, whose step and samples determine the random numbers."""
     yield from ()
     return TapePass(stage, state, run_stage(stage, state, micro, current))
 
 
 def pauses(units: Sequence[int]) -> Generator[None, None, None]:
-    """Yields once between every two of a stage's units (parts, usually layers), and does nothing
-    else. It stands for a pass that has nothing left to do."""
+    """Yields once between every two of a stage's units, and does nothing else. It stands for a pass
+    that has nothing left to do."""
     for _ in units[1:]:
         yield
 

@@ -221,10 +221,9 @@ class PlannedPass:
 
 
 class Slices(NamedTuple):
-    """For each unit (a part of a stage, usually a layer), the range of the recorded calls that
-    belong to it: in the forward pass, and in the two halves of the backward pass, where the last
-    unit comes first. If the backward pass has no halves, `first` is empty and `second` has all of
-    it."""
+    """For each unit, the range of the recorded calls that belong to it: in the forward pass, and in
+    the two halves of the backward pass, where the last unit comes first. If the backward pass has
+    no halves, `first` is empty and `second` has all of it."""
 
     forward: Sequence[slice]
     first: Sequence[slice]
@@ -237,15 +236,13 @@ def _slices(
     absent: Sequence[Collection[Parameter]],
     unrepeated: Sequence[Collection[Parameter]],
 ) -> Slices:
-    """Divides the calls of a recorded pass (`recorded`) among the units of the stage (its parts,
-    usually layers).
+    """Divides the calls of a recorded pass (`recorded`) among the units of the stage.
 
     In the forward pass, a unit ends before a parameter of a later unit is used; in the backward
     pass, where all gradients of its parameters are final: of_units[u] are the parameters of unit u.
     With ZeRO 3 parameters take turns in memory, and absent[u] are those that may not be there while
     unit u runs: then unit u ends before the first use of one of these. For a use in a function that
-    runs again in the backward pass, unrepeated[u] takes the place of absent[u].
-    """
+    runs again in the backward pass, unrepeated[u] takes the place of absent[u]."""
     begin = recorded.second if recorded.halves else recorded.backward
     forward, second = range(recorded.backward), range(begin, len(recorded.calls))
     first, downwards = range(recorded.backward, begin), (absent[::-1], unrepeated[::-1])
@@ -268,14 +265,13 @@ def _before(
     unrepeated: Sequence[Collection[Parameter]],
 ) -> Sequence[int]:
     """Divides the calls of a forward pass, or of all or half of a backward pass, among the units of
-    a stage (parts, usually layers). Returns, for each unit except the first, the index in
-    `recorded.calls` of the call at which it begins. `calls` is the range of indices of the pass.
+    a stage. Returns, for each unit except the first, the index in `recorded.calls` of the call at
+    which it begins. `calls` is the range of indices of the pass.
 
     others[k] has parameters that unit k, counted in the order of this pass, never uses: the first
     use of one of them ends unit k and begins unit k + 1. If no call uses any of them, unit k has
     all the remaining calls, and the later units have none. For a use by a function that runs again,
-    unrepeated[k] takes the place of others[k].
-    """
+    unrepeated[k] takes the place of others[k]."""
     begins, left = list[int](), [*zip(others[:-1], unrepeated[:-1], strict=True)]
     for k in calls:
         call = recorded.calls[k]
@@ -288,13 +284,12 @@ def _before(
 def _behind(
     recorded: RecordedPass, calls: range, of_units: Sequence[Collection[Parameter]]
 ) -> Sequence[int]:
-    """Divides the calls of a backward pass among the units of a stage (parts, usually layers): a
-    unit ends after the call that makes the last gradient of its parameters final. Returns, for each
-    unit except the first that runs, the index in `recorded.calls` of the call at which it begins.
+    """Divides the calls of a backward pass among the units of a stage: a unit ends after the call
+    that makes the last gradient of its parameters final. Returns, for each unit except the first
+    that runs, the index in `recorded.calls` of the call at which it begins.
 
     `calls` is the range of indices of the backward pass; of_units[u] are the parameters of unit u,
-    in the order of the forward pass.
-    """
+    in the order of the forward pass."""
     final = {recorded.calls[k].args[0]: k + 1 for k in calls if recorded.calls[k].function is ready}
     ends = ([final.get(p, 0) for p in inside] for inside in of_units[:0:-1])
     return [*accumulate((max([calls.start, *of_unit]) for of_unit in ends), max)]

@@ -43,8 +43,8 @@ class Replay:
         self, arrays: Sequence[Array], step: int, stats: BatchStats
     ) -> Generator[None, None, None]:
         """Runs the forward pass on `arrays`, with the random numbers of this step; `stats` sums
-        BatchNorm statistics over ranks. The generator yields between units (usually layers), so
-        that its caller can communicate there."""
+        BatchNorm statistics over ranks. The generator yields between units, so that its caller can
+        communicate there."""
         raise NotImplementedError
 
     def _first(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
@@ -60,21 +60,20 @@ class Replay:
         """Does nothing: the outputs lie in memory of this object."""
 
     def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Runs the whole backward pass, given the gradients of the outputs. Yields between units
-        (usually layers)."""
+        """Runs the whole backward pass, given the gradients of the outputs. Yields between
+        units."""
         yield from self._first(seeds)
         yield from self._second()
         self._pass_on()
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Computes the gradients of the inputs that another stage has sent, given those of the
-        outputs. Yields between units (usually layers)."""
+        outputs. Yields between units."""
         yield from self._first(seeds)
         self._pass_on()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes the gradients of the parameters, after `first_half`. Yields between units
-        (usually layers)."""
+        """Computes the gradients of the parameters, after `first_half`. Yields between units."""
         return self._second()
 
     def _pass_on(self) -> None:
@@ -154,8 +153,8 @@ class BoundCalls(Replay):
 
 
 def _in_turn(slices: Sequence[Sequence[Call]]) -> Generator[None, None, None]:
-    """Runs recorded calls slice by slice, where a slice has the calls of one unit (part of the
-    stage, usually a layer); yields between two slices."""
+    """Runs recorded calls slice by slice, where a slice has the calls of one unit; yields between
+    two slices."""
     for k, calls in enumerate(slices):
         if k:
             yield

@@ -191,12 +191,11 @@ class StageLists:
 
     def run(self, state: PassState, number: int, current: Pass) -> Generator[None, None, StagePass]:
         """Runs the forward pass of micro-batch `number`, and returns a StagePass, which runs its
-        backward pass. Yields between units (usually layers).
+        backward pass. Yields between units.
 
         A recorded pass is replayed if it has the key of this micro-batch and the stage (all that
         decides which calls a pass makes) and has once been compared with modules and autograd, with
-        the same bits. Otherwise modules and autograd run.
-        """
+        the same bits. Otherwise modules and autograd run."""
         if self._looked_at != self._version():
             self._look()
         if self.reason is not None:

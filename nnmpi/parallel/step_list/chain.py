@@ -38,8 +38,7 @@ def buckets_of(a: Arrangement, rank: int) -> tuple[BucketSlice, ...]:
 
 @cached
 def chain_of(a: Arrangement, rank: int) -> Chain:
-    """Returns the units (parts of the model, usually layers) and buckets of parameters of a
-    rank."""
+    """Returns the units and buckets of parameters of a rank."""
     held = a.model_on(rank)
     buckets, entering = held.inside(), _crossings(a)
     of = {v.variable: b for b, inside in enumerate(buckets.values()) for v in inside}
@@ -70,8 +69,8 @@ def _crossings(a: Arrangement) -> Sequence[Sequence[int]]:
 def _parts(
     a: Arrangement, part: StagePart, bucket_of: Mapping[int, int]
 ) -> Iterable[Collection[int]]:
-    """Returns, for each unit (part, usually a layer) of a stage, the numbers of its parameters and
-    buffers in the graph. `bucket_of` is a dict: number of a trained parameter -> its bucket."""
+    """Returns, for each unit of a stage, the numbers of its parameters and buffers in the graph.
+    `bucket_of` is a dict: number of a trained parameter -> its bucket."""
     if a.strategy.of_stages:
         return [part.variables]
     if a.store.scatters or gathers_for_use(a):
@@ -118,9 +117,9 @@ def _segments(
 def _with_repeated(
     a: Arrangement, units: Sequence[Unit], segments: Iterable[partition.Unit]
 ) -> list[Unit]:
-    """Returns the units (parts of a stage, usually layers) with their field `repeated` filled in.
-    It has the buckets of other units whose parameters the backward pass of a unit reads, since it
-    recomputes the activations of these units. `segments` has the graph nodes of each unit."""
+    """Returns the units with their field `repeated` filled in. It has the buckets of other units
+    whose parameters the backward pass of a unit reads, since it recomputes the activations of these
+    units. `segments` has the graph nodes of each unit."""
     nodes, with_repeated = [{*segment.nodes} for segment in segments], [*units]
     paths = [recomputed_with(node, a.config.recompute) for node in a.graph.nodes]
     together = [{*again} for again in a.graph.again]
@@ -177,10 +176,10 @@ def stage_units(
 def _others(
     chain: Chain, numbers: range, members: Sequence[Sequence[Parameter]]
 ) -> tuple[Sequence[frozenset[Parameter]], Sequence[frozenset[Parameter]]]:
-    """Returns the fields `absent` and `unrepeated` of the StageUnits of a stage: for each unit
-    (part, usually a layer), the parameters that may not be in memory while it runs, and those of
-    them that may not be there in its backward pass either. `numbers` are the numbers of the stage's
-    units, and members[b] the parameters in bucket b."""
+    """Returns the fields `absent` and `unrepeated` of the StageUnits of a stage: for each unit, the
+    parameters that may not be in memory while it runs, and those of them that may not be there in
+    its backward pass either. `numbers` are the numbers of the stage's units, and members[b] the
+    parameters in bucket b."""
     of_stage = {b for u in numbers for b in chain.units[u].buckets}
     absent, unrepeated = list[frozenset[Parameter]](), list[frozenset[Parameter]]()
     for unit in (chain.units[u] for u in numbers):

@@ -1,16 +1,15 @@
 """Adds the sums of gradients to a rank's list of operations: when the sum of a bucket starts, and
-which slot (memory that buckets share in turn) has its gradients.
+which slot has its gradients.
 
     ZeRO 0, 1    B2.0 B1.0 B2.1 SUM2 B1.1 SUM1 FINISH2 FINISH1
     ZeRO 2, 3    OPEN2.0@0 B2.0 SUM2.0@0  OPEN1.0@1 B1.0 SUM1.0@1  FINISH2.0@0 OPEN2.1@0 B2.1 ...
 
-B2.0 is the backward pass of unit 2 (a part of the model, usually a layer) with micro-batch 0, and
-@0 is slot 0. OPEN2.0@0 lets bucket 2 use the slot, SUM starts to sum its gradients, and FINISH
-waits for the sum. All ranks start sums from the last bucket to the first, the order in which
-gradients become final. Without overlap, a rank waits for each sum before it begins anything else.
-An exception is the sum of a parameter that other stages have too: the ranks of two stages start
-these sums in different orders, and would wait for each other forever.
-"""
+B2.0 is the backward pass of unit 2 with micro-batch 0, and @0 is slot 0. OPEN2.0@0 lets bucket 2
+use the slot, SUM starts to sum its gradients, and FINISH waits for the sum. All ranks start sums
+from the last bucket to the first, the order in which gradients become final. Without overlap, a
+rank waits for each sum before it begins anything else. An exception is the sum of a parameter that
+other stages have too: the ranks of two stages start these sums in different orders, and would wait
+for each other forever."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence

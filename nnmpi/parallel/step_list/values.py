@@ -1,12 +1,11 @@
 """Adds the gathers of parameters to a rank's list of operations under ZeRO: when each bucket is
-gathered, and in which slot (memory that buckets share in turn).
+gathered, and in which slot.
 
     ZeRO 1, 2    WAIT0@0 F0.0 WAIT1@1 F1.0 ... APPLY GATHER0@0 GATHER1@1    each bucket has a slot
     ZeRO 3       WAIT0@0 GATHER1@1 F0.0 WAIT1@1 F1.0 ... APPLY GATHER0@0    they share slots
 
 GATHER1@1 starts to gather bucket 1 into slot 1, and WAIT1@1 waits for it. A list ends with the
-gathers that the next step needs first.
-"""
+gathers that the next step needs first."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -47,8 +46,8 @@ def value_slots(a: Arrangement, chain: Chain) -> dict[int, int]:
 def shared_slots(chain: Chain) -> dict[int, int]:
     """Returns a dict: bucket of parameters -> the slot (memory) that it shares in turn with other
     buckets (ZeRO 3). A bucket is always gathered into the same slot, since backward passes keep
-    views of it. Buckets that one unit (a part of the model, usually a layer) reads have different
-    slots. Buckets of neighbouring units have different slots too, if there are enough slots."""
+    views of it. Buckets that one unit reads have different slots. Buckets of neighbouring units
+    have different slots too, if there are enough slots."""
     slots, lengths = dict[int, int](), dict.fromkeys(range(SLOTS), 0)
     read = [{*unit.buckets, *unit.repeated} for unit in chain.units]
     for b in range(len(chain.lengths)):
@@ -80,9 +79,9 @@ def first_buckets(chain: Chain, slots: Mapping[int, int]) -> tuple[int, ...]:
 
 def with_gathers(ops: Iterable[Op], chain: Chain, slots: Mapping[int, int]) -> Iterator[Op]:
     """Yields a rank's operations, with gathers of parameters added (GATHER starts one, WAIT waits
-    for it), so that each pass finds its buckets in their slots (memory that buckets share in turn).
-    A gather starts before the pass that precedes the one that reads the bucket, or, if the
-    preceding pass uses the same slot, after it."""
+    for it), so that each pass finds its buckets in their slots. A gather starts before the pass
+    that precedes the one that reads the bucket, or, if the preceding pass uses the same slot, after
+    it."""
     listed, first = [*ops], first_buckets(chain, slots)
     passes = [op for op in listed if op.kind in PASSES]
     held, moving = {slots[b]: b for b in first}, {*first}

@@ -1,14 +1,13 @@
-"""UnitValues: under ZeRO 3, where parameters take turns in memory, each unit (part of a stage,
-usually a layer) asks for its values before its pass begins. It gets the operations on values that
-the rank's list has in front of the pass:
+"""UnitValues: under ZeRO 3, where parameters take turns in memory, each unit asks for its values
+before its pass begins. It gets the operations on values that the rank's list has in front of the
+pass:
 
     list    WAIT0 GATHER1  F0  WAIT1 GATHER2  F1  WAIT2  F2
     units   (WAIT0 GATHER1, F0)  (WAIT1 GATHER2, F1)  (WAIT2, F2)
 
 A replay stops between units. A forward pass by autograd, and the first half of its backward pass,
 cannot stop: the operation of the first unit runs all of them. There a unit asks when the first of
-its parameters is read; when the executor comes to its operation, it has asked already.
-"""
+its parameters is read; when the executor comes to its operation, it has asked already."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +22,7 @@ Calls: TypeAlias = Sequence[tuple[Do, Op]]
 
 
 class AskingUnit(NamedTuple):
-    """The pass of a unit (part of a stage, usually a layer), and the operations on parameter values
-    that it asks for."""
+    """The pass of a unit, and the operations on parameter values that it asks for."""
 
     values: Calls
     op: Op
@@ -57,8 +55,8 @@ class UnitValues:
         self._left = deque(units)
 
     def carry_out(self, do: Do, op: Op) -> None:
-        """Carries out `op`, the pass of a unit (usually a layer), by do(op), after the operations
-        on values that it asks for, unless it has asked for them already."""
+        """Carries out `op`, the pass of a unit, by do(op), after the operations on values that it
+        asks for, unless it has asked for them already."""
         if self._left and self._left[0].op is op:
             self._answer()
         self._under_way = op
@@ -69,12 +67,10 @@ class UnitValues:
 
     def next_unit(self, path: str) -> bool:
         """Called when the pass under way reads the parameter `path`, which is not in memory: its
-        next unit (usually a layer) begins, and asks for its values. Returns False if no pass is
-        under way.
+        next unit begins, and asks for its values. Returns False if no pass is under way.
 
         Raises ValueError in a backward pass that computes gradients of parameters, since all
-        gradients of a unit must be final before the next unit; and in the last unit of a pass.
-        """
+        gradients of a unit must be final before the next unit; and in the last unit of a pass."""
         op = self._under_way
         if op is None:
             return False
@@ -97,9 +93,9 @@ class UnitValues:
 
     @contextmanager
     def telling(self, at_next_unit: Callable[[], object]) -> Iterator[None]:
-        """A context in which a pass runs that cannot stop between units (usually layers), beside a
-        replay that is compared with it: at_next_unit() is called before the next unit begins, while
-        the values of the one before are still in memory."""
+        """A context in which a pass runs that cannot stop between units, beside a replay that is
+        compared with it: at_next_unit() is called before the next unit begins, while the values of
+        the one before are still in memory."""
         self._at_next_unit = at_next_unit
         try:
             yield

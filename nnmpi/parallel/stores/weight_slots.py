@@ -5,11 +5,10 @@ The list of operations that a rank carries out in a step says when a bucket is g
 slot, and when the values must be complete. A bucket always uses the same slot, so a view that a
 backward function keeps is valid whenever the bucket is in its slot.
 
-A forward pass through modules cannot stop between units (usually layers). When it reads a bucket
-that is not in memory, its next unit begins (`unit_values.py`). Outside of a step a bucket is
-gathered when it is read: within the contexts `reading` and `gathered` of the store, which all ranks
-enter, and when the store is closed. There all ranks have to read the same values in the same order.
-"""
+A forward pass through modules cannot stop between units. When it reads a bucket that is not in
+memory, its next unit begins (`unit_values.py`). Outside of a step a bucket is gathered when it is
+read: within the contexts `reading` and `gathered` of the store, which all ranks enter, and when the
+store is closed. There all ranks have to read the same values in the same order."""
 
 from nnmpi.arrays.backend import Array
 from nnmpi.parallel.recorder import waiting

@@ -207,8 +207,8 @@ def uncut(
 
 
 def on_cluster(uncut: UncutModel, cluster: Cluster, divide: Divide) -> Arrangement:
-    """Returns the arrangement (which rank has which part of the model) that a run on this cluster
-    would have; the function `divide` divides the model into stages."""
+    """Returns the arrangement that a run on this cluster would have; the function `divide` divides
+    the model into stages."""
     config, graph = uncut.config, uncut.graph
     filled = replace(config, dp=mesh_of(config, cluster.size).axes["dp"])
     sharding = sharding_of(uncut._replace(config=filled))

@@ -92,8 +92,8 @@ def with_messages(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
 
 
 def message_of(op: Op, chain: Chain, sends: bool) -> Op | None:
-    """Returns the message between stages that `op`, a pass of one unit (part of a stage, usually a
-    layer), sends (with `sends`) or receives; None if there is none."""
+    """Returns the message between stages that `op`, a pass of one unit, sends (with `sends`) or
+    receives; None if there is none."""
     if op.kind in (Kind.W, Kind.RECOMPUTE):
         return None
     is_forward = op.kind is Kind.F

@@ -2,7 +2,7 @@
 ScheduleError with the first operation that is wrong. It checks:
 
 passes       they are those of the schedule, in its order, and complete; before each one, the
-             previous unit (part of the model) has run, or its message has been received
+             previous unit has run, or its message has been received
 values       when a pass runs, its buckets of parameters are in memory, gathered since the last
              update
 gradients    each pass adds to buckets that are open; a bucket is summed once, after the last pass
@@ -11,8 +11,7 @@ strategy     operations that only one strategy has (such as reads from disk) pas
 update       it follows all sums; after it, the list starts the gathers with which the next begins
 messages     sends and receives are in one order at both ends of a boundary between stages
 collectives  ranks with the same parameters start the same ones in the same order
-deadlock     if all ranks run their lists together, none waits forever
-"""
+deadlock     if all ranks run their lists together, none waits forever"""
 
 from collections import defaultdict
 from collections.abc import Sequence

@@ -22,10 +22,9 @@ class Walk:
     added      how many passes have added to the gradients of each bucket
     flying     sums of gradients that are in progress
     due        for each sum of a bucket that has not started, in order: how many passes add to it
-    state      the last pass of each unit (part of the model) and micro-batch
+    state      the last pass of each unit and micro-batch
     outputs    the units whose output the next unit has not used yet
-    gradients  the units whose gradient of the input the previous unit has not used yet
-    """
+    gradients  the units whose gradient of the input the previous unit has not used yet"""
 
     def __init__(self, step: StepList, where: str) -> None:
         self._step, self._where, self._chain = step, where, step.chain

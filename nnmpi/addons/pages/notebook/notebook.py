@@ -41,8 +41,8 @@ def trace(file: str | os.PathLike[str]) -> TraceFile:
 
 
 def layout(config: Config, ranks: int, nodes: int = 1) -> Arrangement:
-    """Returns the arrangement (which rank has which part of the model) that a config gives on
-    `ranks` ranks, without running any; a notebook draws it."""
+    """Returns the arrangement that a config gives on `ranks` ranks, without running any; a notebook
+    draws it."""
     strategies.check(config, ranks)
     return on_paper(uncut_of(config)[1], Cluster.on_paper(ranks, nodes, config.device))
 

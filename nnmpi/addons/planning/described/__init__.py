@@ -2,9 +2,7 @@
 user's TOML file.
 
 `description` reads a description and makes a Machine of it; `roofline` estimates the seconds of a
-model's units (its parts, usually layers) from the operations and the memory traffic of their
-kernels.
-"""
+model's units from the operations and the memory traffic of their kernels."""
 
 from nnmpi.addons.planning.described.description import Description as Description
 from nnmpi.addons.planning.described.description import description_named as description_named

@@ -1,5 +1,5 @@
-"""Estimates the seconds of a model's units (its parts, usually layers) on machines that a data
-sheet describes, by the roofline model.
+"""Estimates the seconds of a model's units on machines that a data sheet describes, by the roofline
+model.
 
     a kernel   max(operations / rate + start, bytes / bandwidth)     of each layer and pass
     a block    max(sum of its kernels, number of its kernels * launch)     of each pass
@@ -13,8 +13,7 @@ launches kernels while the device computes, so launching counts only where kerne
 
 The model ignores the efficiency of products by shape, except for tiles; contention between
 exchanges and kernels; rotary positions; kernels that a compiler fuses; more than two levels of a
-network; memory that an allocator loses; clocks that fall under load.
-"""
+network; memory that an allocator loses; clocks that fall under load."""
 
 import re
 from collections.abc import Iterator
@@ -81,8 +80,8 @@ class Kernel(NamedTuple):
 
 
 class RooflineTimes(ModelTimes):
-    """The seconds of a model's units (its parts, usually layers) on a machine that is described by
-    its data sheet, estimated by the roofline model."""
+    """The seconds of a model's units on a machine that is described by its data sheet, estimated by
+    the roofline model."""
 
     def __init__(self, graph: Graph, machine: Machine, dtype: str, sheet: Sheet) -> None:
         super().__init__(graph, machine, dtype)
@@ -98,8 +97,8 @@ class RooflineTimes(ModelTimes):
         return other
 
     def whole(self, samples: int) -> np.ndarray:
-        """Returns the seconds of all units (parts of the model, usually layers), shape (units, 3)
-        for the passes F, I and W, on a rank that computes them undivided."""
+        """Returns the seconds of all units, shape (units, 3) for the passes F, I and W, on a rank
+        that computes them undivided."""
         return self.of(UNSHARDED, Config(), samples)
 
     def _once(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
@@ -179,9 +178,9 @@ class RooflineTimes(ModelTimes):
 
 
 def model_times(graph: Graph, machine: Machine, dtype: str) -> ModelTimes:
-    """Returns an object that gives the seconds of a model's units (its parts, usually layers) on a
-    machine: by the roofline model if the machine is described by a data sheet, otherwise as
-    measured, or estimated from multiplications."""
+    """Returns an object that gives the seconds of a model's units on a machine: by the roofline
+    model if the machine is described by a data sheet, otherwise as measured, or estimated from
+    multiplications."""
     if machine.sheet is not None:
         return RooflineTimes(graph, machine, dtype, machine.sheet)
     return ModelTimes(graph, machine, dtype)

@@ -167,9 +167,9 @@ def message_buffers(a: Arrangement, rank: int, batch: int) -> int:
 def kept_by_units(
     a: Arrangement, units: Sequence[Unit], samples: int, rank: int
 ) -> list[tuple[int, int]]:
-    """Returns (kept, of input) for each unit of the model (a part, usually a layer): the bytes of
-    activations that the unit keeps for its backward pass over `samples` samples, and the bytes of
-    its input among them; the model's own input counts as 0."""
+    """Returns (kept, of input) for each unit of the model: the bytes of activations that the unit
+    keeps for its backward pass over `samples` samples, and the bytes of its input among them; the
+    model's own input counts as 0."""
     on_one_rank = divide(a.graph, units, range(1, len(units)), [0] * len(units))
     in_units = replace(a, division=on_one_rank)
     kept, out_read = list[tuple[int, int]](), 0

@@ -76,9 +76,9 @@ def all_sections(a: Arrangement, stage: int) -> list[Section]:
 
 
 def sections(a: Arrangement, stage: int) -> list[Section]:
-    """Returns the sections of stage number `stage` (parts such as one block), to be recorded one by
-    one. Returns an empty list if that would save no time, because too few of them are equal: then
-    the stage is recorded as a whole."""
+    """Returns the sections of stage number `stage`, to be recorded one by one. Returns an empty
+    list if that would save no time, because too few of them are equal: then the stage is recorded
+    as a whole."""
     sections_of_stage = all_sections(a, stage)
     distinct = len({section.signature for section in sections_of_stage})
     return (
@@ -101,9 +101,9 @@ def whole(a: Arrangement, stage: int) -> Section:
 
 
 def _cached_section(a: Arrangement, number: int) -> Section:
-    """Returns stage `number` of an arrangement in which each section (a part of the model such as
-    one block) is a stage, as a Section. Sections are made once for all arrangements that divide the
-    layers among ranks in the same way."""
+    """Returns stage `number` of an arrangement in which each section is a stage, as a Section.
+    Sections are made once for all arrangements that divide the layers among ranks in the same
+    way."""
     part, cache, sharding = a.division.stages[number], a.graph.cache, a.sharding
     cuts = sharding.layers, sharding.edges, sharding.variables, sequences_of(sharding)
     cache[*map(id, cuts)] = cuts  # kept alive, else another object could get the same id
@@ -115,9 +115,9 @@ def _cached_section(a: Arrangement, number: int) -> Section:
 
 
 def _section(a: Arrangement, number: int) -> Section:
-    """Makes the Section for stage `number` of an arrangement in which each section (a part of the
-    model such as one block) is a stage. Its signature describes nodes, tensors and parameters, and
-    numbers them in the order of their use, so that equal sections have equal signatures."""
+    """Makes the Section for stage `number` of an arrangement in which each section is a stage. Its
+    signature describes nodes, tensors and parameters, and numbers them in the order of their use,
+    so that equal sections have equal signatures."""
     graph, part, is_last = a.graph, a.division.stages[number], number == len(a.stages) - 1
     gives = graph.outputs if is_last else a.division.stages[number + 1].takes
     rings = sequences_of(a.sharding).rings
@@ -165,8 +165,8 @@ def joined_exchanges(
     parts: Sequence[Mapping[Kind, Mapping[PassExchange, int]]], has_gradient: bool
 ) -> dict[Kind, Mapping[PassExchange, int]]:
     """Returns the exchanges of a whole stage's passes, by kind of pass: those of its consecutive
-    sections (parts such as one block), added up. `has_gradient` says whether the stage's input
-    requires a gradient; else all of its backward pass is W."""
+    sections, added up. `has_gradient` says whether the stage's input requires a gradient; else all
+    of its backward pass is W."""
     joined = dict[Kind, Counter[PassExchange]]()
     for part in parts:
         for kind, exchanges in part.items():
@@ -175,12 +175,11 @@ def joined_exchanges(
 
 
 def joined_bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
-    """Returns the bytes of a whole stage's passes, computed from those of its consecutive sections
-    (parts such as one block). `has_gradient` says whether the stage's input requires a gradient.
+    """Returns the bytes of a whole stage's passes, computed from those of its consecutive sections.
+    `has_gradient` says whether the stage's input requires a gradient.
 
     In the code, `held[i]` is what the sections before i keep when i begins, without the input of i,
-    and `outs[i]` is what is kept of the output of section i.
-    """
+    and `outs[i]` is what is kept of the output of section i."""
     held, outs, enters = [0], list[int](), parts[0].enters
     out = out_read = 0  # of the section before; the input of the first one is counted apart
     for part in parts:

@@ -169,13 +169,12 @@ def run(given: argparse.Namespace) -> Any:
 def _arranged(
     uncut: UncutModel, cluster: Cluster, machine: Machine | None
 ) -> tuple[Arrangement, Event]:
-    """Returns the arrangement of a layout (which rank has which part of the model), and further
-    fields for the JSON output of `simulate layout`.
+    """Returns the arrangement of a layout, and further fields for the JSON output of `simulate
+    layout`.
 
     Without a machine there are none. With one, the model is divided into stages and the all-reduce
     is chosen as a plan would do it, and the fields have the predicted seconds of a step, term by
-    term.
-    """
+    term."""
     if machine is None:
         return on_paper(uncut, cluster), {}
     arranger, costs = cost_models(uncut, cluster, machine)

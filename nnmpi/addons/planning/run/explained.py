@@ -53,8 +53,8 @@ def explained(models: PlanModels, layout: str, trace: Path | None) -> Event:
 
 
 def arranged(models: PlanModels, layout: str) -> Arrangement:
-    """Returns the arrangement (which rank has which part of the model) of a layout that is given as
-    command-line options; raises ValueError if it is impossible."""
+    """Returns the arrangement of a layout that is given as command-line options; raises ValueError
+    if it is impossible."""
     p = cli.Parser(prog="--explain", argument_default=argparse.SUPPRESS, add_help=False)
     cli.add_flags(p, cli.LAYOUT_GROUPS)
     given = cli.with_layout(vars(p.parse_args(shlex.split(layout))))
@@ -142,8 +142,8 @@ def _added_up(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[Ste
 
 
 def _unit_parts(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
-    """Yields the parts of the term `compute`: the units (parts of the model, usually layers) of the
-    rank that computes longest, where units of one kind are one part."""
+    """Yields the parts of the term `compute`: the units of the rank that computes longest, where
+    units of one kind are one part."""
     counts = Counter((op.stage, op.kind) for op in step.busiest.stages.passes)
     of_units = costs.model.of(a.sharding, a.config, max(step.micro))
     rows = list[tuple[str, int, float]]()

@@ -2,11 +2,9 @@
 overheads of a step.
 
 All ranks measure at the same time, because they share caches, memory and clock rates. Of the times
-of steps and of the model's units (its parts, usually layers) the least one counts, or a low
-quantile: the time on a machine without other programs. Sums and updates are timed after other work,
-as in a step. Each measurement adds fields of a Machine to a dict, or raises OutOfTimeError on all
-ranks.
-"""
+of steps and of the model's units the least one counts, or a low quantile: the time on a machine
+without other programs. Sums and updates are timed after other work, as in a step. Each measurement
+adds fields of a Machine to a dict, or raises OutOfTimeError on all ranks."""
 
 import platform
 import time

@@ -1,5 +1,5 @@
-"""Measures the speed of a machine, and of a model's units (its parts, usually layers) on it, on the
-ranks of its nodes, until a deadline.
+"""Measures the speed of a machine, and of a model's units on it, on the ranks of its nodes, until a
+deadline.
 
     links between nodes      by the first ranks of all nodes
     the first node, twice    links, units of the model, update, overheads of a step; then sums, and
@@ -8,8 +8,7 @@ ranks of its nodes, until a deadline.
 All of it is measured twice, at some distance in time, and averaged. The times of sums and updates
 vary most beside other programs: the first measurement takes their lower quartile, the second one
 the upper quartile. Figures for which there was no time are those of a typical machine; the Machine
-lists them as `missing`.
-"""
+lists them as `missing`."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -41,13 +40,11 @@ measurement."""
 
 
 def measure(setup: Setup, comm: Comm, deadline: Deadline) -> Machine:
-    """Measures the machine on which the ranks of a Comm run, with the units of the run's model (its
-    parts, usually layers), as far as there is time until the deadline; returns it as a Machine.
-    Every rank calls it.
+    """Measures the machine on which the ranks of a Comm run, with the units of the run's model, as
+    far as there is time until the deadline; returns it as a Machine. Every rank calls it.
 
     Nodes are assumed to be equal. If there is only one, links between nodes are those of a typical
-    machine.
-    """
+    machine."""
     here, load, missing = comm.node(), os.getloadavg()[0], dict[str, str]()
     far: Link | None = TYPICAL.far
     if len(here) < comm.size:

@@ -19,8 +19,8 @@ WIDTH = 100
 
 def lines(a: Arrangement) -> Iterator[str]:
     """Yields lines for `simulate layout --list`: for each group of ranks with equal lists, its
-    units (parts of the model, usually layers) and its operations in a step. Raises ValueError for a
-    layout whose step is not one list."""
+    units and its operations in a step. Raises ValueError for a layout whose step is not one
+    list."""
     for reason in _others(a):
         raise ValueError(f"--list: a step with {reason} is not one list: leave it out")
     prove_lists(a)

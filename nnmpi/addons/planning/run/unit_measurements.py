@@ -1,5 +1,5 @@
-"""Measures the seconds of a model's units (its parts, usually layers): computed whole on each rank,
-and divided among ranks along tp."""
+"""Measures the seconds of a model's units: computed whole on each rank, and divided among ranks
+along tp."""
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -35,9 +35,9 @@ class ComputeClock(Recorder):
 
 
 def whole_units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the seconds of each unit of a model (a part, usually a layer), which each rank
-    computes alone, for micro-batches with the numbers of samples in `sizes`; also the multiply-adds
-    per second. Adds them to `fields`."""
+    """Measures the seconds of each unit of a model, which each rank computes alone, for
+    micro-batches with the numbers of samples in `sizes`; also the multiply-adds per second. Adds
+    them to `fields`."""
     try:
         _units(node, session, sizes, fields)
     finally:
@@ -46,9 +46,9 @@ def whole_units(node: Node, session: Session, sizes: Sequence[int], fields: Fiel
 
 
 def tp_units(node: Node, setup: Setup, tp: int, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the seconds of each unit of a model (a part, usually a layer) that `tp` ranks divide
-    among them, for micro-batches with the numbers of samples in `sizes`, and adds them to `fields`;
-    does nothing if the model cannot be divided so."""
+    """Measures the seconds of each unit of a model that `tp` ranks divide among them, for
+    micro-batches with the numbers of samples in `sizes`, and adds them to `fields`; does nothing if
+    the model cannot be divided so."""
     try:
         session = session_of(setup, node.comm, tp=tp)
     except (ValueError, OtherRankError):  # on all ranks
@@ -58,12 +58,11 @@ def tp_units(node: Node, setup: Setup, tp: int, sizes: Sequence[int], fields: Fi
 
 
 def _units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the seconds of each unit of a model (a part, usually a layer), or of a rank's part
-    of it, as the mean over ranks, for micro-batches of the sizes `sizes`; adds them to `fields`.
+    """Measures the seconds of each unit of a model, or of a rank's part of it, as the mean over
+    ranks, for micro-batches of the sizes `sizes`; adds them to `fields`.
 
     Raises OutOfTimeError if there was no time for some sizes. The measured sizes count
-    nevertheless, if there are two from which others can be interpolated.
-    """
+    nevertheless, if there are two from which others can be interpolated."""
     graph, config = session.arrangement.graph, session.config
     ends_first = [*dict.fromkeys((sizes[-1], sizes[0], *sizes))]
     rounds: dict[int, list[list[list[float]]]] = {n: [] for n in ends_first}
@@ -86,8 +85,8 @@ def _units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -
 
 
 def _mean_units(node: Node, session: Session, samples: int) -> list[list[float]]:
-    """Measures the seconds of each unit (part of the model, usually a layer) in its three passes
-    (forward, input gradient, weight gradient); returns the mean over ranks."""
+    """Measures the seconds of each unit in its three passes (forward, input gradient, weight
+    gradient); returns the mean over ranks."""
     graph, setup = session.arrangement.graph, session.setup
     x = setup.train.gather(np.arange(samples) % len(setup.train.split.y)).x
     node.check()

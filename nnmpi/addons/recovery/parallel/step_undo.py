@@ -25,7 +25,7 @@ from nnmpi.parallel.step.update import Update
 
 class StepUndo:
     """Finishes or undoes the last step of this rank after another rank was lost, and tells which
-    version (number of updates) the rank's state is. It sends no message."""
+    version the rank's state is. It sends no message."""
 
     def __init__(self, update: Update, model: Module) -> None:
         self._update, self._buffers = update, BufferCopies(model)  # of those before the step
@@ -50,9 +50,8 @@ class StepUndo:
 
     @property
     def pending_version(self) -> int | None:
-        """The version (number of updates) that this rank's state would have after `finish`, if
-        the rank knows all gradient sums of the last step and has not made its update; otherwise
-        None."""
+        """The version that this rank's state would have after `finish`, if the rank knows all
+        gradient sums of the last step and has not made its update; otherwise None."""
         return self._update.summed if self._update.summed > self._update.version else None
 
     @property
@@ -65,8 +64,7 @@ class StepUndo:
 
     def finish(self, decision: Sequence[float]) -> None:
         """Makes the update that is still pending on this rank; sends no message. `decision` has the
-        sums over all ranks (such as loss and gradient norm) by which ranks decide whether to skip
-        it."""
+        sums over all ranks by which ranks decide whether to skip it."""
         self._update.carry_out(decision)
 
     def restore(self) -> None:

@@ -55,16 +55,15 @@ class Keeper:
             self._epoch_start = Version(step, copies, facts, session=self.number)
 
     def backups(self) -> list[Version]:
-        """Returns the versions (states after certain steps) that this rank has as backups, of its
-        own state and that of other ranks."""
+        """Returns the versions that this rank has as backups, of its own state and that of other
+        ranks."""
         held = self._backups.held() if self._backups is not None else []
         return [version._replace(session=self.number) for version in held]
 
     def versions(self, session: Session, copies: bool = False) -> Iterator[Version]:
-        """Yields the versions of the training state (states after certain steps) of which this
-        rank has arrays: the current one, backups, and the one at the start of the epoch. With
-        `copies=False` the current one consists of the arrays in use, which the next step
-        changes."""
+        """Yields the versions of the training state of which this rank has arrays: the current one,
+        backups, and the one at the start of the epoch. With `copies=False` the current one consists
+        of the arrays in use, which the next step changes."""
         start, last = self._epoch_start, session.strategy.last
         # otherwise an epoch with servers is under way, and some values are of later steps
         if start is None or start.version < session.run.state.step:

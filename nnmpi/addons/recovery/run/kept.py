@@ -1,5 +1,5 @@
-"""KeptVersions: the copies of the training state (versions: states after certain steps) that a rank
-keeps while it has no session, from one session to the next."""
+"""KeptVersions: the copies of the training state that a rank keeps while it has no session, from
+one session to the next."""
 
 from collections.abc import Iterable
 
@@ -16,15 +16,15 @@ from nnmpi.run.session import Session
 
 
 class KeptVersions:
-    """Copies of the training state from earlier sessions (versions: states after certain steps),
-    and snapshots from which the next session is made."""
+    """Copies of the training state from earlier sessions, and snapshots from which the next session
+    is made."""
 
     def __init__(self) -> None:
         self._by_key = dict[tuple[int, int, int], Version]()
 
     def keep(self, versions: Iterable[Version]) -> None:
-        """Adds versions of the training state (states after certain steps). If a version is stored
-        already, the new arrays are added to its arrays."""
+        """Adds versions of the training state. If a version is stored already, the new arrays are
+        added to its arrays."""
         for version in versions:
             known = self._by_key.setdefault(version.key, version)
             if known is not version:  # a backup of the same version also has parts of other ranks
@@ -40,13 +40,11 @@ class KeptVersions:
         self._by_key[kept.key] = kept
 
     def all(self) -> Iterable[Version]:
-        """Returns all versions of the training state (states after certain steps) that this rank
-        has stored."""
+        """Returns all versions of the training state that this rank has stored."""
         return self._by_key.values()
 
     def arrays_of(self, version: Version) -> tuple[StateArray, ...]:
-        """Returns the arrays that this rank has stored of a version of the training state (the
-        state after some step)."""
+        """Returns the arrays that this rank has stored of a version of the training state."""
         kept = self._by_key.get(version.key)
         return tuple(kept.arrays) if kept else ()
 

@@ -38,8 +38,8 @@ def fitted(config: Config, ranks: int, uncut: Callable[[], UncutModel]) -> Fitte
 
 
 def even_division(config: Config, graph: Graph) -> Division:
-    """Divides a model into stages as if all its units (parts, usually layers) cost the same; used
-    where only the arrangement of ranks matters."""
+    """Divides a model into stages as if all its units cost the same; used where only the
+    arrangement of ranks matters."""
     units, _ = given_units(None, graph, 1)
     return division_of(config, graph, units, lambda: [EQUAL] * len(units))
 

@@ -50,11 +50,10 @@ class RankStatus(NamedTuple):
                      the state of its modules, as `whole_state` returns them
     pending_version  the step whose summed gradients this rank has, without the decision on the
                      update: it can still make that update to the first of `holds`
-    decision         the sums over all ranks (such as loss and gradient norm) that decide on the
-                     update of the newest step for which this rank knows them
+    decision         the sums over all ranks that decide on the update of the newest step for which
+                     this rank knows them
     checkpoint       the step of the newest checkpoint known to be written; -1: none
-    callbacks        names and states of the callbacks, if some ranks are spare
-    """
+    callbacks        names and states of the callbacks, if some ranks are spare"""
 
     stage: RunStage
     session: int
@@ -75,8 +74,8 @@ class RankStatus(NamedTuple):
         return self.counters.state.step if self.counters else 0
 
     def can_hold(self, decision: Decision | None) -> tuple[Version, ...]:
-        """Returns the versions (training states after certain steps) of which this rank has a part,
-        or would have one after an update with `decision`, the sums of the interrupted step."""
+        """Returns the versions of which this rank has a part, or would have one after an update
+        with `decision`, the sums of the interrupted step."""
         if decision is None or self.pending_version != decision[0]:
             return self.holds
         return (*self.holds, self.holds[0]._replace(version=decision[0], renewal=0))
@@ -90,8 +89,8 @@ class RecoveryPlan(NamedTuple):
     source          the version from which the next session is made; None: the initial values, or a
                     checkpoint if something is `missing`
     counters        the counters of the run at that point; None: no remaining rank knows them
-    decision        the sums over all ranks (such as loss and gradient norm) that decide on the
-                    update of the last step, if a remaining rank knows them
+    decision        the sums over all ranks that decide on the update of the last step, if a
+                    remaining rank knows them
     makes_step      True if ranks that have the summed gradients of the interrupted step make its
                     update first: without it there is no complete copy of `source`
     reported        the events that formerly spare ranks treat as reported
@@ -99,8 +98,7 @@ class RecoveryPlan(NamedTuple):
     callbacks       the states that callbacks of formerly spare ranks load
     repeated_calls  calls of callbacks that are repeated, because one was interrupted
     missing         for a message: the state that no remaining rank has; a checkpoint may have it
-    checkpoint      the step of the newest checkpoint known to be written; -1: none
-    """
+    checkpoint      the step of the newest checkpoint known to be written; -1: none"""
 
     stage: RunStage
     source: Version | None = None
@@ -117,8 +115,8 @@ class RecoveryPlan(NamedTuple):
 
 def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
     """Returns the plan by which all ranks continue, given the status of each of them: from the
-    newest version (training state after some step) of which together they have a complete copy, or
-    can make one by completing the interrupted step."""
+    newest version of which together they have a complete copy, or can make one by completing the
+    interrupted step."""
     stages = [status.stage for status in statuses]
     workers = [status for status in statuses if status.holds]
     if RunStage.SETTING_UP in stages:

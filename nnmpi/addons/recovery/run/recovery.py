@@ -303,8 +303,7 @@ class Recovery:
             session.kept.keep_epoch_start(session)
 
     def _take(self, trainer: Training, plan: RecoveryPlan) -> None:
-        """Sets this rank's counters of the run (step, epoch and others) to those from which the
-        plan continues."""
+        """Sets this rank's counters of the run to those from which the plan continues."""
         run, source, decision = trainer.run, plan.source, plan.decision
         if plan.counters is None:
             return
@@ -370,15 +369,13 @@ class Recovery:
 
 
 def _begun(trainer: Training, result: StepResult, loss: float) -> None:
-    """Records that the functions that follow a step (reports, evaluation, checkpoints) have begun.
-    If a rank is lost before they are done, all are repeated, except for events that were already
-    reported."""
+    """Records that the functions that follow a step have begun. If a rank is lost before they are
+    done, all are repeated, except for events that were already reported."""
     trainer.run.unfollowed = result
 
 
 def _done(trainer: Training, result: StepResult, loss: float) -> None:
-    """Records that the functions that follow a step (reports, evaluation, checkpoints) are done,
-    and makes a backup if one is due."""
+    """Records that the functions that follow a step are done, and makes a backup if one is due."""
     trainer.run.unfollowed = None
     trainer.session.kept.back_up(trainer.session)
 

@@ -1,5 +1,4 @@
-"""Counters: how far a run is (step, epoch and others), in a form that ranks send to each other
-after the loss of a rank."""
+"""Counters: how far a run is, in a form that ranks send to each other after the loss of a rank."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -38,7 +37,7 @@ class Counters(NamedTuple):
 
 
 def counters_now(run: RunState) -> Counters:
-    """Returns the counters of this rank's run (step, epoch and others) after the current step."""
+    """Returns the counters of this rank's run after the current step."""
     sums = run.sums._replace(metrics={})  # steps measure none, and they would be sent
     progress = (
         run.step_range,
@@ -54,7 +53,7 @@ def counters_now(run: RunState) -> Counters:
 
 
 def counters_of(run: RunState, snapshot: Snapshot) -> Counters:
-    """Returns the counters of a run (step, epoch and others) at the time of a snapshot."""
+    """Returns the counters of a run at the time of a snapshot."""
     counters, is_now = counters_now(run), snapshot.state == run.state
     return counters._replace(
         step_range=snapshot.run,
@@ -68,8 +67,7 @@ def counters_of(run: RunState, snapshot: Snapshot) -> Counters:
 
 
 def adopt(run: RunState, counters: Counters) -> None:
-    """Sets the counters of this rank's run (step, epoch and others) to those from which all
-    remaining ranks continue."""
+    """Sets the counters of this rank's run to those from which all remaining ranks continue."""
     if counters.fit_calls != run.fit_calls:  # this rank has not begun the run of the others
         run.reported, run.reached = ReportedEvents(), 0
     elif len(counters.restored) > len(run.restored):  # this rank has not completed one
@@ -85,8 +83,8 @@ def adopt(run: RunState, counters: Counters) -> None:
 
 
 def adopt_checkpoint(run: RunState, resumed: ResumePoint) -> None:
-    """Sets the counters of this rank's run (step, epoch and others) to those of a checkpoint; later
-    steps will be repeated."""
+    """Sets the counters of this rank's run to those of a checkpoint; later steps will be
+    repeated."""
     run.restored = resumed.restored
     counters = counters_of(run, resumed.snapshot)
     adopt(run, counters._replace(pace=resumed.pace, unfollowed=None))

@@ -15,8 +15,8 @@ from nnmpi.parallel.model.state import model_tensors, module_state
 
 
 class VersionFacts(NamedTuple):
-    """The facts about a version of the training state (the state after some step) that are equal on
-    all ranks: a snapshot without arrays, and the counters of the run."""
+    """The facts about a version of the training state that are equal on all ranks: a snapshot
+    without arrays, and the counters of the run."""
 
     head: Snapshot
     counters: Counters
@@ -40,12 +40,11 @@ def whole_state(model: Module) -> tuple[StateArray, ...]:
 def newest(
     versions: Iterable[Version], tensors: Sequence[StateArray]
 ) -> tuple[Version | None, str]:
-    """Returns the newest version (training state after some step) that is complete when the arrays
-    of all ranks are put together; if ranks have it with different progress, the one with the least.
-    Also returns ""; or, with None for the version, a text that says what the newest one lacks.
+    """Returns the newest version that is complete when the arrays of all ranks are put together; if
+    ranks have it with different progress, the one with the least. Also returns ""; or, with None
+    for the version, a text that says what the newest one lacks.
 
-    tensors   descriptions of the whole parameters, buffers and other state of the model
-    """
+    tensors   descriptions of the whole parameters, buffers and other state of the model"""
     known, missing = [*versions], ""
     for key in sorted({version.key for version in known}, reverse=True):
         of_key = [version for version in known if version.key == key]
