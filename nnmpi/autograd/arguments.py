@@ -59,20 +59,17 @@ def axis_of(axis: Any, dim: Any, default: int | None = None) -> Any:
 
 
 def reduced_axes(axis: Any, dim: Any) -> Any:
-    """The axis or axes of a reduction; None stands for all axes. As in NumPy, axis=() reduces no
-    axis; as in PyTorch, dim=() reduces all."""
+    """The axes of a reduction. None means all; axis=() reduces none, and dim=() all of them."""
     return axis_of(axis, None if isinstance(dim, (tuple, list)) and not dim else dim)
 
 
 def keeps_axes(keepdims: bool | None, keepdim: bool | None) -> bool:
-    """True if a reduction is to keep the reduced axes with length 1; the argument is NumPy's
-    `keepdims` or PyTorch's `keepdim`."""
+    """True if reduced axes are kept with length 1, given NumPy's or PyTorch's argument."""
     return bool(one_of("keepdims", keepdims, "keepdim", keepdim))
 
 
 def type_and_device(args: tuple[Any, ...], dtype: Any, device: Any) -> tuple[Any, Any]:
-    """Returns (dtype, backend) from the arguments of `Tensor.to`, which may be given by position in
-    any order or by name; None for each that is missing."""
+    """Returns (dtype, backend) from the arguments of `Tensor.to`; None for each that is missing."""
     for value in args:
         if isinstance(value, Backend) or is_device(value):
             device = value

@@ -42,8 +42,7 @@ class TensorBase:
 
     array: Array
     needs_grad: bool
-    """`requires_grad` as it was when the tensor was last used: a write to memory that tensors share
-    may have changed it since."""
+    """`requires_grad` at the last use: a write to shared memory may have changed it."""
     renew: Callable[[], None]
     viewed: Any
     is_refreshed = False
@@ -67,8 +66,7 @@ class TensorBase:
 
     @property
     def size(self) -> ElementCount:
-        """The number of elements; called, t.size() is the shape and t.size(0) the length of an
-        axis."""
+        """The number of elements; t.size() is the shape, and t.size(0) the length of an axis."""
         return ElementCount(self.shape)
 
     def __len__(self) -> int:
@@ -129,8 +127,7 @@ class TensorBase:
         return np.array(self.numpy(), dtype, copy=copy)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
-        """The result of a NumPy function on the values; raises TypeError if a gradient would be
-        lost."""
+        """The result of a NumPy function; raises TypeError if a gradient would be lost."""
         return replacements.evaluate(function, args, options, TensorBase)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
@@ -189,8 +186,7 @@ class TensorBase:
 
 
 def named(method: Method, op: OpFunction) -> Method:
-    """Gives a generated method the name and docstring of its op, which Python's error messages
-    show."""
+    """Gives a generated method the name and docstring of its op, for Python's error messages."""
     method.__name__, method.__doc__ = op.__name__, op.__doc__
     method.__qualname__ = f"Tensor.{op.__name__}"
     return method
@@ -220,8 +216,7 @@ def operator_of(op: OpFunction) -> Callable[[T, Any], T]:
 
 
 def both_operators(op: OpFunction) -> tuple[Callable[[T, Any], T], Callable[[T, Any], T]]:
-    """Makes an operator method and its reflection for an op: __add__, which computes t + x, and
-    __radd__, which computes x + t."""
+    """Makes the methods of an operator from its op: t + x, and its reflection x + t."""
     return operator_of(op), lambda self, other: self.applied(op, other, self)
 
 
@@ -249,8 +244,7 @@ def in_place(
 
 
 def becomes(t: Any, y: Any) -> bool:
-    """Makes a tensor the result y of an in-place op, converted to its type; returns False if it may
-    not become that (`Tensor.may_become`)."""
+    """Makes a tensor the result y of an in-place op; returns False if it may not become that."""
     if not t.may_become(y):
         check_fits(t, y)
         if y.dtype == t.dtype or not t.may_become(y := y.astype(t.dtype)):
@@ -260,16 +254,14 @@ def becomes(t: Any, y: Any) -> bool:
 
 
 def write_result(t: Any, new: Array) -> Any:
-    """Writes the result of an op, whose operands `to_write` has checked, into a tensor and returns
-    the tensor."""
+    """Writes the result of an op, checked by `to_write`, into a tensor, and returns that."""
     check_fits(t, new)
     t.write(new)
     return t
 
 
 def check_fits(t: Any, new: Any) -> None:
-    """Raises TypeError or ValueError if a tensor cannot take a result in place, for its type or its
-    shape: of floats in integers, or of numbers in booleans."""
+    """Raises an error if a tensor cannot take a result in place, for its type or its shape."""
     old = t.operand
     if new.dtype is not old.dtype and category(new.dtype) > category(old.dtype):
         raise TypeError(
@@ -310,8 +302,7 @@ def reduction(op: OpFunction, axes: Callable[[Any, Any], Any] = reduced_axes) ->
 
 
 def summing(op: OpFunction) -> Method:
-    """Makes a reduction method that also takes `dtype`: the type in which the elements are
-    added up, or multiplied, and that of the result."""
+    """Makes a reduction method that also takes `dtype`, the type of the sum and of the result."""
 
     def method(
         self: Any,

@@ -50,8 +50,7 @@ def creator(values: Callable[..., Array]) -> Callable[..., Tensor]:
 
 
 def like(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Makes the `..._like` variant of a constructor: shape, dtype and device are those of a given
-    tensor."""
+    """Makes the `..._like` variant of a constructor, with shape, dtype and device of a tensor."""
 
     def function(
         t: Tensor,
@@ -121,8 +120,7 @@ asarray = as_tensor
 
 @creator
 def arange(start: Any, end: Any = None, step: Any = 1) -> Array:
-    """The values start, start + step, ... before end; arange(end) begins at 0. Integers are
-    int64."""
+    """The values start, start + step, ... before end; arange(end) begins at 0 (int64)."""
     return np.arange(0 if end is None else start, start if end is None else end, step)
 
 

@@ -87,8 +87,7 @@ def silu(t: Any) -> Tensor:
 
 
 def gelu(t: Any, *, approximate: str = "none") -> Tensor:
-    """t * Phi(t), with Phi the standard normal distribution function; approximate="tanh" gives its
-    tanh form."""
+    """t * Phi(t), with Phi the normal distribution function; or its form with tanh."""
     return apply(gelu_form(approximate), *as_tensors(t))
 
 
@@ -108,8 +107,7 @@ def minimum(a: Any, b: Any) -> Tensor:
 
 
 def _pair(a: Any, b: Any) -> tuple[Any, Any]:
-    """a and b with at least one of them made a tensor; the other may stay a Python number, which
-    promotes no dtype."""
+    """a and b, one of them made a tensor; the other may stay a number, which promotes no dtype."""
     return (a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else (*as_tensors(a), b)
 
 

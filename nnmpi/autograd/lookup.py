@@ -1,5 +1,4 @@
-"""EmbeddingResult: the tensor that an embedding returns, which keeps the looked-up indices for the
-layer that follows."""
+"""EmbeddingResult: keeps the looked-up indices for the layer that follows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The methods of tensors as functions, such as nnmpi.exp(t) for t.exp(), with the tensor as first
-argument."""
+"""The methods of tensors as functions, such as nnmpi.exp(t) for t.exp()."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -18,8 +17,7 @@ __all__ = [
 
 
 def _function(name: str) -> Callable[..., Tensor]:
-    """The function that calls the tensor method `name`; its first argument may be a tensor, an
-    array or numbers."""
+    """The function that calls the tensor method `name`, also on an array or numbers."""
     method = getattr(Tensor, name)
 
     @wraps(method)

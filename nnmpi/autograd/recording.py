@@ -28,8 +28,7 @@ class OpRecorder(Protocol):
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
     ) -> None:
-        """Records an op that has run: the function `op`, its arguments, its options and its result
-        y."""
+        """Records an op that has run on these arguments, with its result y."""
 
     def enter(self, context: str) -> None:
         """Called when a block of the program begins: records this, or raises an error if the
@@ -48,13 +47,11 @@ class OpRecorder(Protocol):
 
 
 recording: ContextVar[bool | OpRecorder] = ContextVar("nnmpi_recording", default=True)
-"""True if ops record nodes; while a model is traced, a recorder that is called as well. A context
-variable, since ranks may be threads."""
+"""True if ops record nodes; or a tracing model's recorder. Ranks may be threads."""
 
 
 class OpTypes(Protocol):
-    """Chooses the types in which ops compute, as `autocast` does. Objects that choose the same
-    types for all ops compare equal."""
+    """Chooses the types in which ops compute; equal if they choose the same types."""
 
     def arguments(
         self, op: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]
@@ -62,12 +59,10 @@ class OpTypes(Protocol):
         """Returns the arguments of an op, converted to the types in which the op is to compute."""
 
     def wide(self, t: Any) -> Any:
-        """Returns t, the argument of a function that needs float32, converted to float32 if it has
-        16 bits."""
+        """Returns t, an argument that needs float32, converted to it if it has 16 bits."""
 
     def afresh(self) -> "OpTypes":
-        """Returns an object that chooses the same types, and has not kept any converted copies of
-        parameters."""
+        """Returns an object that chooses the same types, without converted copies of parameters."""
 
 
 op_types: ContextVar[OpTypes | None] = ContextVar("nnmpi_op_types", default=None)
@@ -97,8 +92,7 @@ class no_grad(ContextDecorator):
         recording.reset(self._tokens.pop())
 
     def _recreate_cm(self) -> Self:
-        """Returns a new context manager for each call of a decorated function, since threads may
-        call it at the same time."""
+        """Returns a new context manager for each decorated call: threads may call it."""
         return type(self)()
 
 
@@ -123,8 +117,7 @@ HAS_MOVED = -2
 
 
 HAS_COPY = -3
-"""The value of `Sharing.renewed` for a reshaped copy where PyTorch may have a view, and for a
-tensor after a write to such a copy of it."""
+"""The `Sharing.renewed` of a reshaped copy where PyTorch may have a view, and of the original."""
 
 
 @dataclass(slots=True, eq=False)
@@ -169,15 +162,13 @@ class Storage:
         self.sharing, self.written = None, 0
 
     def lend(self) -> Sharing:
-        """Returns the Sharing of this memory, the record of the tensors that share it, and makes
-        one if only one tensor has had the memory so far."""
+        """Returns the record of the tensors that share this memory, made if there is none."""
         if self.sharing is None:
             self.sharing = Sharing()
         return self.sharing
 
     def mark_written(self) -> None:
-        """Records an in-place write, so that a backward pass through ops that used the old values
-        raises."""
+        """Records an in-place write: backward through ops that used old values raises."""
         self.written = tick()
 
     @property
@@ -195,13 +186,11 @@ class Storage:
 
     @property
     def of_all_writes(self) -> "Storage":
-        """The Storage in which each write to the memory is recorded: not only those that autograd
-        notices."""
+        """The Storage that records each write to the memory, not only those autograd notices."""
         return self
 
     def mark_unnoticed(self) -> None:
-        """Records a write that autograd does not notice, since which reshaped copies of the memory
-        have old values."""
+        """Records a write that autograd misses: reshaped copies now have old values."""
         (self.sharing or self.lend()).unnoticed = tick()
 
     def check_write(self) -> None:
@@ -215,8 +204,7 @@ class Storage:
         return max(self.written, self.lend().unnoticed)
 
     def without_history(self) -> "Storage":
-        """Returns a Storage for a tensor `t.data` in the same memory, to which writes are not
-        noticed by autograd."""
+        """Returns a Storage for `t.data`, whose writes autograd does not notice."""
         return UnnoticedStorage(self.of_all_writes)
 
     def to_numpy(self, array: Any) -> np.ndarray:
@@ -227,8 +215,7 @@ class Storage:
 
 
 class GradientStorage(Storage):
-    """The Storage of the gradient of a leaf, which stays where it is: `t.grad.data = value` writes
-    to it."""
+    """The Storage of a leaf's gradient, to which `t.grad.data = value` writes."""
 
     __slots__ = ()
     keeps_memory = True
@@ -286,8 +273,7 @@ class TapeNode:
         self.prepare = prepare
 
     def clear(self) -> None:
-        """Drops parents and vjps after a backward pass has used the node, which frees their
-        arrays."""
+        """Drops parents and vjps, and so their arrays, after a backward pass."""
         self.parents, self.needs, self.vjps, self.prepare = (), (), None, None
 
     def taken(self) -> "TapeNode":

@@ -38,13 +38,11 @@ _OTHERS = ("bool", "short", "int8", "int16", "uint8", "uint16", "uint32", "uint6
 TYPES = {
     name: np.dtype(_ALIASES.get(name, name)) for name in (*_ALIASES, *_ALIASES.values(), *_OTHERS)
 }
-"""NumPy's dtypes by PyTorch's names, the same objects that arrays have: `t.dtype is nnmpi.long`.
-bfloat16 is not among them."""
+"""NumPy's dtypes by PyTorch's names, but for bfloat16: `t.dtype is nnmpi.long`."""
 
 
 def dtype_named(name: str) -> Any:
-    """NumPy's dtype with this name in PyTorch, or None; bfloat16 is that of ml_dtypes, which is
-    loaded here."""
+    """NumPy's dtype of this name in PyTorch, or None; it loads ml_dtypes for bfloat16."""
     return dtypes.named(name) if name == "bfloat16" else TYPES.get(name)
 
 
@@ -81,8 +79,7 @@ def no_attribute(name: str) -> str:
 
 
 def no_name(package: str, name: str, *kinds: str) -> str:
-    """The error message for a name that a package does not have, with advice on a replacement if
-    `replacements.txt` has any in its sections `kinds`."""
+    """The message for a name that a package lacks, with advice if `replacements.txt` has any."""
     return f"{package} has no {name!r}{instead(name, *kinds)}"
 
 
@@ -199,8 +196,7 @@ them that are not in their folders. A finder in `sys.meta_path` would be asked f
 
 
 class _Finder:
-    """Finds modules of PyTorch whose names are in their package here; of others it says what to
-    write."""
+    """Finds modules of PyTorch whose names are in their package; says what to write for others."""
 
     def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
         """Returns how to load a module with the names of its package. Raises ModuleNotFoundError

@@ -39,8 +39,7 @@ from nnmpi.autograd.recording import (
 
 
 class DetachedStorage(Storage):
-    """The Storage of `t.detach()`: writes to its memory count as writes to t, but no gradient flows
-    between t and the detached tensor."""
+    """The Storage of `t.detach()`: writes count as writes to t, gradients do not flow."""
 
     __slots__ = ("root",)
 
@@ -192,8 +191,7 @@ def _set_storage(y: AnyTensor, storage: Storage) -> None:
 
 
 def may_write(t: AnyTensor) -> bool:
-    """True if a write to t in place can be recorded: t must not be a view of a leaf that requires a
-    gradient."""
+    """True if an in-place write can be recorded: not to a view of a leaf with gradient."""
     base = _base_of(t)
     return base is t or base.node is not None or not base.needs_grad
 
@@ -277,8 +275,7 @@ def renew(t: AnyTensor) -> None:
 
 
 def _check_copy(storage: Storage, shape: tuple[int, ...]) -> None:
-    """Raises RuntimeError for a tensor of this Storage and shape if it is reshaped from, or to,
-    another one that has been written to."""
+    """Raises RuntimeError if a reshaped copy, or the original of one, has been written to."""
     if not (isinstance(storage, CopyStorage) and storage.is_current):
         raise RuntimeError(
             f"a tensor of shape {tuple(shape)} is used after a write in place to another one that "
@@ -289,8 +286,7 @@ def _check_copy(storage: Storage, shape: tuple[int, ...]) -> None:
 
 
 def keeps_written(node: TapeNode, storage: Storage) -> bool:
-    """True if the backward pass of a node may read values that the last in-place write to this
-    storage has overwritten."""
+    """True if the backward pass of a node may read what the last write to the storage overwrote."""
     sharing = storage.sharing
     if sharing is None or sharing.time != storage.written:
         return True
@@ -299,9 +295,8 @@ def keeps_written(node: TapeNode, storage: Storage) -> bool:
 
 
 def _holds(things: Iterable[Any], block: Any, seen: set[int]) -> bool:
-    """True if any of the objects `things` refers, directly or through closures and containers, to
-    an array in the block of memory `block`, or cannot be looked into. `seen` collects the ids of
-    visited objects."""
+    """True if any of the objects refers, through closures and containers too, to an array in this
+    memory, or cannot be looked into. `seen` collects ids of visited objects."""
     for thing in things:
         module = type(thing).__module__
         if id(thing) in seen or isinstance(thing, PLAIN) or module.startswith(NATIVE):
@@ -339,8 +334,7 @@ HOLDERS = (CellType, MethodType, partial, tuple, list, dict, set)
 
 
 def _base_of(t: AnyTensor) -> AnyTensor:
-    """The tensor of which t is a view, or a view of a view, and so on; t itself if it is no view,
-    as where `reshape` had to copy."""
+    """The tensor of which t is a view, through other views too; t itself if it is none."""
     block = owner(t.operand)
     while (viewed := t.viewed) is not None and viewed.storage is t.storage:
         if owner(viewed.operand) is not block:

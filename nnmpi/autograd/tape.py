@@ -45,8 +45,7 @@ OnLeaf: TypeAlias = Callable[[Any], None]
 
 
 def seed(root: AnyTensor, gradient: Array | None) -> Array:
-    """The gradient that a backward pass starts from: the given one, or 1 for a root with one
-    element."""
+    """The gradient that a backward pass starts from: the given one, or 1 for a single element."""
     value = root.array  # before its history, which this renews
     if not root.needs_grad:
         raise RuntimeError(
@@ -383,8 +382,7 @@ def _check_reached(root: AnyTensor, path: set[Any], until: AnyTensor) -> None:
 
 
 def _uses(visits: list[Visit]) -> dict[AnyTensor, int]:
-    """Returns how many contributions each leaf will get if a backward pass goes on with the nodes
-    of `visits`."""
+    """Returns how many contributions each leaf will get from the nodes of `visits`."""
     uses: dict[AnyTensor, int] = {}
     seen: set[TapeNode] = set()
     stack = [*visits]
@@ -433,8 +431,7 @@ def _refuse_used() -> NoReturn:
 
 
 def _refuse_written(node: TapeNode, storage: Storage) -> None:
-    """Raises RuntimeError if the backward pass of a node may read values in this storage that were
-    overwritten after the node was made."""
+    """Raises RuntimeError if a backward pass of the node may read values overwritten since."""
     from nnmpi.autograd.shared_writes import keeps_written  # rarely
 
     if not keeps_written(node, storage):

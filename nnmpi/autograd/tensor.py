@@ -130,8 +130,7 @@ class Tensor(TorchNames):
 
     @property
     def data(self) -> Tensor:
-        """The values as a tensor in the same memory, without history; the tape does not detect
-        writes to it."""
+        """The values as a tensor in this memory without history; the tape misses writes."""
         t = Tensor(self.array)
         t.storage = self.storage.without_history()
         return t
@@ -220,8 +219,7 @@ class Tensor(TorchNames):
         return tape.backward(self, tape.seed(self, given), on_leaf, retain_graph, until)
 
     def receive(self, vjp: Vjp, g: Any) -> None:
-        """Adds a contribution to the gradient of this leaf, vjp(g, out), where `out` is memory of
-        the gradient into which the vjp may write."""
+        """Adds vjp(g, out) to the gradient of this leaf; the vjp may write to `out`, its memory."""
         if self.grad_array is not None:
             precision.add_to(self.grad_array, vjp(g, None))
             return
@@ -232,8 +230,7 @@ class Tensor(TorchNames):
         self.grad_array = target
 
     def lend(self, view: Tensor) -> None:
-        """Makes `view`, a tensor in this tensor's memory, share its Storage, which records in-place
-        writes."""
+        """Makes `view` share this tensor's Storage, which records in-place writes."""
         view.viewed, view.storage = self, self.storage
         if self.storage.sharing is None:
             self.storage.sharing = Sharing()
@@ -242,8 +239,7 @@ class Tensor(TorchNames):
 
     @property
     def is_replaceable(self) -> bool:
-        """True if the tensor may be given other memory: a parameter may not, since its memory
-        belongs to the flat buffer of an optimizer or of a parallel run."""
+        """True if it may get other memory: not a parameter, which lies in a flat buffer."""
         return type(self) is Tensor
 
     def may_become(self, y: Tensor) -> bool:
@@ -287,8 +283,7 @@ class Tensor(TorchNames):
         return self
 
     def __getstate__(self) -> tuple[Any, ...]:
-        """The values, for copies by `copy.deepcopy` and pickle; raises RuntimeError for a result
-        with a history, which no copy can have."""
+        """The values, for copies and pickle; raises RuntimeError for a result with a history."""
         self.renew()
         if self.node is not None:
             raise RuntimeError(
@@ -307,8 +302,7 @@ class Tensor(TorchNames):
         return self.detach().requires_grad_(self.needs_grad)
 
     def renew(self) -> None:
-        """Updates the tensor's history, before it is used, if a tensor that shares its memory was
-        written to in place."""
+        """Updates the history, if a tensor in the same memory was written to in place."""
         if (sharing := self.storage.sharing) is not None and sharing.renewed:
             shared_writes().renew(self)
 
@@ -369,8 +363,7 @@ class Tensor(TorchNames):
         return self.converted(value)
 
     def converted(self, value: Any) -> Any:
-        """Returns `value` as by `to_write`, for a tensor and a value of which it is known that no
-        gradient is lost."""
+        """Returns `value` as by `to_write`, where no gradient can be lost."""
         self.storage.of_all_writes.check_write()
         written = constant(value, (self,))
         if written.__class__ is int:
@@ -400,8 +393,7 @@ class Tensor(TorchNames):
         return needs and bool(_recorder())
 
     def mark_written(self) -> None:
-        """Records an in-place write: a backward pass through ops that keep the old values
-        raises."""
+        """Records an in-place write: backward through ops that keep old values raises."""
         storage = self.storage
         storage.mark_written()
         sharing = storage.sharing or storage.lend()
@@ -485,8 +477,7 @@ def shared_writes() -> ModuleType:
 
 
 def array_on(on: backend.Backend, value: Any, dtype: Any = None) -> Array:
-    """An array of any backend, a number or nested lists of numbers, as an array on the backend
-    `on`."""
+    """An array, a number or nested lists of numbers as an array on the backend `on`."""
     array = value if backend.is_array(value) else np.asarray(value)
     if array.dtype.kind not in "biuf" and not is_float(array.dtype):
         raise TypeError(f"a tensor holds real numbers, not {type(value).__name__}")

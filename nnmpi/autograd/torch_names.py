@@ -106,8 +106,7 @@ class TorchNames(TensorBase):
         return self
 
     def contiguous(self, memory_format: Any = None) -> Self:
-        """The tensor itself; or a copy, to which a program may write, if it is a view whose
-        elements are not in C order."""
+        """The tensor itself, or a copy if it is a view whose elements are not in C order."""
         is_alone = self.storage.sharing is None
         return self if is_alone else loaded("nnmpi.autograd.shared_writes:contiguous")(self)
 
@@ -133,8 +132,7 @@ class TorchNames(TensorBase):
     # ---- shapes
 
     def reshape(self, *sizes: int | tuple[int, ...]) -> Self:
-        """A tensor with the same elements in another shape, if possible in the same memory:
-        t.reshape(2, -1) or t.reshape((2, -1))."""
+        """The elements in another shape, if possible in the same memory: t.reshape(2, -1)."""
         y = self.applied(shape.reshape, self, shape=flat(sizes))
         if self.viewed is not None or not self.operand.flags.c_contiguous:
             loaded("nnmpi.autograd.shared_writes:note_reshaped")(self, y)
@@ -162,8 +160,7 @@ class TorchNames(TensorBase):
         return self.applied(shape.transpose, self, axes=flat(dims))
 
     def expand(self, *sizes: int | tuple[int, ...]) -> Self:
-        """The tensor with its axes of length 1, and new axes in front, repeated to the given
-        lengths; -1 keeps a length."""
+        """The tensor with axes of length 1, and new ones in front, repeated; -1 keeps a length."""
         return self.applied(shape.broadcast_to, self, shape=shape.expanded(self.shape, flat(sizes)))
 
     def expand_as(self, other: TensorBase) -> Self:
@@ -183,8 +180,7 @@ class TorchNames(TensorBase):
         return self.split(-(-n // chunks), k)
 
     def cumsum(self, axis: int | None = None, *, dim: int | None = None, dtype: Any = None) -> Self:
-        """The cumulative sum along `axis`, in `dtype` if it is given; without an axis, that of the
-        flattened tensor."""
+        """The cumulative sum along `axis`, or of the flattened tensor."""
         k, t = axis_of(axis, dim), self if dtype is None else self.to(dtype)
         y = self.applied(reduce.cumsum, t.reshape(-1) if k is None else t, axis=k or 0)
         return y if dtype is None else y.to(dtype)
@@ -192,8 +188,7 @@ class TorchNames(TensorBase):
     # ---- elements
 
     def clamp(self, min: Any = None, max: Any = None) -> Self:
-        """The elements limited to [min, max]; bounds that are tensors get a gradient where they
-        apply."""
+        """The elements limited to [min, max]; bounds that are tensors get gradients too."""
         if hasattr(min, "shape") or hasattr(max, "shape"):
             return self.applied(elementwise.clamp, self, min, max)
         return self.applied(elementwise.clip, self, low=min, high=max)
@@ -201,8 +196,7 @@ class TorchNames(TensorBase):
     clip = clamp
 
     def masked_fill(self, mask: Any, value: Any) -> Self:
-        """The elements with `value` wherever the mask is true. The type stays, so in an integer
-        tensor the value is truncated."""
+        """The elements with `value` where the mask is true; an integer tensor truncates it."""
         if isinstance(value, TorchNames):
             value = value.to(self.operand.dtype)
         elif not is_float(self.operand.dtype):

@@ -37,17 +37,15 @@ Rule = Callable[[Sequence[Any], Mapping[str, Any]], bool]
 
 
 def _contracts(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """True if a call of the op einsum, with these arguments and options, adds up products of
-    several tensors: only then does autocast compute it in 16 bits."""
+    """True if a call of einsum adds up products of several tensors: autocast casts only these."""
     terms, _, output = options["equation"].replace(" ", "").partition("->")
     letters = [c for term in terms.split(",") for c in {*term} - {"."}]
     return any(letters.count(c) > 1 and c not in output for c in {*letters})
 
 
 def _keeps_state(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """True if a call of a recurrent op, with these arguments and options, keeps its state in
-    float32 under autocast, as PyTorch does: GRU, GRUCell and LSTMCell, if their initial state (c of
-    an LSTMCell) is float32. Without one it is zeros in the type of the input."""
+    """True if a recurrent op keeps its state in float32 under autocast, as PyTorch does: GRU,
+    GRUCell and LSTMCell, if their initial state (c of an LSTMCell) is float32."""
     mode, is_layer = options["mode"], "sequences" in options
     if mode.startswith("RNN") or (mode == "LSTM" and is_layer):
         return False
@@ -56,8 +54,7 @@ def _keeps_state(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
 
 
 def _on_gpu(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """True if the first argument of an op is on a GPU: the rule of ops that autocast computes in
-    float32 there only."""
+    """True if the first argument is on a GPU: the rule of ops cast to float32 only there."""
     return not backend.of(_array_of(args[0])).is_host
 
 
@@ -101,8 +98,7 @@ WIDE: dict[str, dict[str, Rule]] = {
     "nnmpi.addons.layer_ways.expert_ops": {"route": _always},
     "nnmpi.addons.recurrent.ops": {"recurrent": _keeps_state},
 }
-"""Ops that compute in float32. Functions that are made of several ops, such as losses, call
-`functional.wide`."""
+"""Ops that compute in float32. Functions of several ops, such as losses, call `functional.wide`."""
 
 
 class _Copy(NamedTuple):
@@ -138,15 +134,13 @@ class Casts(OpTypes):
         return hash(frozenset(self.dtypes.items()))
 
     def afresh(self) -> "Casts":
-        """Returns a Casts with the same types, in which no 16-bit copies of parameters are kept
-        yet."""
+        """Returns a Casts with the same types, without 16-bit copies of parameters."""
         return Casts(self.dtypes, None if self.kept is None else {})
 
     def arguments(
         self, op: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """Returns the arguments of an op, converted to the types in which the op is to compute: to
-        16 bits for products, to float32 for ops such as losses, unchanged for others."""
+        """Returns the arguments of an op, converted to the types in which it is to compute."""
         op = op.func if isinstance(op, partial) else op
         for table, convert in ((PRODUCTS, self._narrow), (WIDE, self.wide)):
             rule = table.get(op.__module__, {}).get(op.__name__)
@@ -161,8 +155,7 @@ class Casts(OpTypes):
         return t if dtype is None or not is_half(_array_of(t).dtype) else _converted(t, np.float32)
 
     def _narrow(self, t: Any) -> Any:
-        """Converts an argument of a product to the 16-bit type of products. An argument that
-        autocast does not convert, such as a number or an integer tensor, is returned unchanged."""
+        """Converts an argument of a product to 16 bits, unless autocast never converts it."""
         dtype = self._product_type(t)
         if dtype is None or _array_of(t).dtype == dtype:
             return t
@@ -177,8 +170,7 @@ class Casts(OpTypes):
         return y
 
     def _product_type(self, t: Any) -> Any:
-        """Returns the type of products on the device of an argument; None for one that is never
-        converted, such as a number, integers and float64."""
+        """The type of products on an argument's device; None if it is never converted."""
         dtype = _dtype_of(t)
         if dtype is None or not is_float(dtype) or dtype == np.float64:
             return None
@@ -196,8 +188,7 @@ def _array_of(t: Any) -> Any:
 
 
 def _converted(t: Any, dtype: Any, values: Array | None = None) -> Any:
-    """Returns an argument of an op in another type; `values` are its values in that type, if they
-    are known."""
+    """Returns an argument of an op in another type; `values` are its values there, if known."""
     if not isinstance(t, Tensor):
         return cast(t, dtype)
     return apply(convert, t, dtype=dtype, values=values)
@@ -263,16 +254,14 @@ class autocast(ContextDecorator):  # noqa: N801 - PyTorch's name
         op_types.set(self._outer[get_ident()].pop())
 
     def _recreate_cm(self) -> Self:
-        """Returns a new context manager for each call of a decorated function, since threads may
-        call it at the same time."""
+        """Returns a new context manager for each decorated call: threads may call it."""
         new = type(self).__new__(type(self))
         vars(new).update(vars(self), _outer=defaultdict(list))
         return new
 
     def _within(self, outer: OpTypes | None) -> Casts | None:
-        """Returns the types in which ops compute in this context: on its type of device that of
-        this context, on other types of device those of `outer`, the enclosing context (None: there
-        is none). None if ops keep the types of their arguments everywhere."""
+        """Returns the types in which ops compute here: on its type of device this context's,
+        elsewhere those of the enclosing context; None if no type changes."""
         dtypes, kept = dict[str, Any](), dict[tuple[int, Any], _Copy]()
         if isinstance(outer, Casts):
             dtypes, kept = {**outer.dtypes}, kept if outer.kept is None else outer.kept
@@ -283,9 +272,8 @@ class autocast(ContextDecorator):  # noqa: N801 - PyTorch's name
 
 
 def _given_type(device_type: str, dtype: Any) -> Any:
-    """Returns the 16-bit dtype in which `autocast` computes products for this type of device:
-    `dtype`, or the default of the device. Returns None, and prints a note, if autocast changes
-    nothing: without a GPU, or if `dtype` has not 16 bits."""
+    """The 16-bit dtype of products in `autocast`: `dtype` or the device's default. None, with a
+    note, if autocast changes nothing: without a GPU, or if `dtype` has not 16 bits."""
     if device_type == "cuda" and backend.get("auto").is_host:
         note(
             'autocast("cuda") changes nothing on this machine, which has no GPU; autocast("cpu") '
@@ -313,8 +301,7 @@ def is_autocast_available(device_type: str) -> bool:
 
 
 def get_autocast_dtype(device_type: str) -> Any:
-    """The type of products within the current `autocast` for this type of device, or outside of
-    one the type that `autocast` takes by default."""
+    """The type of products within `autocast` for this type of device, or else its default type."""
     types = op_types.get()
     inside = types.dtypes.get(device_type) if isinstance(types, Casts) else None
     return named(DEFAULTS[device_type]) if inside is None else inside

@@ -14,8 +14,7 @@ from nnmpi.autograd.ops.elementwise import sigmoid, unbroadcast
 
 
 def _smooth(a: Array, loop: Kernel) -> Result:
-    """Computes an activation with a kernel that returns its values and its slopes; only the slopes
-    are kept for the backward pass."""
+    """Computes an activation by a kernel of values and slopes; backward keeps the slopes only."""
     y, slope = kernels.floats_like(a), kernels.floats_like(a)
     loop(a, slope, y)
     return Result(y, (lambda g, out: multiplied(g, slope),))
@@ -38,8 +37,7 @@ def leaky_relu(a: Array, *, slope: float) -> Result:
 
 
 def prelu(a: Array, w: Array) -> Result:
-    """a where a > 0, and w * a elsewhere, with one w per channel of a (N, C, ...), or one for
-    all."""
+    """a where a > 0, else w * a, with one w for each channel of a (N, C, ...) or one for all."""
     if w.size != 1 and (a.ndim < 2 or a.shape[1] != w.size):
         raise ValueError(
             f"prelu: input of shape {a.shape} for a weight of {w.size}: the input must be "
@@ -103,8 +101,7 @@ def gelu(a: Array) -> Result:
 
 
 def gelu_tanh(a: Array) -> Result:
-    """The tanh approximation of GELU: a / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (a + 0.044715
-    a^3)."""
+    """The tanh form of GELU: a / 2 * (1 + tanh(sqrt(2 / pi) * (a + 0.044715 a^3)))."""
     return _smooth(a, kernels.gelu_tanh_loop)
 
 

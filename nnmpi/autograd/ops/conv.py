@@ -1,5 +1,4 @@
-"""Convolution of images (N, C, H, W), which are channels-last in memory, and of sequences (N, C,
-L)."""
+"""Convolution of images (N, C, H, W), channels-last in memory, and sequences (N, C, L)."""
 
 from __future__ import annotations
 
@@ -112,8 +111,7 @@ def _along(padding: int | str) -> Size | str:
 
 
 def _on_one_row(r: Result) -> Result:
-    """Turns the result of conv2d on (N, C, 1, L) and kernels (O, C, 1, k) into that of conv1d on
-    (N, C, L)."""
+    """Turns conv2d's result on (N, C, 1, L) into that of conv1d on (N, C, L)."""
     (of_x, of_w, of_b), plain = r.vjps, r.prepare
     assert plain is not None
 
@@ -180,15 +178,13 @@ def _check_input(
 
 
 def _padding(f: Windows) -> str:
-    """Returns the padding of the windows f of a convolution for messages, as users write it: "1" or
-    "(1, 2)"."""
+    """The padding of a convolution's windows as users write it: "1" or "(1, 2)"."""
     rows, columns = (window.before for window in f)
     return str(rows) if rows == columns else f"({rows}, {columns})"
 
 
 def _kernel(f: Windows) -> str:
-    """Returns the kernel size of the windows f of a convolution for messages, such as "3x3", with
-    the dilation if there is one."""
+    """The kernel size of a convolution's windows for messages, as "3x3", with any dilation."""
     size = "x".join(str(window.kernel) for window in f)
     dilations = [window.dilation for window in f]
     return size if dilations == [1, 1] else f"{size} (dilation {dilations[0]}x{dilations[1]})"

@@ -107,8 +107,7 @@ def _checked(name: str, plain: OfTwo, op: OfTwo, a: Array, b: Array) -> Array:
 
 
 def _vjps(a: Array, b: Array, da: Gradient, db: Gradient) -> tuple[Vjp, Vjp]:
-    """The vjps of a binary op: `da` and `db` compute each gradient in the broadcast shape, and the
-    vjps sum it back to the shapes of a and b."""
+    """The vjps of a binary op: `da` and `db`, summed from the broadcast shape back."""
     of_a, of_b = getattr(a, "shape", ()), getattr(b, "shape", ())
     return lambda g, out: unbroadcast(da(g), of_a), lambda g, out: unbroadcast(db(g), of_b)
 
@@ -213,8 +212,7 @@ def _min_or_max(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]
     dtype = y.dtype
 
     def taken(g: Array, u: Array, v: Array) -> Array:
-        """Returns the part of the gradient g that goes to operand u of a minimum or maximum: all of
-        it where u is the result, half where u equals v, 0 elsewhere."""
+        """The share of g of operand u of an extreme: 1 where u is it, 1/2 where u equals v."""
         return g * (wins(u, v).astype(dtype) + (u == v).astype(dtype) / 2)
 
     of_a, of_b = (lambda g: in_layout(taken, g, a, b)), (lambda g: in_layout(taken, g, b, a))
@@ -317,8 +315,7 @@ def relu(a: Array) -> Result:
 
 
 def _bound(bound: Any, a: Array) -> Any:
-    """A bound of `clip` as a Python number, which promotes no dtype; for integer arrays the bound
-    is limited to the range of their dtype."""
+    """A bound of `clip` as a number, which promotes no dtype, within an integer type's range."""
     bound = bound.item() if hasattr(bound, "item") else bound
     if a.dtype.kind in "iu" and isinstance(bound, int):
         limits = np.iinfo(a.dtype)

@@ -53,8 +53,7 @@ def matmul(a: Array, b: Array) -> Result:
         return xp.expand_dims(g, -2) if a.ndim == 1 else g
 
     def gradient(left: Array, other: Array, like: Array) -> Array:
-        """left @ other, summed over the axes along which the array `like` was broadcast, and only
-        then rounded to 16 bits."""
+        """left @ other, summed over axes broadcast from `like`, and only then rounded."""
         lead = xp.broadcast_shapes(left.shape[:-2], other.shape[:-2])
         types = types_of(like.dtype)
         dtype = types.sums if types.is_mixed and lead != like.shape[:-2] else None
@@ -96,8 +95,7 @@ def check_dtype(name: str, dtype: Any, w: Array) -> None:
 
 
 def like_weight(x: Array, w: Array) -> Array:
-    """x converted to the dtype of a 16-bit weight, if an earlier op left x in float32 or wider;
-    otherwise x unchanged."""
+    """x in the dtype of a 16-bit weight, if an earlier op left it wider; otherwise unchanged."""
     types = types_of(w.dtype)
     return x.astype(w.dtype) if types.is_mixed and x.dtype == types.sums else x
 

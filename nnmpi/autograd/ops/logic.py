@@ -12,8 +12,7 @@ from nnmpi.autograd.ops.reduce import Dims, check_not_empty, existing
 
 
 def _elementwise(name: str, symbol: str = "") -> Callable[[Array, Array], Result]:
-    """Makes the elementwise op for the function `name` of NumPy. With `symbol`, an operator such as
-    "&" for error messages, the op accepts only booleans and integers."""
+    """Makes the op for NumPy's function `name`; with a `symbol` only for booleans and integers."""
 
     def op(a: Array, b: Array) -> Result:
         if symbol:
@@ -81,8 +80,7 @@ def _truths(y: Array, a: Array) -> Result:
 
 
 def _place(name: str, extreme: str) -> Callable[..., Result]:
-    """Makes the op for NumPy's argmax or argmin, which is `name`; `extreme`, a word such as
-    "largest", is for its docstring."""
+    """Makes the op for NumPy's argmax or argmin; `extreme`, as "largest", is for its docstring."""
 
     def op(a: Array, *, axis: int | None = None, keepdims: bool = False) -> Result:
         check_not_empty(name, a, axis)

@@ -113,9 +113,8 @@ def weighted_cross_entropy(
     smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Result:
-    """The cross-entropy of scores z (N, C, ...) and labels (N, ...) with class weights, label
-    smoothing, and labels equal to `ignore_index` left out, as in PyTorch. `weight` has one number
-    for each class, by which the mean is weighted; `reduction` is "mean", "sum" or "none"."""
+    """The cross-entropy of scores z (N, C, ...) and labels (N, ...), with class weights (C,), label
+    smoothing and ignored labels, as in PyTorch."""
     xp, target = xp_of(z), Labels.of(labels, weight, ignore_index, z.dtype)
     if weight is None and not smoothing and not of(z).is_host:
         return _by_rows(z, labels, target, reduction)
@@ -142,9 +141,8 @@ def weighted_cross_entropy(
 
 
 def _by_rows(z: Array, labels: Array, target: Labels, reduction: str) -> Result:
-    """Computes the cross-entropy of scores z (N, C, ...) on a device, with ignored labels but
-    without weights and smoothing, by kernels that pass over the scores once. `target` has the flat
-    labels with a mask of the ignored ones; `reduction` is "mean", "sum" or "none"."""
+    """The cross-entropy of scores z (N, C, ...) on a device, without weights and smoothing, by
+    kernels that pass over the scores once."""
     losses, (vjp_rows,), *_ = cross_entropy(rows_of(z), target.classes, reduction="none")
     y, scale = target.reduced(_kept(losses, target, labels.shape, z.dtype), reduction)
 
@@ -163,9 +161,8 @@ def nll(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Result:
-    """The negative log-likelihood of log-probabilities logp (N, C, ...) and labels (N, ...), with
-    class weights; labels equal to `ignore_index` are left out. `reduction` is "mean", "sum" or
-    "none"."""
+    """The negative log-likelihood of log-probabilities (N, C, ...) and labels (N, ...), with class
+    weights and ignored labels."""
     xp, target = xp_of(logp), Labels.of(labels, weight, ignore_index, logp.dtype)
     s, shape, dtype = _transposed(logp), logp.shape, logp.dtype
     of_s, rows = s.shape, xp.arange(len(target.classes))

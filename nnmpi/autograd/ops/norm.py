@@ -39,14 +39,12 @@ class _GradientSums(NamedTuple):
 
 
 def _rows(x: Array) -> Array:
-    """Returns x (N, C) or (N, C, ...) as a matrix of rows (M, C), one for each position: a view if
-    x is channels-last in memory."""
+    """Returns x (N, C, ...) as a matrix of rows (M, C): a view if x is channels-last in memory."""
     return x if x.ndim == 2 else xp_of(x).moveaxis(x, 1, -1).reshape(-1, x.shape[1])
 
 
 def _unrows(rows: Array, shape: tuple[int, ...]) -> Array:
-    """Rows (M, C) as an array of a logical shape (N, C, ...) in channels-last memory, the inverse
-    of `_rows`."""
+    """The inverse of `_rows`: an array of shape (N, C, ...) in channels-last memory."""
     n, c, *rest = shape
     return rows if not rest else xp_of(rows).moveaxis(rows.reshape(n, *rest, c), -1, 1)
 

@@ -44,9 +44,8 @@ def _pooled(
     ceil_mode: bool,
     sizes: Mapping[str, Size],
 ) -> Result:
-    """Returns x pooled by `kernel` along its last one or two axes (`axes`); sequences (N, C, L) are
-    pooled as images of one row. `sizes` are kernel, stride, padding and dilation; with `ceil_mode`
-    a last window may end beyond the input."""
+    """Pools x along its last one or two axes by `kernel`; sequences (N, C, L) are images of one
+    row. With `ceil_mode` a last window may end beyond the input."""
     w: Sequence[Window] = windows(**sizes)[-axes:]
     if ceil_mode and x.ndim == 2 + axes:
         w = [window.ceiled(size) for window, size in zip(w, x.shape[2:], strict=True)]
@@ -59,15 +58,14 @@ def _pooled(
 
 
 def max_pool(x: Array, *, axes: int = 2, ceil_mode: bool = False, **sizes: Size) -> Result:
-    """The maximum of each window along the last `axes` axes of x: 2 for images, 1 for sequences.
-    `sizes` are kernel, stride, padding and dilation; with `ceil_mode` a last window may end beyond
-    the input."""
+    """The maximum of each window along the last `axes` axes: 2 for images, 1 for sequences. With
+    `ceil_mode` a last window may end beyond the input."""
     return _pooled(f"max_pool{axes}d", pool.max_pool2d, x, axes, ceil_mode, sizes)
 
 
 def max_pool_indices(x: Array, *, axes: int = 2, ceil_mode: bool = False, **sizes: Size) -> Result:
-    """The index of the maximum of each window that `max_pool` would take: row * W + column in an
-    image, or the position in a sequence (`axes` is 1). The arguments are those of `max_pool`."""
+    """The index of the maximum of each window of `max_pool`: row * W + column in an image, or the
+    position in a sequence."""
     return _pooled(f"max_pool{axes}d", _indices, x, axes, ceil_mode, sizes)
 
 
@@ -83,9 +81,8 @@ def avg_pool(
     count_include_pad: bool = True,
     **sizes: Size,
 ) -> Result:
-    """The mean of each window along the last `axes` axes of x, 2 for images and 1 for sequences;
-    with `count_include_pad` the zeros of the padding count. `sizes` are kernel, stride and padding;
-    with `ceil_mode` a last window may end beyond the input."""
+    """The mean of each window along the last `axes` axes; padding counts with `count_include_pad`.
+    With `ceil_mode` a last window may end beyond the input."""
     name, kernel = f"avg_pool{axes}d", partial(pool.avg_pool2d, count_include_pad=count_include_pad)
     _check_floats(name, x)
     return _pooled(name, kernel, x, axes, ceil_mode, sizes)

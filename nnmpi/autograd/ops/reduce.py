@@ -24,8 +24,7 @@ Dims = int | tuple[int, ...] | None
 
 
 def _given(axis: Dims, ndim: int) -> Sequence[int]:
-    """The axes to reduce, as the caller gave them (negative ones stay negative); all of `ndim` axes
-    if `axis` is None."""
+    """The axes to reduce, negative ones as they are; all of them if `axis` is None."""
     return range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
 
 
@@ -41,8 +40,7 @@ def kept_shape(shape: tuple[int, ...], axis: Dims) -> tuple[int, ...]:
 
 
 def existing(axis: Any, a: Array) -> Any:
-    """Returns `axis`, the argument of a reduction of a. For a 0-d array, axis 0 or -1 means no
-    axis, as in PyTorch: the result is ()."""
+    """The axis of a reduction; for a 0-d array, 0 and -1 mean no axis, as in PyTorch."""
     return () if a.ndim == 0 and axis in (0, -1, (0,), (-1,)) else axis
 
 
@@ -106,8 +104,7 @@ def std(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False)
 
 @widened_on_device
 def prod(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
-    """The product over `axis`; the gradient, the product of the other elements, is right with zeros
-    too."""
+    """The product over `axis`, whose gradient is right with zeros too."""
     xp, axis, a = xp_of(a), existing(axis, a), _signed(a)
     y = a.prod(axis=axis, keepdims=keepdims)
 
@@ -120,8 +117,7 @@ def prod(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
 
 
 def _as_rows(a: Array, axis: Dims) -> tuple[Array, Any]:
-    """Returns (a as a matrix whose rows run over `axis`, a function that turns such a matrix back
-    into the shape of a)."""
+    """Returns (a as rows that run over `axis`, a function from such rows to the shape of a)."""
     reduced = _axes(axis, a.ndim)
     order = [k for k in range(a.ndim) if k not in reduced] + reduced
     moved = a.transpose(order)
@@ -132,8 +128,7 @@ def _as_rows(a: Array, axis: Dims) -> tuple[Array, Any]:
 
 
 def _before(rows: Array) -> Array:
-    """The exclusive cumulative product along each row: at each place, the product of the elements
-    before."""
+    """The exclusive cumulative product of each row: at each place, that of the elements before."""
     xp = xp_of(rows)
     ones = xp.ones_like(rows[:, :1])
     return xp.cumprod(xp.concatenate([ones, rows[:, :-1]], axis=1), axis=1)
@@ -175,8 +170,7 @@ def _min_or_max(
 
 
 def check_not_empty(name: str, a: Array, axis: Dims) -> None:
-    """Raises ValueError if a reduced axis has no elements; a missing axis is left to NumPy's
-    error."""
+    """Raises ValueError if a reduced axis has no elements; NumPy refuses a missing axis."""
     if not a.size and 0 in [a.shape[k] for k in _given(axis, a.ndim) if -a.ndim <= k < a.ndim]:
         raise ValueError(f"{name}: shape {a.shape} has no element over axis {axis}")
 

@@ -20,23 +20,20 @@ from nnmpi.arrays.kernels import Result
 
 
 class Tap(NamedTuple):
-    """One term of an interpolation along an axis: for each output the index of the input that it
-    takes, and the weight of this input (None: 1)."""
+    """A term of an interpolation along an axis: the input and weight (None: 1) of each output."""
 
     places: np.ndarray
     weight: np.ndarray | None = None
 
     def scaled(self, a: Array, axis: int) -> Array:
-        """Multiplies `a` by the tap's weights along an axis, on which `a` has one entry for each
-        output."""
+        """Multiplies `a`, with one entry for each output along an axis, by the tap's weights."""
         if self.weight is None:
             return a
         return a * of(a).asarray(self.weight.reshape((-1,) + (1,) * (a.ndim - axis - 1)), a.dtype)
 
 
 def gather(a: Array, axis: int, taps: Sequence[Tap]) -> Array:
-    """Interpolates along an axis: each output is the sum over `taps`, the terms of the
-    interpolation, of the tap's input times its weight."""
+    """Interpolates along an axis: each output is the sum over taps of input times weight."""
     xp, on = xp_of(a), of(a)
     first, *others = (
         tap.scaled(xp.take(a, on.asarray(tap.places), axis=axis), axis) for tap in taps
@@ -62,9 +59,8 @@ def scatter(g: Array, axis: int, taps: Sequence[Tap], size: int) -> Array:
 
 
 def _without_repeats(places: np.ndarray) -> Iterator[np.ndarray]:
-    """Divides the outputs among groups, and yields the output numbers of each group as an array: no
-    two outputs of a group take the same input, so `d[places[group]] += g[group]` adds every
-    gradient. places[i] is the input that output i takes."""
+    """Divides outputs among groups, within which no two take the same input, so that
+    `d[places[group]] += g[group]` adds every gradient; places[i] is the input of output i."""
     order = np.argsort(places, kind="stable")
     ordered = places[order]
     uses = np.arange(len(places)) - np.searchsorted(ordered, ordered)
@@ -79,8 +75,7 @@ _LAST = (0, 2, 3, 1)
 
 
 def _in_memory(a: Array, back: bool = False) -> Array:
-    """Images (N, C, H, W) as (N, H, W, C), their order in memory; with `back` the inverse. Other
-    arrays are unchanged."""
+    """Images (N, C, H, W) as (N, H, W, C), as in memory; with `back` the inverse."""
     return a if a.ndim != 4 else a.transpose((0, 3, 1, 2) if back else _LAST)
 
 

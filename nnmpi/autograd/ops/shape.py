@@ -126,8 +126,7 @@ def swapped(ndim: int, a: int, b: int) -> Shape:
 
 
 def expanded(shape: Shape, sizes: Shape) -> Shape:
-    """The sizes with each -1 replaced by the length of that axis; axes are matched from the last
-    one."""
+    """The sizes with each -1 replaced by that axis's length, matched from the last one."""
     lead = len(sizes) - len(shape)
     if lead < 0 or -1 in sizes[:lead]:
         raise ValueError(
@@ -146,8 +145,7 @@ def broadcast_to(a: Array, *, shape: tuple[int, ...]) -> Result:
 
 
 def getitem(a: Array, *, index: Any) -> Result:
-    """a[index] for slices, integers, integer arrays and masks; with a mask the host waits for the
-    device."""
+    """a[index] for slices, integers, integer arrays and masks; a mask waits for the device."""
     xp, basic, a_shape = xp_of(a), _basic(index), a.shape
     saved_index = copied_index(index) if basic is None else basic
 
@@ -206,8 +204,7 @@ def add_at(to: Array, index: Any, g: Array) -> None:
 
 
 def _rows_of(index: Any) -> Array | None:
-    """Returns the array of an index that is one array of integers, which select along the first
-    axis; None for any other index."""
+    """The array of an index that is one array of integers, for the first axis; or None."""
     (rows,) = index if isinstance(index, tuple) and len(index) == 1 else (index,)
     return rows if isinstance(rows, np.ndarray) and rows.dtype == np.int64 else None
 
@@ -275,8 +272,7 @@ _BASIC = (int, np.integer, slice, type(None))
 
 
 def selects_by_numbers(index: Any) -> bool:
-    """True if the arrays in an index are integers without axes, of which there is at least one:
-    NumPy makes a copy then, where PyTorch has a view."""
+    """True if an index has 0-d integer arrays only: NumPy copies then, where PyTorch has a view."""
     if not isinstance(index, tuple):
         return hasattr(index, "dtype") and _is_integer(index)
     arrays = [k for k in index if hasattr(k, "dtype")]
@@ -291,8 +287,7 @@ def copied_index(index: Any) -> Any:
 
 
 def element_along(a: Array, index: Array, *, axis: int, keepdims: bool) -> Result:
-    """The element of `a` at the position `index` of each row along `axis`; the axis is dropped, or
-    kept with length 1 if `keepdims`."""
+    """The element at the position `index` of each row along `axis`, which may be kept."""
     axis = axis_within(axis, a.ndim)
     xp, a_shape, kept = xp_of(a), a.shape, (*a.shape[:axis], 1, *a.shape[axis + 1 :])
     places = index.reshape(kept)

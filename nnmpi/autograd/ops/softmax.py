@@ -66,9 +66,8 @@ def cross_entropy(
 
 
 def _on_device(z: Array, labels: Array, scale: float, of_each: bool, widens: bool) -> Result:
-    """Computes cross-entropy on a device, of scores z (n, C): one loss for each sample if
-    `of_each`, else their sum, times `scale`. The backward pass recomputes probabilities from the
-    scores. With `widens` the loss of 16-bit scores stays float32."""
+    """Cross-entropy of scores z (n, C) on a device, times `scale`: their sum, or of each sample.
+    The backward pass recomputes probabilities. `widens` keeps the loss float32."""
     n, xp, dtype = len(labels), xp_of(z), float_type(z)
     sums_dtype = types_of(dtype).sums
     loss, sums = xp.empty((n,) if of_each else (), sums_dtype), xp.empty((2, n), sums_dtype)
@@ -94,8 +93,7 @@ def _of_positions(z: Array, labels: Array, reduction: str, widens: bool) -> Resu
 
 
 def rows_of(z: Array) -> Array:
-    """Returns scores z (N, C, ...) as rows (n, C), one for each label: a view if classes are last
-    in memory."""
+    """Scores z (N, C, ...) as rows (n, C): a view if classes are last in memory."""
     if z.ndim == 2:
         return z
     xp = xp_of(z)
@@ -103,8 +101,7 @@ def rows_of(z: Array) -> Array:
 
 
 def like_rows(rows: Array, shape: tuple[int, ...]) -> Array:
-    """Returns rows of class scores (n, C) as an array of `shape` (N, C, ...): the inverse of
-    `rows_of`."""
+    """The inverse of `rows_of`: rows (n, C) as an array of `shape` (N, C, ...)."""
     if len(shape) == 2:
         return rows
     N, C, *rest = shape

@@ -74,16 +74,14 @@ class Function:
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Returns the gradient, or None, of each argument of `forward`, given those of its
-        results."""
+        """Returns the gradient, or None, of each argument, given those of the results."""
         raise NotImplementedError("a Function needs backward(ctx, ...) as a static method")
 
     setup_context: Any = None
 
     @classmethod
     def apply(cls, *args: Any, **options: Any) -> Any:
-        """Calls `forward` without recording its ops, and records the call as one op with the
-        gradient that `backward` computes."""
+        """Calls `forward` as one op, whose gradient `backward` computes."""
         places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
         for i in places:
             args[i].renew()

@@ -1,5 +1,4 @@
-"""Functions of elements that few models need, and cumulative products, under PyTorch's names; they
-are methods too."""
+"""Less frequent functions of elements, and cumulative products, under PyTorch's names."""
 
 from typing import Any
 
@@ -52,8 +51,7 @@ def addcdiv(t: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Tensor:
 
 
 def div(t: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
-    """t / other; with rounding_mode="floor" rounded down, with "trunc" towards 0, and without
-    gradients then."""
+    """t / other; rounding_mode "floor" rounds down, "trunc" towards 0, both without gradients."""
     t, other = (t, other) if isinstance(t, Tensor) else as_tensors(t, other)
     if rounding_mode is None:
         quotient: Tensor = t / other

@@ -1,5 +1,4 @@
-"""Tensor functions that are short formulas of other functions, under PyTorch's names; they are also
-methods."""
+"""Tensor functions that are short formulas of others, under PyTorch's names."""
 
 from typing import Any
 

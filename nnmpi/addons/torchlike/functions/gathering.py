@@ -47,8 +47,7 @@ def scatter(
 
 
 def scatter_add(t: Any, dim: int, index: Any, src: Any) -> Tensor:
-    """A copy of t with elements of `src` added at the places `index` along an axis: src[i, j] to
-    t[i, index[i, j]] for dim=1."""
+    """A copy of t with src[i, j] added to t[i, index[i, j]] for dim=1, and so along other axes."""
     return _scattered("scatter_add", t, dim, index, src, True)
 
 
@@ -110,8 +109,7 @@ def index_select(t: Any, dim: int, index: Any) -> Tensor:
 
 
 def index_add(t: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Tensor:
-    """A copy of t in which alpha * source[i] is added to the slice t[index[i]], for each i along
-    the axis `dim`."""
+    """A copy of t in which alpha * source[i] is added to the slice t[index[i]] along `dim`."""
     t, index, source = as_tensors(t, index, source)
     rows, added = (u if u.ndim else u.reshape(1) for u in (t, source))
     axis = shape.axis_within(dim, rows.ndim)

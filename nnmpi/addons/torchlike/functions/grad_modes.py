@@ -1,5 +1,4 @@
-"""PyTorch's functions that switch the recording of ops for gradients on and off, except
-`no_grad`."""
+"""PyTorch's functions that switch the recording of ops on and off, except `no_grad`."""
 
 from contextlib import ContextDecorator
 from contextvars import Token
@@ -14,8 +13,7 @@ def is_grad_enabled() -> bool:
 
 
 class set_grad_enabled(ContextDecorator):  # noqa: N801 (PyTorch's name)
-    """Switches the recording of ops on or off: from the call on, or in `with
-    set_grad_enabled(is_training):`."""
+    """Switches the recording of ops on or off, from the call on or in a `with` block."""
 
     def __init__(self, mode: bool) -> None:
         self.mode = bool(mode)

@@ -69,7 +69,6 @@ def _derivatives(
 
 
 def _results(value: Any) -> list[Tensor]:
-    """Returns the results of a function, one tensor or several, that are floating-point tensors
-    with a gradient."""
+    """Returns the results of a function that are floating-point tensors with a gradient."""
     several = value if isinstance(value, tuple | list) else [value]
     return [y for y in several if isinstance(y, Tensor) and y.requires_grad]

@@ -26,8 +26,7 @@ def sort(
     *,
     dim: int | None = None,
 ) -> Chosen:
-    """The elements sorted along `axis` (default: the last), ascending unless `descending`, and
-    their indices; the sort is stable."""
+    """The sorted elements along an axis, and their indices; the sort is stable."""
     return _sorted(t, axis_of(axis, dim, -1), descending, None)
 
 
@@ -39,8 +38,7 @@ def argsort(
     *,
     dim: int | None = None,
 ) -> Tensor:
-    """The indices that sort t along `axis` (default: the last), ascending unless `descending`; the
-    sort is stable."""
+    """The indices that sort t along an axis; the sort is stable."""
     (t,) = as_tensors(t)
     rows = t if t.ndim else t.reshape(1)
     index = apply(order.argsort, rows, axis=axis_of(axis, dim, -1), descending=descending)
@@ -146,8 +144,7 @@ _BETWEEN: dict[str, Callable[[Any], Any]] = {
 
 
 def _one(op: Any, t: Tensor, dim: int, keepdim: bool, **options: Any) -> Chosen:
-    """Returns one element of each row of t along the axis `dim`, with its index in the row: `op`,
-    such as the op `kth`, chooses the index."""
+    """Returns an element of each row of t along `dim`, and its index, which `op` chooses."""
     rows = t if t.ndim else t.reshape(1)
     index = apply(op, rows, axis=shape.axis_within(dim, rows.ndim), keepdims=keepdim, **options)
     values = apply(shape.element_along, rows, index, axis=dim, keepdims=keepdim)

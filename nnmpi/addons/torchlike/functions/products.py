@@ -9,8 +9,7 @@ from nnmpi.autograd.tensor import Tensor, apply
 
 
 def einsum(equation: str, *tensors: Any) -> Tensor:
-    """The sum of products that an equation of letters describes, as einsum("bij,bjk->bik", a,
-    b)."""
+    """The sum of products of an equation of letters, as einsum("bij,bjk->bik", a, b)."""
     operands = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
     if not isinstance(equation, str):
         raise TypeError('einsum: write the letters first, as in einsum("ij,jk->ik", a, b)')

@@ -1,5 +1,4 @@
-"""Functions of tensors that reverse, shift, repeat and split them, under PyTorch's names; most are
-methods too."""
+"""Functions that reverse, shift, repeat and split tensors, under PyTorch's names."""
 
 import math
 from typing import Any
@@ -139,8 +138,7 @@ def repeat_interleave(
 
 
 def unflatten(t: Any, dim: int, sizes: Any) -> Tensor:
-    """The tensor with the axis `dim` divided into several axes of lengths `sizes`, of which one may
-    be -1."""
+    """The tensor with an axis divided into axes of lengths `sizes`; one may be -1."""
     (t,) = as_tensors(t)
     axis = shape.axis_within(dim, t.ndim)
     lengths = [*sizes]
@@ -156,8 +154,7 @@ def unflatten(t: Any, dim: int, sizes: Any) -> Tensor:
 
 
 def movedim(t: Any, source: Any, destination: Any) -> Tensor:
-    """The tensor with the axes `source` at the places `destination`, and the others in their
-    order."""
+    """The tensor with the axes `source` at the places `destination`, the others in their order."""
     (t,) = as_tensors(t)
     old, new = (
         [shape.axis_within(k, t.ndim) for k in (axes if isinstance(axes, tuple | list) else [axes])]

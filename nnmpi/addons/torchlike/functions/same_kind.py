@@ -1,5 +1,4 @@
-"""Methods that make new tensors with the type and on the device of an existing one, as
-t.new_zeros(3)."""
+"""Methods that make new tensors with the type and device of another, as t.new_zeros(3)."""
 
 from typing import Any
 
@@ -23,8 +22,7 @@ def new_full(
 
 
 def new_zeros(t: Tensor, *sizes: Any, size: Any = None, **options: Any) -> Tensor:
-    """A tensor of zeros: t.new_zeros(2, 3) or t.new_zeros((2, 3)), with the options of
-    `new_full`."""
+    """Zeros: t.new_zeros(2, 3) or t.new_zeros((2, 3)), with the options of `new_full`."""
     return new_full(t, sizes_of(sizes, size), 0, **options)
 
 
@@ -39,7 +37,6 @@ new_empty = new_zeros
 def new_tensor(
     t: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """A tensor with a copy of numbers, lists, an array or a tensor; by default in the type and on
-    the device of t."""
+    """A tensor with a copy of the data, by default in the type and on the device of t."""
     where: dict[str, Any] = {"device": device or t.device, "requires_grad": requires_grad}
     return functional.tensor(data, dtype or t.dtype, **where)

@@ -11,14 +11,12 @@ from nnmpi.autograd.tensor import Tensor
 
 
 def tril(t: Any, diagonal: int = 0) -> Tensor:
-    """The lower triangles of the matrices in the last two axes: elements above the diagonal become
-    0."""
+    """The lower triangles of matrices (last two axes), with 0 above the diagonal."""
     return _triangle(t, diagonal, True)
 
 
 def triu(t: Any, diagonal: int = 0) -> Tensor:
-    """The upper triangles of the matrices in the last two axes: elements below the diagonal become
-    0."""
+    """The upper triangles of matrices (last two axes), with 0 below the diagonal."""
     return _triangle(t, diagonal - 1, False)
 
 
@@ -34,12 +32,10 @@ def _triangle(t: Any, diagonal: int, lower: bool) -> Tensor:
 
 
 def tril_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
-    """The rows and columns of the elements on and below a diagonal of a matrix (row, col), as (2,
-    n). The diagonal is `offset` places above the main one."""
+    """Indices (2, n) of the elements on and below the diagonal `offset` above the main one."""
     return tensor(np.stack(np.tril_indices(row, offset, col)), device=device)
 
 
 def triu_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
-    """The rows and columns of the elements on and above a diagonal of a matrix (row, col), as (2,
-    n). The diagonal is `offset` places above the main one."""
+    """Indices (2, n) of the elements on and above the diagonal `offset` above the main one."""
     return tensor(np.stack(np.triu_indices(row, offset, col)), device=device)

@@ -79,8 +79,7 @@ def is_floating_point(t: Any) -> bool:
 
 
 def is_contiguous(t: Tensor, memory_format: Any = None) -> bool:
-    """True if `t.contiguous()` is t itself. Images are channels-last in memory, and count as
-    contiguous in each format."""
+    """True if `t.contiguous()` is t itself; images, channels-last in memory, always count so."""
     return t.storage.sharing is None or bool(t.operand.flags.c_contiguous)
 
 

@@ -26,8 +26,7 @@ class TypedConstructor:
     dtype: np.dtype[Any]
 
     def __call__(self, *args: Any, device: Any = None) -> Tensor:
-        """A tensor with the elements of a list, an array or a tensor, or a tensor of the given
-        sizes."""
+        """A tensor with the elements of a list, an array or a tensor, or of the given sizes."""
         if len(args) == 1 and not isinstance(args[0], int):
             self._check(args[0])
             return tensor(args[0], self.dtype, device=device)
@@ -43,8 +42,7 @@ class TypedConstructor:
             )
 
     def array(self, data: Any, *others: Any) -> tuple[Array, bool]:
-        """Returns (array, requires_grad) for the constructor of tensors, which takes a list and
-        whether the tensor requires a gradient, or sizes."""
+        """Returns (array, requires_grad) from (a list, requires_grad), or from sizes."""
         if data is None or isinstance(data, float):
             remedy = f"nnmpi.tensor({'number' if data is None else data})"
             raise TypeError(f"Tensor takes a list or sizes, not {data}: write {remedy}")

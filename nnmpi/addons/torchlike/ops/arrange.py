@@ -13,8 +13,7 @@ def flip(a: Array, *, axes: tuple[int, ...]) -> Result:
 
 
 def roll(a: Array, *, shifts: tuple[int, ...], axes: tuple[int, ...] | None) -> Result:
-    """The elements shifted along axes, those at the end to the beginning; without axes, along the
-    flattened array."""
+    """The elements shifted along axes, cyclically; without axes, along the flattened array."""
     xp, back = xp_of(a), tuple(-n for n in shifts)
     amount = (shifts, back) if axes is not None else (shifts[0], back[0])
     return Result(xp.roll(a, amount[0], axes), (lambda g, out: xp.roll(g, amount[1], axes),))

@@ -13,8 +13,7 @@ from nnmpi.arrays.kernels.precision import widened
 
 
 def einsum(*arrays: Array, equation: str) -> Result:
-    """The product of the arrays' elements, summed over all letters that are not in the output:
-    np.einsum(equation, *arrays) with its gradients."""
+    """np.einsum(equation, *arrays) with its gradients."""
     inputs, output = _letters(equation, [a.ndim for a in arrays])
     op = partial(_summed, equation=equation, inputs=inputs, output=output)
     if len(arrays) == 1 and {*inputs[0]} == {*output}:  # a view; otherwise NumPy sums into a copy

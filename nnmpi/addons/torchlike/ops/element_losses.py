@@ -1,5 +1,4 @@
-"""Losses of each element or pair of elements, such as binary cross-entropy, before they are summed
-or averaged."""
+"""Losses of each element, such as binary cross-entropy, before they are reduced."""
 
 from __future__ import annotations
 

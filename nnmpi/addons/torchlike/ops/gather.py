@@ -10,8 +10,7 @@ from nnmpi.autograd.ops.shape import add_at
 
 
 def places(index: Array, axis: int) -> tuple[Any, ...]:
-    """The NumPy index of the elements that `index` selects along an axis: an array of positions for
-    each axis."""
+    """The NumPy index of the elements that `index` selects along an axis."""
     xp, ndim = xp_of(index), index.ndim
 
     def positions(k: int) -> Array:
@@ -21,8 +20,7 @@ def places(index: Array, axis: int) -> tuple[Any, ...]:
 
 
 def gather(a: Array, index: Array, *, axis: int) -> Result:
-    """y[i, j] = a[i, index[i, j]] for axis=1, and correspondingly for other axes, as
-    torch.gather."""
+    """y[i, j] = a[i, index[i, j]] for axis=1, as torch.gather."""
     xp, a_shape, at = xp_of(a), a.shape, places(index.copy(), axis)
 
     def vjp(g: Array, out: Array | None) -> Array:
@@ -61,8 +59,7 @@ def scatter(a: Array, index: Array, source: Any, *, axis: int, adds: bool = Fals
 
 
 def index_add(a: Array, index: Array, source: Array, *, axis: int, alpha: float = 1) -> Result:
-    """A copy of `a` in which alpha * source[i] is added to the slice a[index[i]], for each i along
-    an axis."""
+    """A copy of `a` in which alpha * source[i] is added to the slice a[index[i]] along an axis."""
     y, at = a.copy(), (slice(None),) * axis + (index.copy(),)
     add_at(y, at, source if alpha == 1 else source * alpha)
     return Result(

@@ -21,8 +21,7 @@ def argsort(a: Array, *, axis: int, descending: bool = False) -> Result:
 
 
 def take_along_axis(a: Array, index: Array, *, axis: int) -> Result:
-    """The elements of `a` at the indices `index` along `axis`; no index may occur twice in a row of
-    `index` along this axis."""
+    """The elements of `a` at `index` along `axis`; no index may occur twice in a row."""
     xp, a_shape = xp_of(a), a.shape
 
     def vjp(g: Array, out: Array | None) -> Array:
@@ -40,8 +39,7 @@ def kth(a: Array, *, axis: int, keepdims: bool, k: int) -> Result:
 
 
 def median(a: Array, *, axis: int, keepdims: bool) -> Result:
-    """The index of the lower median of each row along `axis`; that of the first NaN, if there is
-    any."""
+    """The index of the lower median of each row along `axis`, or of the first NaN."""
     xp, (rows, ranks) = xp_of(a), _ordered(a, axis)
     n = rows.shape[-1]
     _check_not_empty("median", a, axis)
@@ -64,8 +62,7 @@ def middle(a: Array) -> Result:
 
 
 def mode(a: Array, *, axis: int, keepdims: bool) -> Result:
-    """The last index of the most frequent element of each row along `axis`; of the smallest
-    element, if several are equally frequent."""
+    """The last index of the most frequent element of each row; of the smallest, if several are."""
     xp, (rows, ranks) = xp_of(a), _ordered(a, axis)
     n = rows.shape[-1]
     _check_not_empty("mode", a, axis)
@@ -79,8 +76,7 @@ def mode(a: Array, *, axis: int, keepdims: bool) -> Result:
 
 
 def _ordered(a: Array, axis: int) -> tuple[Array, Array]:
-    """Moves an axis to the end and sorts along it: returns the array with this axis last, and the
-    indices that sort it."""
+    """Returns the array sorted along an axis, which is last then, and the indices that sort it."""
     xp = xp_of(a)
     rows = xp.moveaxis(sortable(a), axis, -1)
     return rows, xp.argsort(rows, axis=-1, kind="stable")

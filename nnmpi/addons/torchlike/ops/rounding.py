@@ -10,8 +10,7 @@ from nnmpi.arrays.kernels.precision import in_layout
 
 
 def _step(name: str) -> Callable[[Array], Result]:
-    """Returns the op for a rounding function of NumPy such as floor; it copies integers
-    unchanged."""
+    """The op for a rounding function of NumPy such as floor; it copies integers unchanged."""
 
     def op(a: Array) -> Result:
         is_whole = a.dtype.kind in "biu"

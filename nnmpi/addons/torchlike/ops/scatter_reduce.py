@@ -114,8 +114,7 @@ def _counts(a: Array, at: Places, index: Array, include_self: bool) -> Array:
 def _of_factors(
     g: Array, a: Array, s: Array, y: Array, at: Places, reduced: Callable[[Array, Array], Array]
 ) -> tuple[Array, Array]:
-    """The gradients of the factors `a` and s of the products y: each is the product of the others,
-    also where a factor is 0."""
+    """The gradients of the factors of a product: each is that of the others, also beside a 0."""
     xp = xp_of(a)
     others = xp.where(a == 0, 1, a)
     zeros = xp.zeros(a.shape, g.dtype)
