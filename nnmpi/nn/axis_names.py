@@ -44,8 +44,7 @@ def _default_names(edge: Edge) -> tuple[str, ...]:
 
 
 def _output_names(node: Node, inputs: Sequence[tuple[str, ...]], edge: Edge) -> tuple[str, ...]:
-    """Returns the names of the axes of `edge`, an output (tensor) of a node, given the names of the
-    axes of each of its inputs."""
+    """Returns the names of the axes of an output, given those of each input's axes."""
     x = inputs[0] if inputs else ()
     if node.layer is Embedding:
         return (*x, "channels")
@@ -59,9 +58,7 @@ def _output_names(node: Node, inputs: Sequence[tuple[str, ...]], edge: Edge) -> 
 
 
 def _name_scores(graph: Graph, names_of: dict[int, tuple[str, ...]]) -> None:
-    """Gives the name "vocabulary" to the class axis of the model's output, and to the same axis of
-    tensors before it, back to the output of the last layer with weights. `names_of` has the names
-    of the axes of each edge (tensor), and is changed."""
+    """Names the class axis "vocabulary", from the output back to the last layer with weights."""
     makers = {e: node for node in graph.nodes for e in node.outputs}
     e, axis = graph.outputs[0], 1
     while len(names_of.get(e, ())) > 1:

@@ -179,9 +179,8 @@ class CodeReader:
             raise UnfitError(f"{name} is a method of {kind_of(owner)}")
 
     def _check_whole(self, value: Any, name: str) -> None:
-        """Raises UnfitError for a Python module or a user's object that the code uses in another
-        way than by reading its attributes, such as by passing it to a function: only the attributes
-        that the code names are compared. `name` is for the message."""
+        """Raises UnfitError for a module or a user's object that code passes on whole: only
+        attributes that it names are compared."""
         is_free = value is FREE or value is MODULE or isinstance(value, FunctionType)
         if is_of_modules(value):
             raise UnfitError(f"{name} is no function or class that a recording may use")
@@ -192,9 +191,8 @@ class CodeReader:
             )
 
     def _attribute(self, owner: Any, attribute: str, name: str, code: str) -> Any:
-        """Adds the attribute `attribute` that the code reads of the object `owner`, and returns its
-        value as `_take` does. In error messages, `name` stands for the object, and `code` is the
-        name of the function that reads it."""
+        """Adds an attribute that the code reads of `owner`, and returns its value as `_take` does;
+        `name` and `code` are for messages."""
         where = f"{name}.{attribute} in {code}"
         if owner is FREE:
             self._names.note(attribute, code)
@@ -270,8 +268,7 @@ class CodeReader:
                 self._look_at_class(cls)
 
     def _look_at_class(self, cls: type) -> None:
-        """Looks at the class of a module: all its attributes are compared, and the methods that
-        code may use are read."""
+        """Looks at the class of a module: compares its attributes, reads methods code may use."""
         if is_own(cls):
             return
         self._values.add_class(cls)
@@ -290,8 +287,7 @@ class CodeReader:
                 self._take_all([plain], where)
 
     def _is_new(self, *key: Any) -> bool:
-        """True if this method was not called with these objects before, so that each is looked at
-        once."""
+        """True if these objects are new to this method, so that each is looked at once."""
         is_new = (known := (*map(id, key[:1]), *key[1:])) not in self._seen
         self._seen.add(known)
         return is_new

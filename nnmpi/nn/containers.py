@@ -8,8 +8,7 @@ from nnmpi.nn.parameter import Parameter
 
 
 class _Numbered(Module):
-    """The base class of list-like containers (of modules or of parameters), whose items are
-    children with the names "0", "1", ..."""
+    """The base of containers whose items are children with the names "0", "1", ..."""
 
     registry: ClassVar[str] = "_modules"
 
@@ -37,8 +36,7 @@ class _Numbered(Module):
 
 
 class NumberedLayers(_Numbered):
-    """The base class of ModuleList and Sequential: a list of layers with the names "0", "1", ...,
-    or in a Sequential with those of a dictionary."""
+    """The base of ModuleList and Sequential: layers "0", "1", ..., or named by a dictionary."""
 
     def __init__(self, layers: Iterable[Module] = ()) -> None:
         super().__init__(layers)

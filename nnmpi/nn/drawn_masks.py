@@ -1,5 +1,4 @@
-"""Dropout masks for functions such as `functional.dropout`, which belong to no layer: they are
-drawn like other random tensors of a program."""
+"""Dropout masks of functions, which belong to no layer: drawn like other random tensors."""
 
 from typing import Any
 

@@ -69,8 +69,7 @@ def fused(types: Sequence[type[Module]]) -> Iterator[int]:
 
 
 def steps_of(layers: list[Module]) -> Iterator[FusedStep]:
-    """Yields the functions that run these layers in order: one for each group of layers that runs
-    as one fused op. Consecutive Linear layers that have few weights in total share one function."""
+    """Yields the functions that run these layers: one for each group that runs as one op."""
     run = list[Sequence[Module]]()
     for group in groups(layers):
         if type(group[0]) is Linear:
@@ -96,8 +95,7 @@ def _step_of(group: Sequence[Module]) -> FusedStep:
 
 
 SMALL = 1 << 14
-"""Linear layers in a row with at most this many weights run as one op: calling separate ops takes
-longer than small products."""
+"""Linear layers in a row run as one op up to this many weights: calls would take longer."""
 
 
 def _steps_of_linears(run: Sequence[Sequence[Any]]) -> Iterator[FusedStep]:
@@ -141,8 +139,7 @@ def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[FusedStep]) -> FusedStep:
 
 
 def _pooled(forward: Callable[..., Tensor], pool: Any) -> FusedStep:
-    """Returns a function that runs a convolution (by its `forward`) and its max-pool: as one op if
-    the pool has 2x2 windows at the time of the call, else one after the other."""
+    """Returns a function of a convolution and its max-pool: one op if the windows are 2x2."""
     fused = partial(forward, pool=True)
 
     def step(x: Tensor) -> Tensor:
@@ -155,8 +152,7 @@ def _pooled(forward: Callable[..., Tensor], pool: Any) -> FusedStep:
 
 
 def _unless_hooked(fused: FusedStep, layer: Module, rest: Sequence[Module]) -> FusedStep:
-    """Returns a function that runs `layer` and the layers `rest` by the fused op `fused`; if a
-    layer has hooks at the time of the call, it runs them one by one."""
+    """Runs `layer` and `rest` by the op `fused`, or one by one if a layer has hooks then."""
     second, last = rest[0], rest[-1]
 
     def step(x: Tensor) -> Tensor:

@@ -22,24 +22,21 @@ from nnmpi.nn.parameter import Parameter
 
 @dataclass(frozen=True)
 class TensorRef:
-    """A placeholder that a graph stores in place of a tensor in the arguments and results of nodes.
-    It is the number of the edge that stands for the tensor."""
+    """Stands in a graph for a tensor in arguments and results: the number of its edge."""
 
     edge: int
 
 
 @dataclass(frozen=True)
 class VariableRef:
-    """A placeholder that a graph stores in place of a parameter or buffer in the arguments of
-    nodes. It is the number of the parameter or buffer in `Graph.variables`."""
+    """Stands in a graph for a parameter or buffer in arguments: its number in `variables`."""
 
     variable: int
 
 
 @dataclass(frozen=True)
 class SampleCount:
-    """A placeholder that a graph stores in place of an integer argument that depends on the number
-    of samples, such as a length in a shape. The integer is `times` that number."""
+    """Stands in a graph for an integer that is `times` the number of samples."""
 
     times: int
 
@@ -110,8 +107,7 @@ class Variable(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The name of the parameter or buffer in the whole model: the first one if it has
-        several."""
+        """The name of the parameter or buffer in the whole model, the first of several."""
         return self.names[0]
 
     @property
@@ -167,8 +163,7 @@ class Node:
 
 
 class Call(NamedTuple):
-    """A call of a module, with its path and class `layer`, or of an op, in a recorded `forward`;
-    `nodes` is the range of the graph's nodes that the call runs."""
+    """A recorded call of a module, of class `layer`, or of an op; `nodes` are those it runs."""
 
     nodes: range
     path: str | None
@@ -252,8 +247,7 @@ class Graph(NamedTuple):
         return self.crossings()[k]
 
     def crossings(self) -> list[tuple[int, ...]]:
-        """Returns a list of `crossing(k)` for each node k, and at the end the outputs of the
-        model."""
+        """Returns `crossing(k)` of each node k, and at the end the outputs of the model."""
         needed = [tuple(dict.fromkeys(self.outputs))]
         for node in reversed(self.nodes):
             later = (e for e in needed[-1] if e not in node.outputs)
@@ -262,8 +256,7 @@ class Graph(NamedTuple):
 
     @property
     def cache(self) -> dict[Any, Any]:
-        """A dictionary in which functions store results that depend on this graph, by function and
-        arguments."""
+        """Results of functions that depend on this graph, by function and arguments."""
         cache: dict[Any, Any] = self.source.cache
         return cache
 
@@ -285,22 +278,19 @@ def mapped(leaf: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """Returns the leaves of `tree`, which is nested tuples, lists and dicts: all values in it that
-    are none of these."""
+    """Returns the leaves of `tree`: what is in it and no tuple, list or dict."""
     flat: list[Any] = []
     mapped(flat.append, tree)
     return flat
 
 
 def edges_of(tree: Any) -> tuple[int, ...]:
-    """Returns the numbers of the edges (tensors of the graph) to which the TensorRefs in nested
-    tuples, lists and dicts refer, each once."""
+    """Returns the numbers of the edges that TensorRefs in a tree refer to, each once."""
     return tuple(dict.fromkeys(v.edge for v in leaves(tree) if type(v) is TensorRef))
 
 
 def variables_of(model: Module) -> tuple[list[Variable], dict[int, int]]:
-    """Returns the entries of the model's state dict as Variables, and the number of each by the id
-    of its tensor."""
+    """Returns the entries of the state dict as Variables, and their numbers by id."""
     by_id: dict[int, Variable] = {}
     for place, tensor in model.tensors():
         other = by_id.get(id(tensor))

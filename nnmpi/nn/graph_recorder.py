@@ -1,5 +1,4 @@
-"""GraphRecorder: records the layers and ops of one forward pass of a model as the nodes of a
-Graph."""
+"""GraphRecorder: records layers and ops of a forward pass as nodes of a Graph."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -105,8 +104,7 @@ TracedTensor.__name__ = TracedBuffer.__name__ = Tensor.__name__  # error message
 
 
 class ConflictError(Exception):
-    """Raised if the module at `path` cannot be recorded layer by layer, but only as a single node
-    of the graph; `note` is the reason as text."""
+    """Raised if the module at `path` can only be recorded as a single node; `note` says why."""
 
     def __init__(self, path: str, note: str) -> None:
         self.path, self.note = path, note
@@ -145,16 +143,14 @@ class GraphRecorder:
         self._unit: dict[int, None] | None = None  # used by the module recorded as one node
 
     def run(self, model: Module, inputs: Arguments) -> None:
-        """Calls the model with `inputs`, and records it: first the arguments, then all layers and
-        ops, and the outputs."""
+        """Calls the model, and records its arguments, all layers and ops, and its outputs."""
         args, named = mapped(lambda x: self._edge(x) if isinstance(x, Tensor) else x, inputs)
         self.arguments = self._templates((args, named))
         self.returned = model(*args, **named)
         self.outputs = self._templates(self.returned)
 
     def free(self) -> None:
-        """Fills `edges` with the shapes and types of all tensors of the pass, and frees their
-        memory."""
+        """Fills `edges` with the shapes and types of all tensors, and frees their memory."""
         owners: dict[int, int] = {}  # by memory: the first edge in it
         for e, t in enumerate(self._tensors):
             axes, order = tuple(map(Axis, t.operand.shape)), order_of(t.operand)
@@ -167,20 +163,17 @@ class GraphRecorder:
         self.returned = None
 
     def refuse(self, reason: str) -> None:
-        """Raises ConflictError for the innermost module whose `forward` is being traced: the whole
-        module has to be recorded as a single node, for the given reason."""
+        """Raises ConflictError: the innermost traced module becomes a single node."""
         if self._unit is None and self._within:
             raise ConflictError(self._within[-1], reason)
 
     def enter(self, context: str) -> None:
-        """Raises ConflictError, because a traced `forward` uses a context such as no_grad, which a
-        graph cannot express: the module has to be recorded as a single node. `context` is the name
-        of the context."""
+        """Raises ConflictError for a context that a graph cannot express, such as no_grad: the
+        module becomes a single node."""
         self.refuse(USES + context)
 
     def run_again(self, function: Callable[[], Any]) -> Any:
-        """Runs the function given to `checkpoint`, and records that its nodes run again in backward
-        passes."""
+        """Runs the function given to `checkpoint`, and records that its nodes run again."""
         start = len(self.nodes)
         result = function()
         self.again.append(range(start, len(self.nodes)))
@@ -215,9 +208,8 @@ class GraphRecorder:
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Tensor
     ) -> None:
-        """Records one op with its arguments and its result y as a node of the graph. Autograd
-        calls this object after each op while it is the current recorder (see
-        `nnmpi.autograd.recording`)."""
+        """Records an op with its arguments and result as a node; autograd calls it after each
+        op."""
         used = [self._numbers[id(a)] for a in args if id(a) in self._numbers]
         if y.needs_grad:
             self.order.extend(v for v in used if self.variables[v].is_trained)
@@ -232,8 +224,7 @@ class GraphRecorder:
         self._add(Node(name, arguments, None, self._within[-1], tuple(used), op=op), y)
 
     def forward(self, module: Module, forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """Runs the `forward` of a module and records it; called in place of each `forward` while a
-        model is traced (see `nnmpi.nn.passes.Pass`)."""
+        """Runs and records the `forward` of a module, in place of each one in a traced pass."""
         in_sequence = only_runs_layers(module) and _is_of_class(module, forward)
         path = self._paths.get(id(module))  # None: made inside another forward
         if path is None or self._unit is not None or (in_sequence and not module._modules):
@@ -265,8 +256,7 @@ class GraphRecorder:
         return result
 
     def _in_sequence(self, layers: list[Module], *args: Any, **named: Any) -> Any:
-        """Runs the layers of a Sequential one by one, and records which of them would otherwise run
-        as one fused op."""
+        """Runs a Sequential's layers one by one, and records which would run as one fused op."""
         for group in groups(layers):
             for layer in group:
                 args, named = (layer(*args, **named),), {}
@@ -282,8 +272,7 @@ class GraphRecorder:
         args: tuple[Any, ...],
         named: dict[str, Any],
     ) -> Any:
-        """Runs a module by its `forward`, and records the whole call as one node of the graph,
-        without nodes for what happens in it."""
+        """Runs a module, and records the whole call as one node."""
         arguments = self._templates((args, named))
         # while it is set, ops make no nodes, and note the variables that they use
         self._unit = dict.fromkeys(
@@ -300,16 +289,14 @@ class GraphRecorder:
         return self._add(node, result)
 
     def _add(self, node: Node, result: Any) -> Any:
-        """Adds a node to the graph and returns the node's result, of which each tensor becomes an
-        edge."""
+        """Adds a node, and returns its result, of which each tensor becomes an edge."""
         returned = mapped(lambda t: self._edge(t) if isinstance(t, Tensor) else t, result)
         self.nodes.append(replace(node, result=self._templates(returned)))
         self._on_growth(self.held)
         return returned
 
     def _edge(self, t: Tensor) -> Tensor:
-        """Registers a tensor as a new edge of the graph and returns it; if the tensor is an edge
-        already, registers and returns a copy."""
+        """Registers a tensor as a new edge, or a copy if it is one already; returns that."""
         if id(t) in self._edges or type(t) is not Tensor:  # known, a variable or a Lookup
             t = Tensor(t.operand, t.needs_grad)
         t.__class__ = TracedTensor
@@ -322,8 +309,7 @@ class GraphRecorder:
         return t
 
     def _templates(self, tree: Any) -> Any:
-        """Returns nested arguments or results with a TensorRef in place of each tensor and a
-        VariableRef in place of each parameter or buffer."""
+        """Returns a tree with TensorRef and VariableRef in place of tensors and variables."""
         return mapped(self._template, tree)
 
     def _template(self, value: Any) -> Any:
@@ -339,8 +325,7 @@ class GraphRecorder:
         return value
 
     def _refuse_outside(self, t: Tensor) -> None:
-        """Raises ValueError for a tensor that requires a gradient but is not a parameter of the
-        model."""
+        """Raises ValueError for a tensor with a gradient that is no parameter of the model."""
         if t.needs_grad and id(t) not in self._numbers:
             raise ValueError(
                 f"the model uses a tensor of shape {t.shape} that requires a gradient but is not "
@@ -350,8 +335,7 @@ class GraphRecorder:
 
 
 def note_untraceable(reason: str) -> None:
-    """Reports to the recorder, if a model is being traced, that a `forward` does something that a
-    graph cannot express; the module is then recorded as a single node."""
+    """Tells the recorder that a traced `forward` does what a graph cannot express."""
     record = recording.get()
     if isinstance(record, GraphRecorder):
         record.refuse(reason)
@@ -363,8 +347,7 @@ def _is_of_class(module: Module, forward: Callable[..., Any]) -> bool:
 
 
 def _plain(module: Module) -> dict[str, Any]:
-    """Returns by name those attributes of a module whose values are numbers, text, None, or tuples
-    of these."""
+    """Returns the attributes of a module that are numbers, text, None, or tuples of these."""
     return {name: v for name, v in vars(module).items() if _is_plain(v)}
 
 

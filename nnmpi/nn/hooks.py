@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 
 
 class Hook(NamedTuple):
-    """A hook of a module. It is called with (module, args); then the keyword arguments of the call
-    follow if `with_kwargs`, then the output if the hook runs after `forward`."""
+    """A hook, called with (module, args), keyword arguments if `with_kwargs`, and the output."""
 
     function: Callable[..., Any]
     is_before: bool
@@ -18,8 +17,7 @@ class Hook(NamedTuple):
 
 
 class HookHandle:
-    """The handle of a registered hook: removes the hook by `remove()`, or at the end of a `with`
-    block."""
+    """Removes a hook by `remove()`, or at the end of a `with` block."""
 
     def __init__(self, module: "Hooked", hook: Hook) -> None:
         self._module, self._hook = module, hook
@@ -38,8 +36,7 @@ class HookHandle:
 
 
 def refused_hook(name: str) -> Callable[..., NoReturn]:
-    """Returns a method that raises NotImplementedError, for a kind of PyTorch's hooks that nnmpi
-    does not have."""
+    """Returns a method that raises NotImplementedError: a hook that nnmpi lacks."""
 
     def method(self: Any, *args: Any, **options: Any) -> NoReturn:
         raise NotImplementedError(
@@ -88,8 +85,7 @@ class Hooked:
         return HookHandle(self, hook)
 
     def forward_with_hooks(self, *args: Any, **options: Any) -> Any:
-        """Calls the hooks before `forward`, `forward` itself, then the hooks after it, and returns
-        the output."""
+        """Calls the hooks before `forward`, `forward` and the hooks after it."""
         hooks = self._hooks
         for function, _, with_kwargs in (hook for hook in hooks if hook.is_before):
             new = function(self, args, options) if with_kwargs else function(self, args)

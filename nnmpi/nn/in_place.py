@@ -1,5 +1,4 @@
-"""Implements the option `inplace=True` of functions and layers such as ReLU, where the result
-replaces the values of the input tensor."""
+"""The option `inplace=True`: the result replaces the values of the input tensor."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,8 +25,7 @@ def applied(function: Callable[[Tensor], Tensor], input: Any, inplace: bool) -> 
 
 
 def _is_alone(x: Tensor, y: Tensor) -> bool:
-    """True if x can take over the array of y instead of copying its elements: no other tensor uses
-    the memory of x, and both arrays have the same shape and type."""
+    """True if x can take over the array of y: none shares the memory of x, and all fits."""
     old, new = x.operand, y.operand
     return (
         x.is_replaceable
@@ -38,8 +36,7 @@ def _is_alone(x: Tensor, y: Tensor) -> bool:
 
 
 def applied_by_layer(function: Callable[[Tensor], Tensor], x: Any, inplace: bool) -> Tensor:
-    """Returns function(x) for a layer; with `inplace` the result is written into x, except in a
-    Trainer (see `_written_by_layer`)."""
+    """Returns function(x); with `inplace` writes it into x, except in a Trainer."""
     return _written_by_layer(function, x) if inplace else function(as_tensor(x))
 
 

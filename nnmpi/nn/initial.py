@@ -71,6 +71,5 @@ class zero_within:  # noqa: N801
 
 
 def fan_in(n: int) -> Init:
-    """Returns PyTorch's default for weights and biases with n inputs per output: uniform within
-    1/sqrt(n)."""
+    """PyTorch's default for n inputs per output: uniform within 1/sqrt(n)."""
     return uniform(1 / math.sqrt(n) if n else 0.0)

@@ -89,9 +89,8 @@ def joins(p: Parameter, z: Any) -> bool:
 
 
 def _fits(p: Parameter, z: Tensor) -> bool:
-    """True if the memory of tensor z, whose type is that of p, can be the memory of p: z has its
-    shape and order, and is no result that needs a gradient, and no copy where PyTorch has a
-    view."""
+    """True if the memory of z can be that of p: with its shape, type and order, no result that
+    needs a gradient, no copy where PyTorch has a view."""
     array, is_copy = z.operand, isinstance(z.storage.of_all_writes, CopyStorage)
     in_order = array.transpose(p.memory_axes).flags.c_contiguous
     return z.node is None and not is_copy and in_order and tuple(array.shape) == p.shape
@@ -160,8 +159,7 @@ def _strides(array: Array) -> list[int]:
 
 
 def _follow_data(t: ParameterData) -> None:
-    """Makes a tensor `p.data` read p where it is now; or a tensor with the old values, after
-    `p.data = value`."""
+    """Makes a tensor `p.data` read p where it is now, or the values before it was replaced."""
     home = t.storage.lend().home
     while home[1].lend().home is not None:
         home = home[1].lend().home

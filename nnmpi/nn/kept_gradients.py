@@ -60,8 +60,7 @@ class ParameterGradientStorage(GradientStorage):
 
 
 class _Lent:
-    """The base of a NumPy array that a program has got: it lives as long as the array and its
-    views."""
+    """The base of an array that a program has got: lives as long as the array and its views."""
 
     def __init__(self, array: Array, storage: ParameterGradientStorage) -> None:
         self.__array_interface__ = array.__array_interface__
@@ -86,8 +85,7 @@ def _storage_of(p: Parameter) -> ParameterGradientStorage | None:
 
 
 def leave(p: Parameter) -> None:
-    """Separates the gradient of p from tensors and arrays that a program keeps of it. It is called
-    before the gradient is cleared or replaced."""
+    """Called before a gradient is cleared: separates what programs keep of it."""
     storage = _storage_of(p) if p.has_grad else None
     p.given_grad = None
     if storage is None:
@@ -104,8 +102,7 @@ def leave(p: Parameter) -> None:
 
 
 def move(p: Parameter) -> None:
-    """Makes tensors that a program keeps of the gradient of p follow it to new memory; if that has
-    another type or device, only `p.grad` itself does."""
+    """Makes tensors kept of the gradient of p follow it; on another device only `p.grad`."""
     storage: ParameterGradientStorage | None = None if p.given_grad is None else p.given_grad()
     if storage is None:
         return

@@ -25,12 +25,10 @@ FUNCTIONS = {
     abs, all, any, divmod, isinstance, iter, len, max, min, next, pow, round, sorted, sum,
     np.arange, np.eye, np.full, np.identity, np.ones, np.zeros,
 }  # fmt: skip
-"""Functions that the code may use, besides those of `math` and `operator`, NumPy's ufuncs and
-functions of arrays, and nnmpi's own."""
+"""Functions that code may use besides `math`, `operator`, NumPy's and nnmpi's own."""
 
 OF_MODULES = {callable, getattr, hasattr, issubclass, super, type}
-"""Further functions and classes that methods of modules may use: all attributes of a module, and of
-its class, are compared."""
+"""Further names that methods of modules may use: all attributes of module and class are compared."""
 
 LIBRARIES = {"math", "_operator", "_functools"}
 
@@ -58,17 +56,15 @@ PUBLIC |= {*METHODS_ON_USE}
 
 
 def is_namespace(value: Any) -> bool:
-    """True for an object whose attributes can be looked up and compared one by one, to notice
-    changes: a user's class, or an object all of whose attributes are in its `__dict__` and in
-    users' classes."""
+    """True for a user's class, or an object whose attributes all are in its `__dict__` and in
+    users' classes: changes are noticed."""
     is_class = isinstance(value, type)
     *classes, last = (value if is_class else type(value)).__mro__
     return last is object and bool(classes) and all(map(_is_simple, classes))
 
 
 class _Simple:
-    """An empty class, for comparison: a class whose objects are larger than those of this one has
-    fields in C, whose changes would not be noticed."""
+    """An empty class: one with larger objects has fields in C, whose changes go unnoticed."""
 
 
 def _is_simple(cls: type) -> bool:

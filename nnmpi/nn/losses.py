@@ -26,8 +26,7 @@ from nnmpi.nn.passes import current_pass
 
 
 class Loss(Module):
-    """The base class of losses: computes the loss of each sample or element, and reduces them to
-    one number by `reduction`."""
+    """The base of losses: one for each sample or element, reduced by `reduction`."""
 
     register_forward_hook = hooks.refused_hook("Loss.register_forward_hook")
     register_forward_pre_hook = hooks.refused_hook("Loss.register_forward_pre_hook")
@@ -40,8 +39,7 @@ class Loss(Module):
         self.reduction = reduction
 
     def __call__(self, *args: Any, **named: Any) -> Tensor:
-        """Computes the loss. Unlike the call of another module, it does not count as a new forward
-        pass with other random numbers, since no loss is random."""
+        """Computes the loss, which is no new forward pass: no loss is random."""
         current = current_pass.get()
         around = None if current is None else current.around
         forward = partial(around, self, self.forward) if around else self.forward
@@ -49,8 +47,7 @@ class Loss(Module):
         return loss
 
     def divisor(self, target: Any) -> float:
-        """Returns the number by which the summed losses are divided for the mean: the number of
-        elements of the target."""
+        """Returns the divisor of the mean: the number of elements of the target."""
         return float(as_tensor(target).size)
 
     def reduced(self, losses: Tensor) -> Tensor:
@@ -100,8 +97,7 @@ class ClassLoss(Loss):
         self.ignore_index = ignore_index
 
     def divisor(self, target: Any) -> float:
-        """Returns the divisor of the mean loss for the labels `target`: the sum of the weights of
-        the labels that are not ignored."""
+        """Returns the divisor of the mean: the weights of labels that are not ignored."""
         labels = on_host(target)
         valid = labels != self.ignore_index
         if self.weight is None:
@@ -131,8 +127,7 @@ class ClassLoss(Loss):
         return self.loss_of(scores, *self.checked(scores.shape, labels))
 
     def loss_of(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
-        """Returns the loss of `scores` for labels that the method `checked` has returned;
-        subclasses define it. `may_ignore` is False if no label equals `ignore_index`."""
+        """Returns the loss for labels from `checked`; `may_ignore` is False if none is ignored."""
         raise NotImplementedError
 
     def checked(self, shape: tuple[int, ...], labels: Any) -> tuple[Array, bool]:
@@ -212,8 +207,7 @@ class ClassLoss(Loss):
         return copy_of(weight) if is_meta(scores.array) and not is_meta(weight) else weight
 
     def options(self, scores: Tensor) -> dict[str, Any]:
-        """Returns the keyword arguments with which the op of this loss is called for these
-        scores."""
+        """Returns the keyword arguments of this loss's op for these scores."""
         options = {"ignore_index": self.ignore_index, "reduction": self.reduction}
         return {"weight": self.weight_like(scores), **options}
 
@@ -249,15 +243,13 @@ class CrossEntropyLoss(ClassLoss):
         return self.loss_of(scores, *self.checked(scores.shape, array))
 
     def divisor(self, target: Any) -> float:
-        """Returns the divisor of the mean loss for `target`: the sum of the weights of the labels
-        or, for probabilities, the number of positions."""
+        """Returns the divisor of the mean: weights of labels, or the number of positions."""
         if is_float(array_of(target).dtype):
             return float(as_tensor(target).size / as_tensor(target).shape[1])
         return super().divisor(target)
 
     def loss_of_probabilities(self, scores: Tensor, target: Tensor) -> Tensor:
-        """Returns the loss -sum(target * log(softmax(scores))) of each position, reduced; the mean
-        divides by the number of positions."""
+        """Returns -sum(target * log(softmax(scores))) of each position, reduced."""
         classes, axes = scores.shape[1], scores.ndim - 2
         if self.label_smoothing:
             target = target * (1 - self.label_smoothing) + self.label_smoothing / classes
@@ -272,9 +264,8 @@ class CrossEntropyLoss(ClassLoss):
         return apply(ops.weighted_cross_entropy, scores, labels, **options)
 
     def wide_loss(self, scores: Tensor, labels: Any) -> Tensor:
-        """Returns the loss in the accumulation type, which is float32 for 16-bit scores. On a
-        device one kernel computes it from the 16-bit scores, so that no converted copy of them is
-        made."""
+        """Returns the loss in float32 for 16-bit scores; on a device from the scores as they are,
+        by one kernel."""
         if are_probabilities(scores, labels):
             return self(scores.astype(types_of(scores.dtype).sums), labels)
         labels, may_ignore = self.checked(scores.shape, labels)
@@ -287,15 +278,13 @@ class CrossEntropyLoss(ClassLoss):
 
 
 def are_probabilities(scores: Tensor, target: Any) -> bool:
-    """Returns whether the target is an array of probabilities, one for each score, and not of
-    labels."""
+    """True if the target has probabilities, one for each score, and not labels."""
     array = target if type(target) is np.ndarray else array_of(target)
     return is_float(array.dtype) and scores.ndim > 1 and array.shape == scores.shape
 
 
 class NLLLoss(ClassLoss):
-    """The negative log-likelihood -logp[label] of log-probabilities (N, C, ...) and integer labels
-    (N, ...)."""
+    """-logp[label] of log-probabilities (N, C, ...) and integer labels (N, ...)."""
 
     def loss_of(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
         return apply(ops.nll, scores, labels, **self.options(scores))
@@ -305,8 +294,7 @@ class NLLLoss(ClassLoss):
 
 
 class ElementLoss(Loss):
-    """The base of losses that compare each element of the prediction with the same element of the
-    target."""
+    """The base of losses of an element of the prediction and of the target."""
 
     promotes = True
     """False if prediction and target, as floats, must have one type, as in PyTorch."""

@@ -31,9 +31,7 @@ def _linear(*widths: int) -> list[Module]:
 
 
 def _block(channels: int, out: int, *norm: Module) -> list[Module]:
-    """Returns the layers of a block from `channels` to `out` channels: a 3x3 convolution, the layer
-    `norm` if it is given (else the convolution has a bias), ReLU, and a 2x2 max-pool, which halves
-    the image."""
+    """3x3 convolution, `norm` (or a bias), ReLU, and a 2x2 max-pool that halves the image."""
     return [Conv2d(channels, out, 3, padding=1, bias=not norm), *norm, ReLU(), MaxPool2d(2)]
 
 

@@ -81,8 +81,7 @@ class Module(Hooked, Registries):
         return self
 
     def eval(self) -> Module:
-        """Switches to evaluation mode: Dropout is inactive, BatchNorm uses the running
-        statistics."""
+        """Switches to evaluation: no Dropout, BatchNorm by running statistics."""
         return self.train(False)
 
     # ---- the tree
@@ -95,15 +94,13 @@ class Module(Hooked, Registries):
 
     @property
     def path(self) -> str:
-        """The path of this module from the root: "" for the root itself, "2.norm" for the child
-        `norm` of the child "2"."""
+        """The path from the root: "" for the root, "2.norm" for child `norm` of child "2"."""
         names = [m._name for m in self._upwards() if m._parent is not None]
         return ".".join(reversed(names))
 
     @property
     def seed(self) -> int:
-        """The seed of weights and dropout masks, used if this module is the root: 0 by default, or
-        the seed of `nnmpi.seeded`."""
+        """The seed of weights and masks of a root: 0, or that of `nnmpi.seeded`."""
         return self._seed_state.seed
 
     @seed.setter
@@ -141,8 +138,7 @@ class Module(Hooked, Registries):
         return self
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """Yields the name and module of this module and all modules below it; a module that is
-        assigned in two places is yielded twice."""
+        """Yields name and module of this and all below; one in two places comes twice."""
         yield prefix, self
         for name, m in self._modules.items():
             yield from m.named_modules(f"{prefix}.{name}" if prefix else name)
@@ -154,9 +150,8 @@ class Module(Hooked, Registries):
     def _entries(
         self, *registries: str, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, Module, str]]:
-        """Yields (full name, module, attribute name) for each parameter or buffer of this module
-        and, with `recurse`, of the modules below it. `registries` names the kinds to include,
-        parameters or buffers."""
+        """Yields (full name, module, attribute name) of each entry of `registries` in this module
+        and, with `recurse`, below it."""
         for path, m in self.named_modules(prefix) if recurse else [(prefix, self)]:
             for name in (name for registry in registries for name in getattr(m, registry)):
                 yield f"{path}.{name}" if path else name, m, name
@@ -164,26 +159,22 @@ class Module(Hooked, Registries):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """Yields the name and value of each parameter once, under its first name; with
-        `recurse=False` only the parameters of this module itself."""
+        """Yields name and value of each parameter once, under its first name."""
         return self._each_once("_parameters", prefix, recurse)
 
     def _each_once(self, registry: str, prefix: str, recurse: bool) -> Iterator[tuple[str, Any]]:
-        """Yields the name and value of each parameter or buffer once, under its first name, except
-        None. `registry` names the kind, parameters or buffers."""
+        """Yields name and value of each entry of a registry once, without None."""
         first: dict[Any, str] = {}
         for full, m, name in self._entries(registry, prefix=prefix, recurse=recurse):
             first.setdefault(getattr(m, name), full)
         return ((full, t) for t, full in first.items() if t is not None)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """Yields each parameter once; with `recurse=False` only the parameters of this module
-        itself."""
+        """Yields each parameter once; with `recurse=False` only this module's own."""
         return (p for _, p in self.named_parameters(recurse=recurse))
 
     def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Yields the name and tensor of each buffer once, under its first name; with
-        `recurse=False` only the buffers of this module itself."""
+        """Yields name and tensor of each buffer once, under its first name."""
         return self._each_once("_buffers", prefix, recurse)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
@@ -228,9 +219,8 @@ class Module(Hooked, Registries):
         return {place.path: _shared(value) for place, value in self.tensors()}
 
     def state_arrays(self) -> Iterable[StateArray]:
-        """Returns other arrays of this module that a step depends on and changes, such as the state
-        of a random generator. They are saved and restored with parameters and buffers. Subclasses
-        define it."""
+        """Returns other arrays that a step depends on and changes, to be saved with parameters and
+        buffers. Subclasses define it."""
         return ()
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> LoadedKeys:

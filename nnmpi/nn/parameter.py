@@ -54,20 +54,17 @@ def memory_axes(tensor: Any) -> tuple[int, ...]:
 
 
 def memory_order(p: Parameter, values: Array) -> Array:
-    """Returns `values`, which have the shape of p, flattened in the order in which p stores
-    them."""
+    """Returns `values`, in the shape of p, flattened in the order of p's memory."""
     return values.transpose(p.memory_axes).reshape(-1)
 
 
 def in_shape(row: Array, shape: Sequence[int], memory_axes: Sequence[int]) -> Array:
-    """Returns a view of a flat array `row`, in the given shape; `memory_axes` are the axes of the
-    shape in the order in which they lie in memory."""
+    """Returns a flat array in a shape, whose axes lie in memory as `memory_axes` says."""
     return row.reshape([shape[k] for k in memory_axes]).transpose(inverse(memory_axes))
 
 
 def clear_gradients(parameters: Iterable[Parameter], set_to_none: bool) -> None:
-    """Clears the gradients of parameters: sets them to None, which writes nothing, or fills the
-    existing ones with 0."""
+    """Sets gradients to None, which writes nothing, or fills existing ones with 0."""
     for p in parameters:
         if set_to_none:
             if p.given_grad is not None:
@@ -148,15 +145,13 @@ class Parameter(Tensor):
         return p
 
     def lazy_copy(self) -> Parameter:
-        """Returns a new parameter with the same shape, initial values (not drawn yet) and options,
-        which belongs to no module."""
+        """Returns a parameter of this shape and initial values, not drawn, in no module."""
         twin = Parameter.lazy(self._place, self.init, self.memory_axes)
         twin.needs_grad, twin.padded_size = self.needs_grad, self.padded_size
         return twin
 
     def copied(self, values: Array) -> Parameter:
-        """Returns a new parameter of the same path and shape that has these values, in memory of
-        its own, and belongs to no module."""
+        """Returns a parameter of this path with these values, in its own memory."""
         copy = Parameter.lazy(self._place, None, self.memory_axes)
         copy._name = self.place.path
         copy.move(SingleStore(values), 0)
@@ -203,8 +198,7 @@ class Parameter(Tensor):
 
     @property
     def place(self) -> Place:
-        """The Place of this parameter: its path in the whole model, the shape of the whole tensor,
-        and the part of it that this rank owns."""
+        """The parameter's path, the shape of the whole tensor, and this rank's part."""
         prefix = self._parent.path if self._parent is not None else ""
         return self._place._replace(path=f"{prefix}.{self._name}" if prefix else self._name)
 
@@ -282,8 +276,7 @@ class Parameter(Tensor):
 
     @property
     def array(self) -> Array:
-        """The values, as an array in the memory of the Store; a copy if the store reuses this
-        memory for other parameters (`Store.rotates`)."""
+        """The values in the Store's memory; a copy if it reuses that (`Store.rotates`)."""
         values = self.operand
         return values.copy(order="K") if self._drawn_store().rotates else values
 
@@ -308,8 +301,7 @@ class Parameter(Tensor):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient as a tensor, or None if no gradient has arrived. The tensor shares the
-        gradient's memory until the gradient is cleared."""
+        """The gradient, or None; shares the gradient's memory until that is cleared."""
         if not self.has_grad:
             return None
         given: Tensor = loaded("nnmpi.nn.kept_gradients:given")(self)
@@ -333,8 +325,7 @@ class Parameter(Tensor):
         self.has_grad = value is not None
 
     def _fitting(self, attribute: str, value: Any) -> Array:
-        """Returns a value that is assigned to an attribute of the parameter, such as `grad`, as an
-        array; raises ValueError unless it has the shape of the parameter."""
+        """Returns an assigned value as an array; raises ValueError for another shape."""
         array = array_of(value)
         if array.shape != self._shape:
             self._refuse(attribute, array)
@@ -364,29 +355,25 @@ class Parameter(Tensor):
         self.values_written()
 
     def values_written(self) -> None:
-        """Records that code other than the optimizer changed the values, which then no longer
-        follow from the seed."""
+        """Records a change of values by other code: they no longer follow from the seed."""
         self.seed = None
         self._drawn_store().written(self.index)
 
     def refresh(self) -> None:
-        """Makes a store that reuses memory for several parameters (`Store.rotates`) put this
-        parameter's values back into the memory where they were."""
+        """Makes a store that reuses memory (`Store.rotates`) put the values back there."""
         store = self.store
         if store is not None and store.rotates:
             store.value(self.index)
 
     def lend(self, view: Tensor) -> None:
-        """Lets `view` share the storage of this parameter. If the store reuses its memory for other
-        parameters, `view` gets a copy of the values instead."""
+        """Lets `view` share this storage, or gives it a copy if the store reuses memory."""
         if self._drawn_store().rotates:
             view.array = view.array.copy(order="K")
         else:
             super().lend(view)
 
     def receive(self, vjp: Vjp, g: Any) -> None:
-        """Adds vjp(g), a contribution of a backward pass, to the gradient; the first contribution
-        overwrites the memory."""
+        """Adds vjp(g) to the gradient; the first contribution overwrites the memory."""
         target = (self.store or self._drawn_store()).grad_memory(self.index)
         if self.has_grad:
             precision.add_to(target, vjp(g, None))
@@ -398,8 +385,7 @@ class Parameter(Tensor):
 
 
 class DataStorage(UnnoticedStorage):
-    """The storage of the tensor `p.data`. A write to it is reported to the parameter, but autograd
-    does not record it."""
+    """The storage of `p.data`: the parameter hears of writes, autograd does not."""
 
     __slots__ = ("parameter",)
 
@@ -437,8 +423,7 @@ class ParameterData(Tensor):
 
     @property
     def array(self) -> Array:
-        """The values of the parameter; a copy if its Store reuses the memory for other
-        parameters."""
+        """The values; a copy if the Store reuses the memory for other parameters."""
         self.renew()
         return self.parameter.array
 
@@ -453,8 +438,7 @@ class ParameterData(Tensor):
         return Tensor, (self.array,)
 
     def lend(self, view: Tensor) -> None:
-        """Lets `view` write to the parameter too; it gets a copy if the store reuses its memory for
-        other parameters."""
+        """Lets `view` write to the parameter; a copy if the store reuses the memory."""
         self.parameter.lend(view)
         if view.storage is self.parameter.storage:
             view.storage = self.storage

@@ -1,5 +1,4 @@
-"""Pass: everything besides its input on which a forward pass of a model depends, such as the step
-number and the samples, from which random numbers follow."""
+"""Pass: what a forward pass depends on besides its input: step and samples."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,8 +20,7 @@ T = TypeVar("T")
 
 
 class BatchStats(Protocol):
-    """The interface of the object from which BatchNorm gets the statistics of a batch, whose
-    samples may be on several ranks."""
+    """From which BatchNorm gets the statistics of a batch that several ranks may have."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         """Returns the moments (number of values, mean, sum of squared deviations) of the whole
@@ -48,8 +46,7 @@ class Local:
 
 
 class Untracked(Local):
-    """BatchStats that compute the statistics of the batch on this rank, and leave the running
-    statistics unchanged."""
+    """Statistics of this rank's samples; running statistics stay as they are."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         return local
@@ -66,13 +63,11 @@ class ReplayStats:
         self._replayed: Iterator[Any] | None = None
 
     def replay(self) -> None:
-        """Starts the second run: from now on the results of the first run are returned, in
-        order."""
+        """Starts the second run, which gets the results of the first one in order."""
         self._replayed = iter(self._results)
 
     def computed_once(self, make: Callable[[], T]) -> T:
-        """Returns the value of make() of the first run, in both runs: the first run calls `make`
-        and stores the value, the second one returns the stored value."""
+        """Returns make() of the first run, in both runs."""
         if self._replayed is None:
             result = make()
             self._results.append(result)
@@ -128,8 +123,7 @@ class Pass(NamedTuple):
         return keyed.key(seed, purpose, self.step, *names)
 
     def tensor_key(self, drawn: SeedState) -> keyed.Key:
-        """Returns the key from which the next random tensor of a program (such as `nnmpi.rand`) is
-        drawn, given the current seed state."""
+        """Returns the key of the next random tensor of a program, by the seed state."""
         return keyed.key(drawn.seed, "tensor", drawn.draws)
 
 
@@ -142,8 +136,7 @@ sum   it changes by the sum of the changes of the parts
 
 
 def checked_combine(combine: Combine) -> Combine:
-    """Returns `combine`, which says how the changes of a buffer by parts of a batch are combined;
-    raises ValueError unless it is "mean" or "sum"."""
+    """Returns `combine`; raises ValueError unless it is "mean" or "sum"."""
     if combine not in get_args(Combine):
         raise ValueError(f"combine {combine!r} must be one of {', '.join(get_args(Combine))}")
     return combine
@@ -198,8 +191,7 @@ def combined_buffers(
 
 
 current_pass: ContextVar[Pass | None] = ContextVar("nnmpi_pass", default=None)
-"""The pass under way. Without a trainer, `Module.__call__` sets it, and counts the passes in which
-any module is in training mode."""
+"""The pass under way, set and counted by `Module.__call__` if no trainer does."""
 
 
 @contextmanager

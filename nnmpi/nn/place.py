@@ -55,8 +55,7 @@ class Place(NamedTuple):
         return tuple(slice(start, stop) for start, stop in self.part)
 
     def range(self, lo: int = 0, hi: int | None = None) -> "Range":
-        """Returns elements lo..hi-1 of this rank's part of the tensor as a Range; by default all of
-        them."""
+        """Returns elements lo..hi-1 of this rank's part, by default all, as a Range."""
         return Range(self.path, self.part, lo, self.size if hi is None else hi)
 
     def check(self) -> None:
@@ -136,8 +135,7 @@ class StateArray(NamedTuple):
 
     @property
     def range(self) -> Range:
-        """The elements lo..hi-1 as a Range, which also has the tensor's name and this rank's part
-        of it."""
+        """Elements lo..hi-1, with the tensor's name and this rank's part."""
         return self.place.range(self.lo, self.hi)
 
     @property
@@ -165,8 +163,7 @@ class StateArray(NamedTuple):
         return StateArray(place, self.axes, 0, place.size, self.dtype, self.may_differ)
 
     def on_paper(self) -> "StateArray":
-        """Returns a description of this array (name, range, dtype) that cannot read or write the
-        elements, to be sent to other ranks."""
+        """Returns a description that cannot read or write elements, to be sent."""
         return self._replace(read=None, write=None)
 
     def elements(self) -> np.ndarray:
@@ -180,8 +177,7 @@ class StateArray(NamedTuple):
         self.write(elements)
 
     def holding(self, elements: np.ndarray) -> "StateArray":
-        """Returns a StateArray of the same range that reads from `elements`, an array on the host,
-        which is not copied."""
+        """Returns a StateArray of this range that reads from `elements`, without a copy."""
         return self._replace(read=partial(_between, elements, self.lo), write=None, file="")
 
     def copied(self) -> "StateArray":
@@ -189,8 +185,7 @@ class StateArray(NamedTuple):
         return self.holding(np.array(self.elements()))
 
     def part_of(self, whole_array: np.ndarray) -> np.ndarray:
-        """Returns the elements lo..hi-1 of this range, in the order of memory, taken from
-        `whole_array`, which has the whole tensor."""
+        """Returns elements lo..hi-1 of this range from an array with the whole tensor."""
         part = whole_array[self.place.slices]
         return part.transpose(self.axes).reshape(-1)[self.lo : self.hi]
 

@@ -46,8 +46,7 @@ def generator_state(name: str, generator: np.random.Generator) -> StateArray:
 
 
 def _words(state: Any) -> Iterator[int]:
-    """Yields the numbers in the state of a NumPy generator, a dict of integers and arrays, as
-    64-bit words; an integer of up to 128 bits gives two."""
+    """Yields a generator's state as 64-bit words, two for 128 bits."""
     if isinstance(state, dict):
         for value in state.values():
             yield from _words(value)
@@ -58,8 +57,7 @@ def _words(state: Any) -> Iterator[int]:
 
 
 def _of_words(state: Any, words: Iterator[int]) -> Any:
-    """Returns the state of a NumPy generator with its numbers replaced by `words`, 64-bit words in
-    the order in which `_words` yields them."""
+    """Returns a generator's state with its numbers taken from `words`."""
     if isinstance(state, dict):
         return {name: _of_words(value, words) for name, value in state.items()}
     if isinstance(state, np.ndarray):
@@ -101,15 +99,13 @@ def random(
 
 
 def below_one(numbers: Array) -> Array:
-    """Returns uniform values in which each 1, the result of rounding, is replaced by the largest
-    number below 1."""
+    """Replaces each 1 among uniform values, from rounding, by the largest number below."""
     unit, zero = numbers.dtype.type(1), numbers.dtype.type(0)
     return backend.xp_of(numbers).minimum(numbers, np.nextafter(unit, zero))
 
 
 def _key(name: str, generator: Generator | None) -> keyed.Key:
-    """Returns the key from which the next random tensor is drawn, and counts the tensor. Raises
-    ValueError in `forward` of a Trainer; `name` is that of the function, for the message."""
+    """Returns the key of the next random tensor; raises ValueError in a Trainer's `forward`."""
     current = current_pass.get()
     if current is not None and current.samples is not None:
         raise ValueError(

@@ -76,9 +76,8 @@ def checkpoint(
 
 
 class _Repeat:
-    """Runs a checkpointed function twice, in the forward and in the backward pass, with the same
-    random numbers, batch statistics and types of ops; keeps a checksum of the first result for
-    comparison."""
+    """Runs a checkpointed function in forward and backward, with the same random numbers,
+    statistics and types; compares checksums."""
 
     def __init__(self, current: Pass, record: Any) -> None:
         types = op_types.get()
@@ -150,8 +149,7 @@ class _Repeat:
 
 
 def digest(array: Array) -> int:
-    """Returns a checksum (CRC-32) of the elements; a cryptographic hash would take four times as
-    long."""
+    """Returns a CRC-32 of the elements; a cryptographic hash takes four times as long."""
     return crc32(backend.to_host(array).ravel("K").view(np.uint8).data)  # not copied
 
 
@@ -200,22 +198,19 @@ def _renumber(nodes: Sequence[TapeNode], number: int, others: Sequence[Any], beg
 
 
 class Recomputed(Module):
-    """The base class of modules with activation checkpointing: `forward` runs again in the backward
-    pass."""
+    """The base of modules with activation checkpointing: `forward` runs again in backward."""
 
     def forward(self, *args: Any, **named: Any) -> Any:
         return checkpoint(super().forward, *args, **named)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Returns how to copy or pickle the module: as an instance of the class that it had before
-        `as_recomputed`."""
+        """Copies or pickles as the class before `as_recomputed`."""
         made: Any = super().__reduce_ex__(protocol)
         return object.__new__, (type(self).__mro__[2],), *made[2:]
 
 
 def as_recomputed(module: Module) -> None:
-    """Changes the class of a module so that it keeps only its inputs for the backward pass, and
-    runs `forward` again in it."""
+    """Makes a module keep only its inputs, and run `forward` again in backward."""
     kind = type(module)
     if not issubclass(kind, Recomputed):
         names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
@@ -265,8 +260,7 @@ def recomputed_paths(graph: Graph, how: str) -> list[str]:
 
 
 def recompute(model: Module, graph: Graph, how: str) -> None:
-    """Gives activation checkpointing to the modules of a model that the option `how` of --recompute
-    selects; `graph` is the graph of the model."""
+    """Gives activation checkpointing to the modules that --recompute selects."""
     modules = dict(model.named_modules())
     for path in recomputed_paths(graph, how):
         as_recomputed(modules[path])

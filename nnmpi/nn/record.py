@@ -58,19 +58,16 @@ def uses(p: Parameter, again: bool) -> None:
 
 
 def ready(p: Parameter) -> None:
-    """A marker in a recorded list of calls; it does nothing when it is called. It says that the
-    gradient of p is complete."""
+    """Marks in a list of calls that the gradient of p is complete; does nothing."""
 
 
 def progress() -> None:
-    """Lets communication in the background advance, by the progress hook that the current thread
-    has set. It is recorded as a call of its own, so that a replay does the same."""
+    """Lets communication advance by the thread's progress hook, also in a replay."""
     progress_hook.get()()
 
 
 class KeyedPass(Pass):
-    """A Pass for recording: it has no step number, and the keys of its random numbers are arrays,
-    which a replay fills with the keys of its step."""
+    """A Pass for recording: keys are arrays that a replay fills, and there is no step."""
 
     keys: list[RecordedKey]
     stand_in = staticmethod(meta.like)
@@ -111,14 +108,12 @@ class KeyedPass(Pass):
 
 
 def join_moments(n: int, mean: Array, m2: Array, total: int, means: Array, m2s: Array) -> None:
-    """A marker in a recorded list of calls; it does nothing when it is called. It says that ranks
-    combine the mean and sum of squares `m2` of their `n` values per channel into those of all
-    `total` values, written to `means` and `m2s`."""
+    """Marks in a list of calls that ranks combine the moments of their `n` values into those of
+    `total`; does nothing."""
 
 
 def sum_over_ranks(sums: Array, total: Array) -> None:
-    """A marker in a recorded list of calls; it does nothing when it is called. It says that ranks
-    add up the arrays `sums` into `total`."""
+    """Marks in a list of calls that ranks add up `sums` into `total`; does nothing."""
 
 
 class StatsOfRanks:
@@ -160,8 +155,7 @@ class StandIns:
         self.pairs, self._make = list[tuple[Any, Array]](), make
 
     def of(self, array: Array) -> Any:
-        """Makes a new array without data, which stands for `array` in recorded calls; adds the pair
-        (new array, `array`) to the collected pairs, and returns the new array."""
+        """Returns a new array without data that stands for `array` in calls, and keeps the pair."""
         if not array.transpose(axis_order(array)).flags.c_contiguous:
             refuse(f"an array of shape {array.shape} with gaps in memory")
         self.pairs.append((self._make(array), array))
@@ -169,8 +163,7 @@ class StandIns:
 
 
 class _StandInStore(SingleStore):
-    """The Store of one parameter while a pass is recorded: arrays without data, which stand for the
-    parameter's memory in its real store."""
+    """A parameter's Store while a pass is recorded: arrays without data."""
 
     def __init__(self, p: Parameter, stand_ins: StandIns) -> None:
         if not p.is_drawn:
@@ -189,14 +182,12 @@ class _StandInStore(SingleStore):
 
 
 FILLS = None, 0x3F, 0xFB
-"""A recording is made on arrays without data at addresses without memory, which are zeros to
-read, and again at addresses with memory of these bytes, which are positive and negative numbers of
-all types."""
+"""The bytes in memory under arrays without data, for recordings that must be equal: zeros, positive
+and negative numbers."""
 
 
 def repeated(record: Callable[[], T], times: int = len(FILLS)) -> list[T]:
-    """Returns recordings of the same computation that differ if it reads values by itself: the
-    arrays without data of each are at addresses with other contents."""
+    """Returns recordings that differ if the computation reads values of arrays itself."""
     recordings = list[T]()
     for byte in FILLS[:times]:
         with addresses_filled_with(byte):
@@ -205,8 +196,7 @@ def repeated(record: Callable[[], T], times: int = len(FILLS)) -> list[T]:
 
 
 def same_calls(first: Sequence[Call], second: Sequence[Call]) -> bool:
-    """True if two recordings make the same calls on the same memory, with the same constants, so
-    that one list of calls can stand for both."""
+    """True if two recordings make the same calls on the same memory and constants."""
     numbers = dict[int, int](), dict[int, int]()
 
     def same(a: Any, b: Any) -> bool:
@@ -228,9 +218,8 @@ def same_calls(first: Sequence[Call], second: Sequence[Call]) -> bool:
 
 
 def _described(array: Any, numbers: dict[int, int]) -> tuple[Any, ...]:
-    """Describes a view of an array without data as (number of its memory, offset, shape, strides,
-    dtype), for comparison. Memories are numbered in the order of their first use; `numbers` has the
-    numbers given so far."""
+    """Describes a view as (number of its memory, offset, shape, strides, dtype), numbered in the
+    order of first use."""
     memory = owner(array)
     offset = array.ctypes.data - memory.ctypes.data
     number = numbers.setdefault(id(memory), len(numbers))
@@ -274,9 +263,7 @@ def recorded_calls(
 
 
 def checks_first(calls: Sequence[Call], given: Sequence[Any]) -> list[Call]:
-    """Returns the calls with all checks of input values (such as the range of labels) moved to the
-    front, so that a failing check leaves everything unchanged. `given` are the arrays that stand
-    for the inputs, whose values are known before a replay."""
+    """Returns the calls with checks of inputs first, so that a failing one changes nothing."""
     known, first = {*map(id, given)}, list[Call]()
     checked = {id(owner(array)) for c in calls if c.is_check for array in arrays_in(c.args)}
     for call in calls:

@@ -1,5 +1,4 @@
-"""Registries: the parameters, buffers and modules among the attributes of a module, with their
-types and devices."""
+"""The parameters, buffers and modules among a module's attributes."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ IS_NO_TENSOR = (
 
 
 def read_attributes(module: Registries) -> dict[str, Any]:
-    """Returns the attributes of a module, by name, that its `forward` may read, except for
-    parameters, buffers, modules, and the attributes that the library itself sets."""
+    """Returns the attributes that `forward` may read, but for parameters and the like."""
     parts = {name for registry in REGISTRIES for name in vars(module)[registry]}
     return {name: v for name, v in vars(module).items() if name not in OF_ALL | parts}
 
@@ -64,8 +62,7 @@ class Registries:
     _combine: Mapping[str, Combine] = MappingProxyType({})  # how buffers combine, by name
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Creates the dictionaries of parameters, buffers and modules before `__init__`, so that
-        subclasses need not call `super().__init__()`."""
+        """Creates the dictionaries before `__init__`, so that subclasses need no super()."""
         if not REPLACED.keys().isdisjoint(options):
             refuse_replaced(cls, options)
         self = super().__new__(cls)
@@ -83,8 +80,7 @@ class Registries:
     _seed_state: SeedState
     passes: int
     _changes: int = 0
-    """The number of times that hooks or an attribute that is no buffer were set: recorded passes
-    are valid until it changes."""
+    """Counts settings of hooks and attributes, which end the validity of recorded passes."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         registry = self._registry(name, value)
@@ -105,19 +101,16 @@ class Registries:
             self.note_change()
 
     def note_change(self) -> None:
-        """Counts a change of the module, after which the same inputs may give other outputs, so
-        that recorded passes are recorded again."""
+        """Counts a change, after which passes are recorded again."""
         object.__setattr__(self, "_changes", self._changes + 1)
 
     def _adopt(self, name: str, part: Parameter | Registries) -> None:
-        """Makes this module the parent of a parameter or module, whose path then begins with this
-        module's path."""
+        """Makes this module the parent of a part, whose path then begins with its own."""
         object.__setattr__(part, "_parent", self)
         object.__setattr__(part, "_name", name)
 
     def _registry(self, name: str, value: Any) -> dict[str, Any] | None:
-        """Returns the dictionary (of parameters, buffers or modules) in which an attribute belongs,
-        or None for a plain attribute; raises ValueError if the value cannot be assigned."""
+        """Returns the dictionary of an attribute, None for a plain one; may raise ValueError."""
         if isinstance(value, Parameter):
             return self._parameters
         if isinstance(value, Registries):
@@ -135,8 +128,7 @@ class Registries:
         return self._buffers if name in self._buffers else None
 
     def _refuse(self, name: str, value: Any, reason: str) -> NoReturn:
-        """Raises ValueError for a value that cannot be assigned to the attribute `name`; `reason`
-        is the end of the message."""
+        """Raises ValueError for a value that attribute `name` cannot have, with a reason."""
         what = f"{type(self).__name__}.{name}"
         raise ValueError(what + reason.format(kind=type(value).__name__))
 
@@ -186,8 +178,7 @@ class Registries:
         object.__setattr__(self, name, buffer)
 
     def _as_buffer(self, name: str, value: Any) -> Tensor | None:
-        """Returns the tensor of a buffer, which may be given as an array, or None; raises
-        ValueError for anything else."""
+        """Returns the tensor of a buffer given as tensor, array or None."""
         if backend.is_array(value):
             return Tensor(value)
         if not isinstance(value, Tensor | None):
@@ -206,8 +197,7 @@ class Registries:
     register_module = add_module
 
     def _assign(self, name: str, value: Any, kind: type) -> None:
-        """Sets an attribute to a parameter or module; raises ValueError if the name cannot be used,
-        or the value is not of the type `kind`."""
+        """Sets an attribute to a part; raises ValueError for a bad name or another type."""
         owner, noun = type(self).__name__, "Parameter" if kind is Parameter else "Module"
         if value is not None and not isinstance(value, kind):
             raise ValueError(
@@ -254,8 +244,7 @@ class Registries:
         return self
 
     def convert_buffers(self, dtype: Any, on: Backend) -> None:
-        """Converts the floating-point buffers to `dtype`, and moves all buffers to a backend
-        (NumPy, or CuPy on a GPU)."""
+        """Converts floating-point buffers to `dtype`, and moves all to a backend."""
         for m, name, t in buffers_of(self.modules()):
             array = on.asarray(t.operand, dtype if is_float(t.dtype) else None)
             if array is not t.operand:
@@ -264,15 +253,13 @@ class Registries:
     # ---- copies and pickles
 
     def __copy__(self) -> Self:
-        """Returns a shallow copy of the module: it has dictionaries of its own for the same
-        parameters, buffers and children, whose parent remains the original."""
+        """Returns a copy with dictionaries of its own for the same parts, of unchanged parent."""
         twin: Self = object.__new__(type(self))
         twin.__dict__.update(self.__dict__ | {r: dict(self.__dict__[r]) for r in REGISTRIES})
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the attributes without the parent, so that copying a submodule does not copy the
-        whole model."""
+        """Returns the attributes without the parent, so that a copy has no whole model."""
         adopted = [
             name for name, part in self._parts() if (part._parent, part._name) == (self, name)
         ]
@@ -332,8 +319,7 @@ REPLACED = {
 
 
 def refuse_replaced(kind: type[Registries], options: Mapping[str, Any]) -> None:
-    """Raises TypeError, with a remedy, if `options` has an argument that PyTorch's layer takes and
-    nnmpi's layer `kind` replaces by something else."""
+    """Raises TypeError, with a remedy, for an option of PyTorch's layer that nnmpi replaces."""
     taken = constructor_options(kind)
     if any(option.kind is inspect.Parameter.VAR_KEYWORD for option in taken):
         return

@@ -85,8 +85,7 @@ class Generator:
 
 
 def drawing_from(generator: Generator | None) -> AbstractContextManager[None]:
-    """A context whose random tensors are drawn from the generator, or, if it is None, from the
-    state of the thread."""
+    """A context that draws random tensors from the generator, or the thread's state."""
     if generator is None:
         return nullcontext()
     if not isinstance(generator, Generator):
@@ -98,24 +97,21 @@ def drawing_from(generator: Generator | None) -> AbstractContextManager[None]:
 
 
 def next_seed_state() -> SeedState:
-    """Returns the current seed state and increments its counter of modules: for a module that is
-    being constructed, or a tensor that `nn.init` fills."""
+    """Returns the seed state for a module or `nn.init`, and counts a module."""
     seed, number, draws = current = seed_state.get()
     seed_state.set(SeedState(seed, number + 1, draws))
     return current
 
 
 def next_draw() -> SeedState:
-    """Returns the current seed state and increments its counter of random tensors. Initial weights
-    do not depend on this counter."""
+    """Returns the seed state for a random tensor, and counts that, not modules."""
     seed, number, draws = current = seed_state.get()
     seed_state.set(SeedState(seed, number, draws + 1))
     return current
 
 
 def refuse_late_seed(module: str, seed: int, parameters: Iterable[tuple[str, Any]]) -> None:
-    """Raises ValueError if a parameter of the module already has values that were drawn from a seed
-    other than `seed`."""
+    """Raises ValueError if a parameter already has values of a seed other than `seed`."""
     for name, p in parameters:
         if p.seed is not None and p.seed != seed:
             raise ValueError(

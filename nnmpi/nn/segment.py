@@ -65,8 +65,7 @@ def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()
 
 
 def _divided(graph: Graph, nodes: range, modules: Mapping[str, Module]) -> Iterator[range]:
-    """Yields, for each module with activation checkpointing (`Recomputed`) that lies partly in
-    `nodes` and partly outside, the range of its nodes."""
+    """Yields the nodes of each checkpointed module that lies only partly in `nodes`."""
     for call in graph.calls:
         if call.path is not None and isinstance(modules[call.path], Recomputed):
             part = range(max(call.nodes.start, nodes.start), min(call.nodes.stop, nodes.stop))
@@ -121,8 +120,7 @@ def _is_closed(graph: Graph, call: Call, users: Mapping[int, Sequence[int]]) -> 
 
 
 def _inputs_of(graph: Graph, nodes: range) -> Arguments:
-    """Returns the arguments of the segment (part of the model, such as a pipeline stage) that
-    consists of these graph nodes, with TensorRef in place of tensors."""
+    """Returns the arguments of a segment of these nodes, with TensorRefs."""
     if nodes.start == 0:
         return graph.arguments
     return tuple(map(TensorRef, graph.crossing(nodes.start))), {}
@@ -134,9 +132,8 @@ def _outputs_of(graph: Graph, nodes: range) -> tuple[int, ...]:
 
 
 def _callable_for(run: Sequence[Call], modules: Mapping[str, Module]) -> Callable[..., Any]:
-    """Returns a function that computes the chain of calls `run`: for an op, the op; for a module
-    that takes or returns several tensors, the module, one of `modules` by path; for other modules,
-    a Sequential of them."""
+    """Returns what computes the chain of calls: an op, a module with several tensors, or a
+    Sequential."""
     if run[0].op is not None:
         return partial(apply, run[0].op)
     called = [modules[call.path] for call in run if call.path is not None]
@@ -144,15 +141,13 @@ def _callable_for(run: Sequence[Call], modules: Mapping[str, Module]) -> Callabl
 
 
 def _owner(graph: Graph, variable: int, modules: Mapping[str, Module]) -> tuple[Module, str]:
-    """Returns the module that has the parameter or buffer with this number in the graph, and the
-    name of the attribute."""
+    """Returns the module that has this parameter or buffer, and the attribute's name."""
     path, _, name = graph.variables[variable].path.rpartition(".")
     return modules[path], name
 
 
 class Segment(Module):
-    """A module that runs some nodes of a model's graph, such as those of a pipeline stage, one
-    after the other."""
+    """A module that runs some nodes of a graph, such as those of a pipeline stage."""
 
     def __init__(
         self,
@@ -189,9 +184,8 @@ class Segment(Module):
         ]
 
     def take_constants(self, graph: Graph) -> None:
-        """Updates the constant arguments (such as numbers) with which this part of a model calls
-        ops and modules. They are taken from `graph`, a new recording of the same model, in which an
-        attribute has changed."""
+        """Updates constants of calls from a new recording of the same model, in which an attribute
+        has changed."""
         for i, (run, step) in enumerate(zip(self.runs, self._steps, strict=True)):
             call, (called, _, result, done) = _call_in(graph, run[0]), step
             if call.op is not None:
@@ -200,8 +194,7 @@ class Segment(Module):
         self.note_change()
 
     def forward(self, *args: Any, **named: Any) -> Any:
-        """Runs the nodes of the segment, and returns the tensors that leave it: one tensor, or a
-        tuple."""
+        """Runs the nodes; returns the tensors that leave the segment, one or a tuple."""
         values = _matched({}, self._arguments, (args, named))
         samples = next((values[e].shape[k] // size for e, k, size in self._counted), 0)
 
@@ -225,8 +218,7 @@ class Segment(Module):
 
 
 def _call_in(graph: Graph, call: Call) -> Call:
-    """Returns the call in `graph`, a newer recording of the same model, that corresponds to
-    `call`."""
+    """Returns the call in a newer recording that corresponds to `call`."""
     node = graph.nodes[call.nodes.start]
     if call.op is not None or (node.name == call.path and node.layer is not None):
         return call._replace(op=node.op, arguments=node.arguments)
@@ -235,8 +227,7 @@ def _call_in(graph: Graph, call: Call) -> Call:
 
 
 def _matched(values: dict[int, Any], template: Any, given: Any) -> dict[int, Any]:
-    """Adds the tensors in `given` (nested arguments or results) to `values`, under the edge numbers
-    that `template` has at the same positions; returns `values`."""
+    """Adds the tensors in `given` to `values`, by the edge numbers in `template`."""
 
     if type(template) is TensorRef:  # most calls return one tensor
         values[template.edge] = given

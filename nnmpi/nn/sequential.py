@@ -77,8 +77,7 @@ def only_runs_layers(module: Module) -> TypeGuard[Sequential]:
 
 
 def forget_steps(model: Module) -> None:
-    """Clears, in all Sequentials of a model, the cached functions that run their layers (fused
-    where possible); to be called after layers have changed."""
+    """Clears cached functions of all Sequentials, since layers have changed."""
     for m in model.modules():
         if isinstance(m, Sequential):
             object.__setattr__(m, "_steps", None)

@@ -1,5 +1,4 @@
-"""Store: the interface of the memory that holds the values and gradients of parameters;
-SingleStore: the store of one parameter alone."""
+"""Store: the memory of parameters; SingleStore: that of one parameter alone."""
 
 from typing import Any, Protocol
 
@@ -33,13 +32,11 @@ class Store(Protocol):
         """Returns the memory of the gradient of parameter i."""
 
     def fixed_value(self, i: int) -> Array:
-        """Returns the memory in which the values of parameter i lie whenever they are used, the
-        same in all steps; at the moment it may hold something else."""
+        """Returns the memory in which the values lie whenever used, equal in all steps."""
         return self.value(i)
 
     def fixed_gradient(self, i: int) -> Array:
-        """Returns the memory in which the gradient of parameter i lies whenever it is computed, the
-        same in all steps."""
+        """Returns the memory in which the gradient lies whenever computed."""
         return self.grad_memory(i)
 
     def written(self, i: int) -> None:

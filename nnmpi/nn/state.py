@@ -23,8 +23,7 @@ Placed: TypeAlias = Sequence[tuple[Place, Any]]
 
 
 def everything(path: str) -> bool:
-    """Returns True for each path: used as the argument `held` of `which_held` on a rank that has a
-    part of every tensor."""
+    """True for each path: `held` of `which_held` on a rank with a part of every tensor."""
     return True
 
 
@@ -56,23 +55,20 @@ class StorageOrder(NamedTuple):
     shares: tuple[int, ...] = (1,)
 
     def to_model(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns a tensor in the order of the model, given the whole tensors that a file stores
-        for it; a view if possible."""
+        """Returns the tensor in the model's order from a file's tensors; a view if possible."""
         array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         array = array.T if self.is_transposed else array
         return array[self._rows(len(array))] if self.groups else array
 
     def to_files(self, array: np.ndarray, files: int) -> list[np.ndarray]:
-        """Returns the tensors that a file stores for one tensor of the model, `files` in number,
-        whole and in C order: the inverse of `to_model`. There are several if the file has a matrix
-        in parts, such as query, key and value."""
+        """The inverse of `to_model`: a file's tensors for one of the model, whole and in C order;
+        several for parts such as query and key."""
         array = array[np.argsort(self._rows(len(array)))] if self.groups else array
         arrays = [array] if files == 1 else np.split(array, self._ends(len(array)))
         return [np.ascontiguousarray(a.T if self.is_transposed else a) for a in arrays]
 
     def shape(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        """Returns the shape in the model of a tensor that a file stores as tensors of these
-        shapes."""
+        """Returns a tensor's shape in the model, given those in a file."""
         if len(shapes) == 1:
             return shapes[0][::-1] if self.is_transposed else shapes[0]
         joined = sum(shape[0] for shape in shapes if shape), *shapes[0][1:]
@@ -80,22 +76,17 @@ class StorageOrder(NamedTuple):
         return joined if [*shapes] == self.shapes(joined, len(shapes)) else sum(shapes, ())
 
     def shapes(self, shape: tuple[int, ...], files: int) -> list[tuple[int, ...]]:
-        """Returns the shapes of the tensors that a file stores for one tensor of the model, which
-        has this shape; `files` is their number."""
+        """Returns the shapes of a file's tensors for one of this shape in the model."""
         if files == 1:
             return [shape[::-1] if self.is_transposed else shape]
         return [(b - a, *shape[1:]) for a, b in pairwise([0, *self._ends(shape[0]), shape[0]])]
 
     def _ends(self, rows: int) -> list[int]:
-        """Returns the row at which each of the file's matrices ends (see the field `groups`),
-        except the last one, if the matrices are one behind the other. `rows` is the number of rows
-        of the tensor."""
+        """Returns the rows at which the file's matrices end (see `groups`), but for the last."""
         return [end * rows // sum(self.shares) for end in accumulate(self.shares[:-1])]
 
     def _rows(self, rows: int) -> np.ndarray:
-        """Returns, for each row of the tensor in the model, the number of this row in the file,
-        where the matrices are one behind the other (see the field `groups`). `rows` is the number
-        of rows."""
+        """Returns the number in the file of each row of the tensor (see `groups`)."""
         matrices = np.split(np.arange(rows), self._ends(rows))
         return np.concatenate([m.reshape(self.groups, -1) for m in matrices], axis=1).ravel()
 
@@ -104,22 +95,18 @@ AS_IS = StorageOrder()
 
 
 class FileFormat:
-    """The names and the storage order of tensors in one kind of file; by default they are those of
-    the model."""
+    """Names and storage order of tensors in a kind of file; the model's by default."""
 
     def names_by_path(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """Returns a dict from the path of each tensor in the model to the names under which a file
-        stores it, given all names in the file."""
+        """Returns a file's names for each path in the model, given all its names."""
         return {name: (name,) for name in names}
 
     def tied(self, names: Iterable[str]) -> list[tuple[str, str]]:
-        """Returns pairs of names in a file that stand for one tensor of the model, and must have
-        equal values."""
+        """Returns pairs of names in a file that stand for one tensor, and must be equal."""
         return []
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Returns the names under which a file stores the tensor at a path; none if the file leaves
-        it out."""
+        """Returns a file's names of the tensor at a path; none if it leaves it out."""
         return (path,)
 
     def order(self, path: str) -> StorageOrder:
@@ -154,8 +141,7 @@ def checked_arrays(
 
 
 class LoadedKeys(NamedTuple):
-    """The result of `load_state_dict`: the names that only the model has, and those that only the
-    state has."""
+    """Names that only the model has, and that only the loaded state has."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -218,8 +204,7 @@ def check_state(
 
 
 def _some(texts: Sequence[str], separator: str) -> str:
-    """Returns the first four of these texts, joined by `separator`, and how many more there are,
-    for a message."""
+    """Returns the first four texts, and how many more there are."""
     more = f" and {len(texts) - 4} more" if len(texts) > 4 else ""
     return separator.join(texts[:4]) + more
 

@@ -51,8 +51,7 @@ class Shard(NamedTuple):
 
     @property
     def packed(self) -> slice:
-        """The slice of this shard in a buffer that contains only this rank's shards, one after the
-        other."""
+        """The slice of this shard in a buffer of this rank's shards alone."""
         return slice(self.offset, self.offset + self.stop - self.start)
 
 
@@ -155,8 +154,7 @@ class FlatStore(Store):
         self.grad_memories = self.views(self.flat_grad)
 
     def copy_from(self, i: int, p: Parameter) -> None:
-        """Copies the values of p and its gradient, if any, from its present store into this store,
-        as parameter number i."""
+        """Copies values and gradient of p from its store, as parameter number i."""
         self.values[i][...] = self.on.asarray(p.array)
         if p.grad_array is not None:
             self.grad_memories[i][...] = self.on.asarray(p.grad_array)
@@ -170,8 +168,7 @@ class FlatStore(Store):
         return self.grad_memories[i]
 
     def owned(self, shard: Shard) -> tuple[Array, Array, MixedStep]:
-        """Returns (values, gradients, 16-bit values of mixed precision) of a shard: a slice of the
-        flat buffer that this rank updates."""
+        """Returns (values, gradients, 16-bit values) of a shard that this rank updates."""
         return self.shard_values(shard), self.shard_gradient(shard), PLAIN
 
     def updates(
@@ -195,8 +192,7 @@ class FlatStore(Store):
             at = stop
 
     def own_shards(self, start: int, end: int) -> Iterator[Shard]:
-        """Returns the shards within elements start..end-1 of the flat buffer: the slices that this
-        rank updates."""
+        """Returns the shards of this rank within elements start..end-1 of the flat buffer."""
         if self._is_between_runs:
             self._refuse_update()
         return within(self.shards, start, end)
@@ -221,8 +217,7 @@ class FlatStore(Store):
         return [(0, self.parameters[i].size)]
 
     def elements(self, i: int, lo: int, hi: int) -> Array:
-        """Returns values lo..hi-1 of parameter i in the order of its memory; they must lie in a
-        range of `readable`."""
+        """Returns values lo..hi-1 of parameter i, within a range of `readable`."""
         return memory_order(self.parameters[i], self.value(i))[lo:hi]
 
     def reading(self) -> AbstractContextManager[None]:
@@ -255,30 +250,25 @@ class FlatStore(Store):
                 self._is_between_runs = False
 
     def parameter_bytes(self) -> int:
-        """Returns the bytes of parameter values; memory that the ranks of a node share counts on
-        the first of them only."""
+        """Bytes of values; memory of a node counts on its first rank."""
         return sum(value.nbytes for value in self.values)
 
     def gradient_bytes(self) -> int:
-        """Returns the bytes of gradients; memory that the ranks of a node share counts on the first
-        of them only."""
+        """Bytes of gradients; memory of a node counts on its first rank."""
         return sum(memory.nbytes for memory in self.grad_memories)
 
     def slot_bytes(self) -> int:
-        """Returns the bytes of buffers that hold values or gradients only temporarily, as for
-        parameters gathered by ZeRO."""
+        """Bytes of buffers for values or gradients that are gathered for a while."""
         return 0
 
     def views(self, flat: Array) -> list[Array]:
-        """Returns for each parameter its view into `flat`, a buffer with the layout of this
-        store."""
+        """Returns each parameter's view into `flat`, which is laid out as this store."""
         pairs = zip(self.parameters, self.spans, strict=True)
         return [self.view(flat, p, start) for p, (start, _) in pairs]
 
     @staticmethod
     def view(flat: Array, p: Parameter, start: int) -> Array:
-        """Returns the view of `flat` from element `start` on that has the shape of p, with axes in
-        memory in the order `p.memory_axes`."""
+        """Returns the view of `flat` at `start` in p's shape and memory order."""
         return in_shape(flat[start : start + p.size], p.shape, p.memory_axes)
 
 
@@ -299,15 +289,13 @@ def reading(parameters: Iterable[Parameter]) -> Iterator[None]:
 
 
 def values_of(p: Parameter) -> Array:
-    """Returns the values of p between steps. All ranks that share the values have to call it, for
-    the same parameters in the same order."""
+    """Returns p's values between steps; all ranks that share them call it."""
     with reading([p]):
         return p.array
 
 
 def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
-    """Returns the slices (start, stop) of a flat buffer as Shards, in order. The offset of each is
-    the number of elements in the slices before it."""
+    """Returns slices of a flat buffer as Shards, at the offsets of those before."""
     shards, at = [], 0
     for start, stop in stretches:
         shards.append(Shard(start, stop, at))
@@ -319,8 +307,7 @@ _STOP = attrgetter("stop")
 
 
 def within(shards: Sequence[Shard], start: int, end: int) -> Iterator[Shard]:
-    """Yields the parts of the shards that lie in elements start..end-1 of the flat buffer, in
-    order."""
+    """Yields the parts of shards within elements start..end-1, in order."""
     # shards do not overlap, so their ends are sorted too
     for i in range(bisect_right(shards, start, key=_STOP), len(shards)):
         a, b, at = shard = shards[i]
@@ -349,8 +336,7 @@ def _padded(n: int) -> int:
 
 
 def flatten(parameters: Sequence[Parameter]) -> None:
-    """Moves the parameters that are not in a flat store into a new flat store, of their type and on
-    their device."""
+    """Moves parameters that are in no flat store into a new one."""
     dtypes = {str(p.dtype) for p in parameters}
     if len(dtypes) > 1:
         _refuse_types(dtypes)
@@ -367,8 +353,7 @@ def _refuse_types(dtypes: Iterable[str]) -> NoReturn:
 
 
 def gather(parameters: Sequence[Parameter], dtype: Any, on: Backend) -> None:
-    """Moves parameters into a new flat store of the given type and device; tensors that share
-    memory with a parameter move with it."""
+    """Moves parameters, and tensors in their memory, into a new flat store."""
     shared = [(p, p.operand) for p in parameters if p.storage.sharing or p.given_grad]
     FlatStore(parameters, dtype, on)
     for p, old in shared:

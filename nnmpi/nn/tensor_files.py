@@ -130,8 +130,7 @@ class StoredTensor(NamedTuple):
         return self.stored[0].dtype
 
     def read(self, place: Place) -> np.ndarray:
-        """Reads the part of the tensor that `place` describes. If the file stores the elements in
-        another order, the whole tensor is read first."""
+        """Reads the part at `place`; of the whole tensor, if the file has another order."""
         if self.order == AS_IS:
             return self.stored[0].read(place.slices)
         return self.order.to_model([raw.read() for raw in self.stored])[place.slices]
@@ -176,8 +175,7 @@ def contents(file: Path) -> Contents:
 
 @contextmanager
 def refused(file: Path) -> Iterator[None]:
-    """A context for reading a file: a failure becomes a ValueError with one line that says why the
-    file cannot be read."""
+    """A context in which failures to read become a ValueError with one line."""
     cannot = f"cannot load {shown(file)}"
     if os.path.isdir(file):
         raise ValueError(f"{cannot}: it is a directory; name a file in it")
@@ -216,8 +214,7 @@ def is_index(path: Path) -> bool:
 
 
 def stored_in(path: Path) -> Mapping[str, FileTensor]:
-    """Returns by name the tensors of a file, or of all shards of an index; only headers of
-    safetensors files are read."""
+    """Returns the tensors of a file, or of an index's shards; reads only headers."""
     if not is_index(path):
         return contents(path).tensors
     listed = shards(path)
@@ -232,8 +229,7 @@ def stored_in(path: Path) -> Mapping[str, FileTensor]:
 
 
 def sources_in(path: Path, form: FileFormat) -> dict[str, StoredTensor]:
-    """Returns the tensors of a file, or of all shards of an index, by their paths in the model;
-    `form` maps names in the file to paths."""
+    """Returns the tensors of a file or shards by path; `form` maps names to paths."""
     stored, order = stored_in(path), form.order
     return {
         tensor_path: StoredTensor(tuple(stored[name] for name in names), order(tensor_path))
@@ -242,8 +238,7 @@ def sources_in(path: Path, form: FileFormat) -> dict[str, StoredTensor]:
 
 
 def check_tied(path: Path, form: FileFormat) -> None:
-    """Raises ValueError if a file stores one tensor of the model under two names, with different
-    values. `form` tells which names in the file mean the same tensor."""
+    """Raises ValueError if a file has one tensor under two names with different values."""
     stored = stored_in(path)
     for first, other in form.tied(stored):
         _check_equal(stored[first], stored[other])
@@ -255,8 +250,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def shards(index: Path) -> dict[str, Path]:
-    """Returns from an index the file of each tensor, by name; raises ValueError unless all files
-    lie in the folder of the index."""
+    """Returns each tensor's file from an index, whose files must lie in its folder."""
     content = read_json(index, REMEDY)
     listed = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(listed, dict) or not listed:

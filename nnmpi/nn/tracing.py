@@ -64,8 +64,7 @@ class ModelSource(NamedTuple):
 
 
 FEW, MORE = 2, 3
-"""The numbers of samples of the passes, in evaluation and in training mode; only the arrays of one
-pass are in memory at a time."""
+"""Samples of the traced passes; arrays of one pass at a time are in memory."""
 
 DIFFERS = "its forward does not do the same for any number of samples, in training and evaluation"
 
@@ -113,9 +112,8 @@ def _model_factory(model: Module, build: Callable[[], Module] | None) -> Callabl
 
 
 def _room_check(on: Backend) -> Callable[[int], object]:
-    """Returns a function that is called during the first traced pass with the bytes of all its
-    tensors so far; it raises MemoryError if the second pass, which has more samples, would not fit
-    in the memory that is free on `on`."""
+    """Returns what raises MemoryError if the second pass, of more samples, would not fit, given the
+    bytes of the first."""
     room = memory_available() if on is CPU else None
 
     def check(held: int) -> None:
@@ -175,8 +173,7 @@ class _TracedPass(Pass):
 
 
 class PlaceholderStore(SingleStore):
-    """The Store of a parameter while a model is traced: holds zeros, or an array without data, in
-    place of values."""
+    """A parameter's Store while a model is traced: zeros, or no data."""
 
     def __init__(self, p: Parameter, dtype: Any, on: Backend) -> None:
         memory = on.xp.zeros([p.shape[k] for k in p.memory_axes], dtype)
@@ -197,8 +194,7 @@ def _without_numbers(value: Any) -> Any:
 
 
 def lazy_model(model: Module) -> Module:
-    """Returns a copy of a module with all modules below it, whose parameters have no values yet;
-    buffers and other attributes are shared with the original."""
+    """Returns a copy of the modules with parameters that have no values yet."""
     twins: dict[Any, Any] = {m: copy(m) for m in dict.fromkeys(model.modules())}
     twins |= {p: p.lazy_copy() for p in dict.fromkeys(model.parameters())}
     # children and parents become the copies, so that no copy leads back to the model
@@ -305,16 +301,14 @@ def _common_calls(few: Sequence[Call], more: Sequence[Call]) -> Iterator[Call]:
 
 
 def _calls(nodes: Sequence[Node], path: str) -> list[tuple[Any, ...]]:
-    """Returns (name, class, calling module) of each call made by the module at a path or by modules
-    below it."""
+    """Returns (name, class, caller) of the calls within the module at a path."""
     below = f"{path}." if path else ""
     inside = (n for n in nodes if n.within == path or n.within.startswith(below))
     return [(node.name, node.layer, node.within) for node in inside]
 
 
 def _differing(few: Sequence[Node], more: Sequence[Node]) -> str:
-    """Returns the path of the innermost module that makes different calls in the passes with few
-    and with more samples."""
+    """Returns the path of the innermost module whose calls depend on the samples."""
     words = [node.within.split(".") for node in (*few, *more)]
     paths = {".".join(row[:n]) for row in words for n in range(len(row) + 1)}
     differ = (path for path in paths if _calls(few, path) != _calls(more, path))

@@ -48,22 +48,19 @@ def is_own(part: Any) -> bool:
 
 
 def is_built_in(value: Any) -> bool:
-    """True for a function of a module that is written in C, and for NumPy's ufuncs; not for
-    methods."""
+    """True for a function of C, and NumPy's ufuncs; not for methods."""
     if isinstance(value, types.BuiltinFunctionType):
         return isinstance(value.__self__, types.ModuleType | None)
     return isinstance(value, np.ufunc)
 
 
 def is_code(value: Any) -> bool:
-    """True for callable objects, such as functions, methods and partials, except modules and
-    classes."""
+    """True for what can be called, except modules and classes."""
     return callable(value) and not isinstance(value, Module | type)
 
 
 def foreign(parts: Iterable[Any]) -> str | None:
-    """Returns the name of the first user-written module or function that is found in `parts`
-    (modules and functions) or as an attribute of these modules; None if all belong to nnmpi."""
+    """Returns the first user-written module or function in `parts` or their attributes."""
     for part in parts:
         if not is_own(part):
             return name_of(part)
@@ -244,14 +241,12 @@ def contents(cell: types.CellType) -> Any:
 
 
 def compared(value: Any) -> Any:
-    """Returns a key for comparing values: numbers and texts by type and value, so that 1 differs
-    from 1.0 and True; all other objects by identity."""
+    """Returns a key: numbers and texts by type and value, others by identity."""
     return (type(value), repr(value)) if is_plain(value) else _Same(value)
 
 
 class _Same:
-    """Compares an object by identity. It keeps the object alive, so that no other one gets its
-    id."""
+    """Compares by identity, and keeps the object alive: no other gets its id."""
 
     __slots__ = ("value",)
 

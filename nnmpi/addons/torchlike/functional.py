@@ -70,8 +70,7 @@ tanh = function_of(Tanh)
 
 
 def prelu(input: Any, weight: Any) -> Tensor:
-    """Returns x where it is positive, and weight * x elsewhere; the weight is one value or one per
-    channel."""
+    """Returns x where it is positive, else weight * x, with one weight or one per channel."""
     return apply(activations.prelu, *as_tensors(input, weight))
 
 
@@ -125,8 +124,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
 
 
 def _convolution(op: Callable[..., Result]) -> Callable[..., Tensor]:
-    """Returns a function with the arguments of PyTorch's F.conv2d, which calls a convolution op
-    with them."""
+    """Returns a function like PyTorch's F.conv2d, which calls a convolution op."""
 
     def function(
         input: Any,
@@ -153,8 +151,7 @@ conv2d = _convolution(conv.conv2d)
 
 
 def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Tensor:
-    """Returns row i of the weight for every integer i of the input; row `padding_idx` gets no
-    gradient."""
+    """Returns the rows of the weight with the numbers `input`; `padding_idx` has no gradient."""
     table = as_tensor(weight)
     index = row_numbers(input, len(table), table)
     return apply(lookup.embedding, table, index=index, padding=padding_row(padding_idx, len(table)))
@@ -167,8 +164,7 @@ def layer_norm(
     bias: Any = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Returns x normalised to mean 0 and variance 1 over its last axes, which have
-    `normalized_shape`, times weight plus bias."""
+    """Normalises x to mean 0 and variance 1 over its last axes; times weight plus bias."""
     options = {"shape": normalized_shape, "eps": eps}
     return apply(norm.layer_norm, as_tensor(input), _optional(weight), _optional(bias), **options)
 
@@ -176,8 +172,7 @@ def layer_norm(
 def rms_norm(
     input: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None
 ) -> Tensor:
-    """Returns x / sqrt(mean(x^2) + eps) over its last axes, which have `normalized_shape`, times
-    weight."""
+    """Returns x / sqrt(mean(x^2) + eps) over its last axes, times weight."""
     x = as_tensor(input)
     eps = float(np.finfo(types_of(x.dtype).sums).eps) if eps is None else eps
     return apply(norm.rms_norm, x, _optional(weight), shape=normalized_shape, eps=eps)
@@ -186,8 +181,7 @@ def rms_norm(
 def group_norm(
     input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Tensor:
-    """Returns x (N, C, ...) normalised to mean 0 and variance 1 over each group of channels, times
-    weight plus bias."""
+    """Normalises x (N, C, ...) over each group of channels; times weight plus bias."""
     x = as_tensor(input)
     if x.ndim < 2 or num_groups < 1 or x.shape[1] % num_groups:
         raise ValueError(
@@ -201,8 +195,7 @@ def group_norm(
 
 
 def _max_pool(layer: type[Module]) -> Callable[..., Any]:
-    """Returns the function of a max-pool layer; its last two options have the order of PyTorch's
-    function, which differs from that of the layer."""
+    """Returns a max-pool layer's function, whose last two options PyTorch exchanges."""
     temporary = of_one_call(layer)
 
     def function(

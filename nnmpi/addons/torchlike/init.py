@@ -33,8 +33,7 @@ T = TypeVar("T", bound=Tensor)
 
 @dataclass(frozen=True)
 class orthogonal:  # noqa: N801
-    """Initial values of a matrix whose rows, or columns if it has fewer of these, are orthogonal
-    and have the length `gain`; each rank computes the whole matrix."""
+    """Values with orthogonal rows, or columns, of length `gain`; ranks compute the whole matrix."""
 
     rows: int
     columns: int
@@ -89,15 +88,13 @@ def zeros_(tensor: T) -> T:
 
 
 def xavier_uniform_(tensor: T, gain: float = 1.0) -> T:
-    """Fills the tensor uniformly within gain * sqrt(6 / (fan_in + fan_out)), for tanh and sigmoid
-    (Glorot)."""
+    """Fills uniformly within gain * sqrt(6 / (fan_in + fan_out)) (Glorot)."""
     bound = gain * math.sqrt(6 / max(sum(fans("xavier_uniform_", tensor)), 1))
     return _fill("xavier_uniform_", tensor, uniform(bound))
 
 
 def xavier_normal_(tensor: T, gain: float = 1.0) -> T:
-    """Fills the tensor with normal values of standard deviation gain * sqrt(2 / (fan_in +
-    fan_out)), for tanh and sigmoid (Glorot)."""
+    """Fills with deviation gain * sqrt(2 / (fan_in + fan_out)) (Glorot)."""
     std = gain * math.sqrt(2 / max(sum(fans("xavier_normal_", tensor)), 1))
     return _fill("xavier_normal_", tensor, normal(std))
 
@@ -123,8 +120,7 @@ def kaiming_normal_(
 
 
 def orthogonal_(tensor: T, gain: float = 1.0) -> T:
-    """Fills the tensor, as a matrix with one row per output, with orthogonal rows or columns of
-    length `gain` (Saxe)."""
+    """Fills with orthogonal rows (one per output) or columns of length `gain` (Saxe)."""
     of = tensor.parameter if isinstance(tensor, ParameterData) else tensor
     rows, *rest = of.place.shape if isinstance(of, Parameter) else of.shape or (0,)
     if not rest:
@@ -135,9 +131,8 @@ def orthogonal_(tensor: T, gain: float = 1.0) -> T:
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """Returns the factor, for initial weights before an activation function (`nonlinearity`, such
-    as "relu"), that keeps the scale of values from layer to layer; `param` is the slope of a leaky
-    ReLU."""
+    """Returns the factor of initial weights that keeps the scale from layer to layer before an
+    activation; `param` is the slope of a leaky ReLU."""
     if nonlinearity == "leaky_relu":
         return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
     if nonlinearity not in GAINS:
@@ -158,8 +153,7 @@ GAINS = {
 
 
 def fans(name: str, tensor: Tensor) -> tuple[int, int]:
-    """Returns (fan_in, fan_out) of a weight (out, in, ...). If this rank has only a part of the
-    weight, they are those of the whole weight."""
+    """Returns (fan_in, fan_out) of the whole weight (out, in, ...), also of a part."""
     of = tensor.parameter if isinstance(tensor, ParameterData) else tensor
     shape = of.place.shape if isinstance(of, Parameter) else of.shape
     if len(shape) < 2:
@@ -172,8 +166,7 @@ def fans(name: str, tensor: Tensor) -> tuple[int, int]:
 
 
 def _kaiming(name: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
-    """Returns the standard deviation gain / sqrt(fan), by which `kaiming_uniform_` and
-    `kaiming_normal_` fill a tensor. Their arguments are explained there; `name` is for messages."""
+    """Returns gain / sqrt(fan), the deviation of `kaiming_uniform_` and `kaiming_normal_`."""
     if mode not in ("fan_in", "fan_out"):
         raise ValueError(f"{name}: mode {mode!r} must be one of fan_in, fan_out")
     fan = fans(name, tensor)[mode == "fan_out"]
@@ -181,8 +174,7 @@ def _kaiming(name: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) 
 
 
 def _fill(name: str, tensor: T, init: Init) -> T:
-    """Writes the initial values of `init` into a tensor. The values of a parameter are drawn later,
-    when they are first needed."""
+    """Writes initial values into a tensor; those of a parameter are drawn when needed."""
     parameter = tensor.parameter if isinstance(tensor, ParameterData) else tensor
     if isinstance(parameter, Parameter):
         parameter.redraw(init)

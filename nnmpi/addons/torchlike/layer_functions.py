@@ -1,5 +1,4 @@
-"""Makes functions like `functional.relu6` from layers without parameters: a call constructs the
-layer and runs it."""
+"""Functions like `functional.relu6` from layers without parameters."""
 
 from collections.abc import Callable
 from inspect import Parameter, Signature

@@ -15,8 +15,7 @@ from nnmpi.nn.losses import ElementLoss, weights
 
 
 class SmoothL1Loss(ElementLoss):
-    """The loss d**2 / (2 beta) where |d| < beta, and |d| - beta / 2 elsewhere, of d = prediction -
-    target."""
+    """d**2 / (2 beta) where |d| < beta, else |d| - beta / 2, of d = prediction - target."""
 
     def __init__(self, *, reduction: str = "mean", beta: float = 1.0) -> None:
         super().__init__(reduction=reduction)
@@ -30,8 +29,7 @@ class SmoothL1Loss(ElementLoss):
 
 
 class HuberLoss(SmoothL1Loss):
-    """The loss d**2 / 2 where |d| < delta, and delta (|d| - delta / 2) elsewhere, of d = prediction
-    - target."""
+    """d**2 / 2 where |d| < delta, else delta (|d| - delta / 2), of d = prediction - target."""
 
     promotes = False
 
@@ -45,8 +43,7 @@ class HuberLoss(SmoothL1Loss):
 
 
 class WeightedLoss(ElementLoss):
-    """The base of elementwise losses with a weight, by which the losses are multiplied; it is
-    broadcast to their shape."""
+    """The base of elementwise losses times a weight, broadcast to their shape."""
 
     def __init__(self, weight: Any = None, *, reduction: str = "mean") -> None:
         super().__init__(reduction=reduction)
@@ -58,8 +55,7 @@ class WeightedLoss(ElementLoss):
 
 
 class BCELoss(WeightedLoss):
-    """The binary cross-entropy -(y log(p) + (1 - y) log(1 - p)) of probabilities p, with logs of at
-    least -100."""
+    """-(y log(p) + (1 - y) log(1 - p)) of probabilities p, with logs of at least -100."""
 
     promotes = False
 
@@ -105,8 +101,7 @@ class KLDivLoss(ElementLoss):
         self.is_by_sample, self.log_target = reduction == "batchmean", log_target
 
     def divisor(self, target: Any) -> float:
-        """Returns the number of samples for "batchmean", otherwise the number of elements of the
-        target."""
+        """The number of samples for "batchmean", otherwise of the target's elements."""
         return float(_samples(target)) if self.is_by_sample else super().divisor(target)
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
@@ -126,8 +121,7 @@ def _samples(x: Any) -> int:
 
 
 def _broadcast(weight: np.ndarray, like: Tensor) -> Array:
-    """Returns the weights in the type and on the backend of `like`; raises ValueError unless they
-    broadcast to its shape."""
+    """Returns the weights like `like`; raises ValueError unless they broadcast to it."""
     try:
         fits = np.broadcast_shapes(weight.shape, like.shape) == like.shape
     except ValueError:

@@ -49,8 +49,7 @@ class _Computed:
 
 
 class _WeightNorm(_Computed):
-    """The hook of `weight_norm`, which sets the weight to v g / |v|, where |v| and g have one norm
-    for each slice along `dim`."""
+    """Sets the weight to v g / |v|, with one norm for each slice along `dim`."""
 
     suffixes = "_g", "_v"
 
@@ -75,8 +74,7 @@ class _WeightNorm(_Computed):
 
 
 class _SpectralNorm(_Computed):
-    """The hook of `spectral_norm`, which divides a weight by its largest singular value; a power
-    iteration estimates this value."""
+    """Divides a weight by its largest singular value, from a power iteration."""
 
     suffixes = "_orig", "_u", "_v"
 

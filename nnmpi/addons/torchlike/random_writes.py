@@ -22,32 +22,28 @@ T = TypeVar("T", bound=Tensor)
 
 
 def normal_(t: T, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> T:
-    """Replaces the elements of t by normal values of this mean and standard deviation, drawn from
-    `generator` if it is given."""
+    """Replaces the elements by normal values, drawn from `generator` if given."""
     t.to_write(0)
     with drawing_from(generator):
         return init.normal_(t, mean, std)
 
 
 def uniform_(t: T, a: float = 0.0, b: float = 1.0, *, generator: Generator | None = None) -> T:
-    """Replaces the elements of t by uniform values between a and b, drawn from `generator` if it is
-    given."""
+    """Replaces the elements by uniform values, drawn from `generator` if given."""
     t.to_write(0)
     with drawing_from(generator):
         return init.uniform_(t, a, b)
 
 
 def bernoulli_(t: T, p: Any = 0.5, *, generator: Generator | None = None) -> T:
-    """Replaces each element by 1 with probability p, and by 0 otherwise; p is a number or a
-    tensor."""
+    """Replaces each element by 1 with probability p (number or tensor), else 0."""
     t.to_write(0)
     t[...] = _ones_and_zeros(np.broadcast_to(on_host(p), t.shape), t, generator)
     return t
 
 
 def bernoulli(t: Any, *, generator: Generator | None = None) -> Tensor:
-    """Returns for each element of t a 1 with that element as probability, and 0 otherwise; the call
-    waits for the device."""
+    """Returns 1 with each element of t as probability, else 0; waits for the device."""
     probabilities = on_host(t)
     if ((probabilities < 0) | (probabilities > 1)).any():
         raise ValueError("bernoulli: probabilities must be from 0 to 1")

@@ -61,8 +61,7 @@ class LeakyReLU(Module):
 
 
 class PReLU(Module):
-    """Applies x where it is positive, and weight * x elsewhere, with one weight or one per
-    channel."""
+    """x where it is positive, else weight * x, with one weight or one per channel."""
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25) -> None:
         check_sizes("PReLU", 1, num_parameters=num_parameters)

@@ -1,5 +1,4 @@
-"""Layers without running statistics: linear, embedding, dropout, flatten; and functions that check
-the options of layers."""
+"""Linear, embedding, dropout, flatten; and functions that check options of layers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
@@ -25,8 +24,7 @@ from nnmpi.nn.passes import Pass, current_pass
 
 
 def check_sizes(layer: str, least: int, **sizes: int) -> None:
-    """Raises ValueError for sizes that are not integers (Python's or NumPy's) or are below
-    `least`."""
+    """Raises ValueError for sizes that are no integers, or below `least`."""
     for name, size in sizes.items():
         if not isinstance(size, int | np.integer) or size < least:
             raise ValueError(f"{layer}: {name}={size!r} must be an integer, at least {least}")
@@ -54,8 +52,7 @@ def each_axis(layer: str, axes: int, least: int, **size: Size) -> tuple[int, ...
 
 
 class ChannelRange(NamedTuple):
-    """The channels that a rank has if a layer is divided among ranks (tensor parallelism): numbers
-    `start` to `stop` - 1 of `total`."""
+    """The channels `start` to `stop` - 1 of `total` that a rank has of a divided layer."""
 
     start: int
     stop: int
@@ -82,8 +79,7 @@ class Linear(Module):
         return apply(self.op, x, self.weight, self.bias, relu=relu)
 
     def options(self) -> dict[str, Any]:
-        """Returns the keyword arguments with which the layer calls its op. Arguments for layers
-        that are fused with it, such as relu=True, are not among them."""
+        """Returns the keyword arguments of the layer's op, without those of fused layers."""
         return {}
 
     def extra_repr(self) -> str:
@@ -128,8 +124,7 @@ class Embedding(Module):
     def from_pretrained(
         cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None, **options: Any
     ) -> Self:
-        """Returns an Embedding whose weight is a copy of `embeddings`, (num_embeddings,
-        embedding_dim); it is not trained if `freeze`."""
+        """Returns an Embedding with a copy of `embeddings`, not trained if `freeze`."""
         table = as_tensor(embeddings).detach()
         if table.ndim != 2:
             raise ValueError(
@@ -150,16 +145,14 @@ class Embedding(Module):
         return elements
 
     def forward(self, index: Any) -> Tensor:
-        """Returns the rows of the weight with the numbers `index`, an array or tensor of integers
-        of any shape; the result has one more axis."""
+        """Returns the rows of the weight with the numbers `index`: one axis more."""
         index = self.checked(index)
         y = apply(lookup.embedding, self.weight, index=index, padding=self.padding_idx)
         on_host = isinstance(index, np.ndarray)  # on a device, a look for equal rows would wait
         return EmbeddingResult(y, index.copy()) if on_host else y
 
     def checked(self, index: Any) -> Array:
-        """Returns `index` as an array on the device of the weight; raises ValueError if one of the
-        integers is not the number of a row."""
+        """Returns `index` on the weight's device; raises ValueError if a row does not exist."""
         return row_numbers(index, self.num_embeddings, self.weight)
 
     def extra_repr(self) -> str:
@@ -168,8 +161,7 @@ class Embedding(Module):
 
 
 def row_numbers(index: Any, rows: int, weight: Tensor) -> Array:
-    """Returns the integers `index` as an array on the device of `weight`; raises ValueError unless
-    all are from 0 to rows - 1."""
+    """Returns `index` on the device of `weight`, if all are from 0 to rows - 1."""
     index = array_of(index)
     if index.dtype.kind not in "iu":
         raise ValueError(
@@ -208,8 +200,7 @@ def padding_row(index: int | None, rows: int) -> int | None:
 
 
 def check_probability(layer: str, name: str, p: float) -> None:
-    """Raises ValueError unless p is at least 0 and less than 1, as a dropout probability must
-    be."""
+    """Raises ValueError unless p is at least 0 and less than 1."""
     if not 0 <= p < 1:
         raise ValueError(f"{layer}: {name}={p} must be at least 0 and less than 1")
 
@@ -305,8 +296,7 @@ class Dropout(Module):
 
 
 class Dropout2d(Dropout):
-    """Dropout of whole channels of images (N, C, H, W): all pixels of a channel become 0, or none
-    does."""
+    """Dropout of whole channels of images (N, C, H, W)."""
 
     def mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if len(shape) != 4:
@@ -315,8 +305,7 @@ class Dropout2d(Dropout):
 
 
 class Flatten(Module):
-    """Merges the axes start_dim to end_dim into one, with elements in the order of NCHW, whatever
-    their order in memory."""
+    """Merges the axes start_dim to end_dim, in the order of NCHW."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         self.start_dim, self.end_dim = start_dim, end_dim
@@ -333,8 +322,7 @@ class Flatten(Module):
 
 
 class ChannelsFirst(Module):
-    """Returns x (N, ..., C) as a view (N, C, ...), the order in which losses take the scores of
-    positions."""
+    """Returns x (N, ..., C) as a view (N, C, ...), as losses take scores."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)

@@ -21,8 +21,7 @@ PADDINGS = ("same", "valid")
 
 
 def check_groups(name: str, in_channels: int, out_channels: int, groups: int) -> None:
-    """Raises ValueError unless the channels of a layer, which is called `name`, can be divided into
-    groups."""
+    """Raises ValueError unless a layer's channels can be divided into groups."""
     if in_channels % groups or out_channels % groups:
         raise ValueError(
             f"{name}: {in_channels} input and {out_channels} output channels cannot be divided "
@@ -82,8 +81,7 @@ class _Convolution(Module):
         self.bias = Parameter.lazy((out_channels,), fan) if bias else None
 
     def _checked_padding(self, padding: Size | str) -> tuple[int, ...] | str:
-        """Returns the padding as a tuple with one size for each axis, or as "same" or "valid";
-        raises ValueError if it is invalid."""
+        """Returns the padding, one size for each axis, "same" or "valid", or raises ValueError."""
         name = type(self).__name__
         if not isinstance(padding, str) or self.is_transposed:
             return each_axis(name, self.axes, 0, padding=padding)  # type: ignore[arg-type]
@@ -137,8 +135,7 @@ class Conv2d(_Convolution):
     axes, op, algorithms = 2, staticmethod(conv.conv2d), CONVOLUTIONS
 
     def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
-        """Computes the convolution; `relu` and `pool` apply ReLU and a 2x2 max-pool in the same
-        op."""
+        """Computes the convolution, with ReLU and a 2x2 max-pool in the same op if asked."""
         options = self.options()
         return apply(self.op, x, self.weight, self.bias, relu=relu, pool=pool, **options)
 

@@ -19,8 +19,7 @@ from nnmpi.nn.passes import LOCAL, BatchStats, current_pass
 def _scale_and_shift(
     shape: tuple[int, ...], scales: bool, shifts: bool
 ) -> tuple[Parameter | None, Parameter | None]:
-    """Returns the parameters (weight, bias) of a normalisation layer, of this shape: ones if
-    `scales`, else None; zeros if `shifts`, else None."""
+    """Returns (weight, bias) of a normalisation: ones and zeros, or None."""
     drawn = Parameter.lazy
     weight = drawn(shape, initial.constant(1.0)) if scales else None
     return weight, drawn(shape, initial.constant(0.0)) if shifts else None
@@ -102,8 +101,7 @@ class _BatchNorm(Module):
             )
 
     def _track(self, stats: norm.Moments) -> None:
-        """Updates the running mean and variance by the statistics of a batch; the variance is
-        unbiased, as in PyTorch."""
+        """Updates running mean and variance; the variance is unbiased, as in PyTorch."""
         self._refuse_one(stats)
         if not self.track_running_stats:
             return
@@ -220,16 +218,14 @@ class InstanceNorm2d(GroupNorm):
 
 
 class _OverLastAxes(Module):
-    """The base class of layers that normalise each sample over its last axes, whose lengths are
-    `normalized_shape`."""
+    """The base of layers that normalise each sample over its last axes."""
 
     eps: float | None
     weight: Parameter | None
     normalized_shape: tuple[int, ...]
 
     def _take(self, normalized_shape: int | Sequence[int]) -> None:
-        """Checks the option `normalized_shape`, the lengths of the last axes, and stores it as a
-        tuple."""
+        """Checks and stores `normalized_shape`, the lengths of the last axes."""
         shape = normalized_shape if isinstance(normalized_shape, Sequence) else [normalized_shape]
         for n in shape:
             check_sizes(type(self).__name__, 0, normalized_shape=n)
@@ -241,8 +237,7 @@ class _OverLastAxes(Module):
 
 
 class LayerNorm(_OverLastAxes):
-    """Normalises each sample to mean 0 and variance 1 over its last axes, then scales and shifts
-    it."""
+    """Normalises each sample over its last axes, then scales and shifts it."""
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""Layers that change the size of images: pooling over windows or over a given number of parts, and
-upsampling."""
+"""Pooling over windows or over a number of parts, and upsampling."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +14,7 @@ from nnmpi.nn.module import Module
 
 
 class _Pool(Module):
-    """The base class of pooling layers: windows along the last `axes` axes, with stride and
-    padding."""
+    """The base of pooling layers: windows along the last `axes` axes."""
 
     axes: ClassVar[int]
     op: ClassVar[Callable[..., Result]]
@@ -60,8 +58,7 @@ class _MaxPool(_Pool):
         self.dilation, self.return_indices = self._size(1, dilation=dilation), return_indices
 
     def forward(self, x: Tensor) -> Any:
-        """Returns the maxima; with `return_indices` also their indices within their image or
-        sequence."""
+        """Returns the maxima; with `return_indices` also their indices in image or sequence."""
         y = self._pooled(self.op, x, dilation=self.dilation)
         if not self.return_indices:
             return y
@@ -113,8 +110,7 @@ class MaxPool2d(_MaxPool):
 
     @property
     def is_2x2(self) -> bool:
-        """True if the windows are 2x2 and adjacent, so that a convolution before it can pool in the
-        same op."""
+        """True for adjacent 2x2 windows: a convolution before it can pool in the same op."""
         return has_2x2_windows(vars(self))
 
 

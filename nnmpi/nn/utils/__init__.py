@@ -1,5 +1,4 @@
-"""PyTorch's `nn.utils`: functions that clip gradients or skip initial values. Add-ons have packed
-sequences, and the norms of weights."""
+"""PyTorch's `nn.utils`: clips gradients, skips initial values."""
 
 import math
 from collections.abc import Iterable
@@ -19,8 +18,7 @@ from nnmpi.nn.parameter import Parameter
 
 
 def clip_factor(norm: float, max_norm: float) -> float:
-    """Returns the factor by which gradients of this total norm are multiplied so that it is at most
-    `max_norm`."""
+    """Returns the factor by which a total norm becomes at most `max_norm`."""
     return min(max_norm / (norm + 1e-6), 1.0)
 
 

@@ -1,5 +1,4 @@
-"""Distances between vectors and cosines of the angles between them, as PyTorch's functions and
-layers, and losses of distances."""
+"""Distances, cosines of angles, and losses of distances, as PyTorch's."""
 
 import math
 from functools import reduce
@@ -16,8 +15,7 @@ from nnmpi.nn.module import Module
 
 
 def _norms(x: Tensor, p: float, dim: int, least: float) -> Tensor:
-    """Returns the p-norms of x along the axis `dim`, which keeps length 1. A norm below `least` is
-    replaced by `least`, and then has no gradient."""
+    """The p-norms of x along `dim`, kept; one below `least` becomes that, without gradient."""
     if not p > 0:
         raise ValueError(f"p={p!r}: the order of a norm must be above 0, or math.inf")
     if math.isinf(p):
@@ -53,8 +51,7 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tens
 def pairwise_distance(
     x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
-    """Returns the p-norm of x1 - x2 + eps along the last axis, which keeps length 1 with
-    `keepdim`."""
+    """The p-norm of x1 - x2 + eps along the last axis, kept with `keepdim`."""
     a, b = as_tensors(x1, x2)
     between = a - b
     dtype, (d,) = _widened(between if is_float(between.dtype) else between.float())
@@ -83,8 +80,7 @@ class PairwiseDistance(Module):
 
 
 class CosineEmbeddingLoss(Loss):
-    """The loss 1 - cos of pairs of vectors with the label 1, and max(cos - margin, 0) of those with
-    -1."""
+    """1 - cos of pairs of vectors with the label 1, max(cos - margin, 0) with -1."""
 
     def __init__(self, margin: float = 0.0, *, reduction: str = "mean") -> None:
         super().__init__(reduction=reduction)
@@ -104,8 +100,7 @@ class CosineEmbeddingLoss(Loss):
 
 
 class MarginRankingLoss(Loss):
-    """The loss max(-y (x1 - x2) + margin, 0): x1 is to be larger with the label 1, smaller with
-    -1."""
+    """max(-y (x1 - x2) + margin, 0): x1 is to be larger with the label 1, smaller with -1."""
 
     def __init__(self, margin: float = 0.0, *, reduction: str = "mean") -> None:
         super().__init__(reduction=reduction)

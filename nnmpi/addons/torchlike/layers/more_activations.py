@@ -37,8 +37,7 @@ def hardswish(input: Any, inplace: bool = False) -> Tensor:
 
 
 def selu(input: Any, inplace: bool = False) -> Tensor:
-    """Returns scale * elu(x), with a scale and an alpha for which mean 0 and variance 1 are a fixed
-    point."""
+    """scale * elu(x), for which mean 0 and variance 1 are a fixed point."""
     return applied(_selu, input, inplace)
 
 
@@ -123,8 +122,7 @@ class Hardswish(_Plain):
 
 
 class SELU(_Plain):
-    """Applies scale * elu(x), with a scale and an alpha for which mean 0 and variance 1 are a fixed
-    point."""
+    """scale * elu(x), for which mean 0 and variance 1 are a fixed point."""
 
     function = staticmethod(selu)
 

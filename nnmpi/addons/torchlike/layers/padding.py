@@ -114,8 +114,7 @@ class ZeroPad2d(_Pad):
 
 
 class PixelShuffle(Module):
-    """Rearranges images (..., C r r, H, W) to (..., C, H r, W r): each group of r r channels
-    becomes blocks of r x r pixels."""
+    """Images (..., C r r, H, W) to (..., C, H r, W r): r r channels become r x r pixels."""
 
     def __init__(self, upscale_factor: int) -> None:
         check_sizes("PixelShuffle", 1, upscale_factor=upscale_factor)
@@ -137,8 +136,7 @@ class PixelShuffle(Module):
 
 
 class PixelUnshuffle(Module):
-    """Rearranges images (..., C, H r, W r) to (..., C r r, H, W): each block of r x r pixels
-    becomes r r channels."""
+    """Images (..., C, H r, W r) to (..., C r r, H, W): r x r pixels become r r channels."""
 
     def __init__(self, downscale_factor: int) -> None:
         check_sizes("PixelUnshuffle", 1, downscale_factor=downscale_factor)
