@@ -35,8 +35,7 @@ class Backend(NamedTuple):
 
     @property
     def type(self) -> str:
-        """The name of the backend, "cpu" or "cuda": what the attribute `type` of a device is in
-        PyTorch."""
+        """The name of the backend, "cpu" or "cuda", as `type` of PyTorch's devices."""
         return self.name
 
     def __str__(self) -> str:
@@ -219,8 +218,7 @@ def to_float(x: Any) -> float:
 
 
 def to_host(array: Array) -> np.ndarray:
-    """Returns a NumPy array with the same values. It is the only function of the training engine
-    that waits for a device."""
+    """Returns a NumPy array of the values; nothing else in a step waits for a device."""
     # np.asarray would make a plain array of one without data, which could then be read
     if isinstance(array, (np.ndarray, np.generic)):
         return array if isinstance(array, meta.MetaArray) else np.asarray(array)

@@ -28,8 +28,7 @@ _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
 
 
 def cpu(cpuinfo: str | None = None) -> dict[str, str]:
-    """Returns the fields of the first processor in /proc/cpuinfo; empty if there is no such
-    file."""
+    """Returns the fields of the first processor in /proc/cpuinfo, or {}."""
     if cpuinfo is None:
         path = Path("/proc/cpuinfo")
         cpuinfo = path.read_text(errors="replace") if path.exists() else ""
@@ -154,8 +153,7 @@ def tune() -> None:
 
 
 def _switch_core(name: str) -> None:
-    """Makes OpenBLAS choose its kernels again, as if the user had set OPENBLAS_CORETYPE to
-    `name`."""
+    """Makes OpenBLAS choose kernels again, as if OPENBLAS_CORETYPE were `name`."""
     quit_, init = _function("gotoblas_dynamic_quit"), _function("gotoblas_dynamic_init")
     if quit_ is None or init is None or core() == "unknown":
         return
@@ -178,7 +176,6 @@ def _keep_memory() -> None:
 
 
 def release_memory() -> None:
-    """Returns memory that was freed, but kept by malloc, to the system: for instance after set-up,
-    which needs more memory than the steps of training."""
+    """Returns freed memory that malloc has kept to the system, as after set-up."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -69,8 +69,7 @@ def memory_available(root: Path = ROOT) -> int | None:
 
 
 def _entry(path: Path, name: str) -> int | None:
-    """Returns the number that follows `name` at the beginning of a line of the file `path`, such as
-    /proc/meminfo; None if no line begins so."""
+    """Returns the number after `name` at a line's beginning in a file, or None."""
     rows = (line.split() for line in _read(path).splitlines())
     return next((int(row[1]) for row in rows if row[:1] == [name] and row[1].isdecimal()), None)
 

@@ -54,13 +54,11 @@ class SideStream:
         self.stream: Any = self._cuda.Stream(non_blocking=True)
 
     def follow(self) -> None:
-        """Makes work that is queued on this stream from now on wait for all kernels launched
-        before."""
+        """Makes later work on this stream wait for all kernels launched before."""
         self.stream.wait_event(self._recorded(self._kernels))
 
     def lead(self, event: Any = None) -> None:
-        """Makes kernels that are launched from now on wait for `event`, by default for all work
-        queued on this stream."""
+        """Makes later kernels wait for `event`, or for all work on this stream."""
         self._kernels.wait_event(event or self.event())
 
     def event(self) -> Any:
@@ -85,8 +83,7 @@ class CopyStream(SideStream):
         array.get(stream=self.stream, out=host, blocking=False)
 
     def put(self, host: np.ndarray, array: Array) -> None:
-        """Starts to copy host memory to a contiguous device array; later kernels wait for the
-        copy."""
+        """Starts to copy host memory to a device array; later kernels wait for it."""
         with self._device:
             array.set(host, stream=self.stream)
             self.lead()

@@ -37,8 +37,7 @@ class Types(NamedTuple):
 
 @lru_cache(maxsize=64)
 def types_of(parameters: Any) -> Types:
-    """Returns the dtypes of a model with parameters of this dtype; sums and masters are at least
-    float32."""
+    """Returns the dtypes of a model of this dtype; sums are at least float32."""
     at_least_float32 = np.promote_types(parameters, np.float32)
     return Types(np.dtype(parameters), at_least_float32, at_least_float32)
 
@@ -57,16 +56,14 @@ def is_float(dtype: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def category(dtype: Any) -> int:
-    """Returns 0 for booleans, 1 for integers, 2 for floats. The result of an op on two arrays is in
-    the higher category."""
+    """Returns 0 for booleans, 1 for integers, 2 for floats; ops take the higher one."""
     return 2 if is_float(dtype) else int(dtype.kind in "iu")
 
 
 @lru_cache(maxsize=256)
 def common_type(x: Any, y: Any) -> Any:
-    """Returns the dtype of an op's result for two array dtypes, by PyTorch's rules: a float and an
-    integer give the float's dtype, where NumPy makes float64 of int64 and float32, and float16 and
-    bfloat16 give float32."""
+    """Returns the dtype of an op's result by PyTorch's rules: a float beside an integer stays,
+    float16 and bfloat16 give float32."""
     if is_half(x) and is_half(y):
         return x if x == y else np.dtype(np.float32)
     of_x, of_y = category(x), category(y)
@@ -74,9 +71,8 @@ def common_type(x: Any, y: Any) -> Any:
 
 
 def fitting(value: Any, dtype: Any) -> Any:
-    """Returns the value that is to be written to an array of this dtype, or to meet one in an op;
-    None stands for no array. For integers there, a negative number wraps around in an unsigned
-    dtype, as in PyTorch; one that does not fit raises ValueError."""
+    """Returns the value as written to an array of this dtype (None: none): as in PyTorch, negative
+    numbers wrap in unsigned types, others must fit."""
     if value.__class__ is not int or dtype is None or dtype.kind not in "iu":
         return value
     info = np.iinfo(dtype)
@@ -102,8 +98,7 @@ def on_host_in_16_bits(array: Any) -> bool:
 
 
 def named(name: str) -> Any:
-    """Returns the dtype with this name; raises ValueError for bfloat16 if ml_dtypes is not
-    installed."""
+    """Returns the dtype of this name; raises ValueError if ml_dtypes is missing for it."""
     if name == "bfloat16":
         try:
             import ml_dtypes  # noqa: F401 - adds the type to NumPy
@@ -116,8 +111,7 @@ def named(name: str) -> Any:
 
 
 def on_paper(name: str) -> np.dtype[Any]:
-    """Returns the dtype with this name for plans and arrays without data, where only its size
-    matters: without ml_dtypes, float16 takes the place of bfloat16."""
+    """Returns the dtype of this name, or one of its size: bfloat16 needs ml_dtypes."""
     return np.dtype("float16") if name == "bfloat16" and not has_bfloat16() else np.dtype(name)
 
 

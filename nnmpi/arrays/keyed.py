@@ -39,14 +39,12 @@ def key(*parts: int | str) -> Key:
 
 
 def bits(k: Key, index: Array, row: Array) -> Array:
-    """Returns 32 random bits (uint32) for element `index` of row `row`, integer arrays that
-    broadcast."""
+    """Returns 32 random bits for element `index` of row `row`, which broadcast."""
     return _mix(_hash(index, k.k2, k.k3) ^ _hash(row, k.k0, k.k1))
 
 
 def uniform(k: Key, index: Array, row: Array) -> Array:
-    """Draws float64 in (0, 1) for each index and row: 32 bits plus half a step, so log() is
-    finite."""
+    """Draws float64 in (0, 1): 32 bits plus half a step, so log() is finite."""
     return (bits(k, index, row).astype("float64") + 0.5) * 2.0**-32
 
 
@@ -56,8 +54,7 @@ def flat_uniform(k: Key, n: int) -> Array:
 
 
 def normal(k: Key, index: Array, row: Array) -> Array:
-    """Draws a standard normal float64 for each index and row (integer arrays that broadcast), by
-    the Box-Muller transform of two independent uniform draws."""
+    """Draws standard normal float64s, by Box-Muller of two uniform draws."""
     xp = xp_of(index)
     radius = xp.sqrt(-2.0 * xp.log(uniform(k, index, row)))
     other = Key(k.k1, k.k2, k.k3, k.k0 ^ 0x9E3779B9)

@@ -28,7 +28,7 @@ FUNCTIONS = {
 """Functions that code may use besides `math`, `operator`, NumPy's and nnmpi's own."""
 
 OF_MODULES = {callable, getattr, hasattr, issubclass, super, type}
-"""Further names that methods of modules may use: all attributes of module and class are compared."""
+"""Further names that methods may use: all attributes of a module and its class are compared."""
 
 LIBRARIES = {"math", "_operator", "_functools"}
 

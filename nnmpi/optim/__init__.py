@@ -25,8 +25,7 @@ from nnmpi.options.config import Config
 
 
 def of_config(config: Config, named: Sequence[tuple[str, Parameter]]) -> Optimizer:
-    """Makes the optimizer that the options of a run ask for; parameters are given as (path,
-    parameter)."""
+    """Makes the optimizer of a run's options from (path, parameter) pairs."""
     lr, decay = config.lr, config.weight_decay
     trained = DECAYS[config.weight_decay_of](p for _, p in named)
     make = optimizer_named(config.optimizer)
@@ -35,16 +34,14 @@ def of_config(config: Config, named: Sequence[tuple[str, Parameter]]) -> Optimiz
 
 
 def state_arrays_of(config: Config) -> tuple[str, ...]:
-    """Returns the names of the state arrays (such as momentum_buffer) of the optimizer that
-    `config` asks for."""
+    """Returns the names of the state arrays of the optimizer that `config` asks for."""
     return _state_arrays_of(optimizer_named(config.optimizer), config.optimizer, config.momentum)
 
 
 @lru_cache(maxsize=64)
 def _state_arrays_of(rule: Callable[..., Optimizer], name: str, momentum: float) -> tuple[str, ...]:
-    """Returns the names of the state arrays that the optimizer `name` has with this momentum. The
-    result is cached for `rule`, the function that makes the optimizer, since a user may register
-    another one under the same name."""
+    """Returns the names of an optimizer's state arrays with this momentum, cached for the function
+    `rule`, since a user may register another one under its name."""
     config = Config(optimizer=name, momentum=momentum)
     return tuple(of_config(config, [("", Parameter(np.zeros(1)))]).state_names)
 

@@ -1,5 +1,4 @@
-"""Calls the closure that a user gives to an optimizer's `step`: a function that computes the loss
-and the gradients."""
+"""Calls the closure given to `step`, which computes the loss and the gradients."""
 
 from collections.abc import Callable
 from typing import Any

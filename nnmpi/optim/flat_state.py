@@ -38,8 +38,7 @@ class FlatState:
 
     @property
     def fits(self) -> bool:
-        """True if this rank still updates the same slices of parameters as when the state arrays
-        were made."""
+        """True if this rank still updates the slices for which state arrays were made."""
         return self._slices == _owned_slices(self._parameters)
 
     def convert(self) -> None:
@@ -62,8 +61,7 @@ class FlatState:
 
 
 def store_of(parameters: Sequence[Parameter]) -> FlatStore:
-    """Returns the flat store of these parameters, which all have one dtype and one device: that of
-    the first parameter."""
+    """Returns the flat store of parameters of one dtype and one device: the first one's."""
     store = parameters[0].store
     assert isinstance(store, FlatStore)
     return store

@@ -38,8 +38,7 @@ class LeafParameter(Parameter):
 
     @property
     def grad_array(self) -> Array | None:
-        """The gradient of the plain tensor whose place this parameter takes, as an array, or
-        None."""
+        """The gradient of the plain tensor that this parameter stands for, or None."""
         return self.tensor.grad_array
 
     @grad_array.setter
@@ -66,8 +65,7 @@ class Leaf:
             self.parameter.grad_memory[...] = grad
 
     def share(self) -> None:
-        """Makes the tensor use the memory of the parameter, after an update of its values. If other
-        tensors share the tensor's memory, the values are copied instead."""
+        """Makes the tensor use the parameter's memory, or copies if others share the tensor's."""
         if self.tensor.storage.sharing is None:
             self._given = self.tensor.operand = self.parameter.operand
         else:

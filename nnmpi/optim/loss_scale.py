@@ -52,15 +52,13 @@ class LossScale(NamedTuple):
 
 
 class Scaler:
-    """Holds the current loss scale of a run. The loss reads it in a step, and the update replaces
-    it at the end."""
+    """Holds the loss scale of a run: the loss reads it, the update replaces it."""
 
     def __init__(self, initial: LossScale) -> None:
         self.current = initial
 
     def state_arrays(self) -> Iterator[StateArray]:
-        """Yields the state `loss scale`: the scale and the number of good steps; nothing if the
-        scale is constant."""
+        """Yields the state `loss scale`: scale and number of good steps, unless constant."""
         if self.current.is_dynamic:
             place, rest = Place.of_whole(LOSS_SCALE, (2,)), (self._read, self._write)
             yield StateArray(place, (0,), 0, 2, "float64", True, *rest)

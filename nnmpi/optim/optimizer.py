@@ -65,8 +65,7 @@ _FACTS = attrgetter("has_grad", "store")
 
 instead_of_step: ContextVar[Callable[[Any, float], None] | None]
 instead_of_step = ContextVar("instead_of_step", default=None)
-"""While a step is recorded: the function that is called, with an optimizer and a factor, in place
-of the optimizer's step."""
+"""While a step is recorded: called with (optimizer, factor) in place of its step."""
 
 
 class Optimizer:
@@ -95,8 +94,7 @@ class Optimizer:
     """True if an update needs all elements of a parameter at once."""
 
     decoupled: bool | None = None
-    """True if weight decay is that of AdamW, False if it is that of Adam; None if it may be both,
-    or there is only one."""
+    """Whether weight decay is AdamW's (True) or Adam's; None if both, or only one, exist."""
 
     takes_momentum = False
     """True if the option --momentum applies to this optimizer."""
@@ -131,8 +129,7 @@ class Optimizer:
         self._take_groups(grouped(parameters, self.defaults))
 
     def _take_groups(self, groups: list[Group]) -> None:
-        """Replaces the groups of this optimizer, with a state of zeros. Errors are raised before
-        anything is changed, as ValueError."""
+        """Replaces the groups, with a state of zeros; raises ValueError before any change."""
         leaves = [*self._leaves]
         if not all(isinstance(p, Parameter) for group in groups for p in group["params"]):
             from nnmpi.optim.leaves import adopted  # rarely
@@ -180,8 +177,7 @@ class Optimizer:
             memory[:n] = backend.of(memory).asarray(old_values, memory.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the attributes for a copy or pickle, without the cached ranges of parameters to
-        update and their stores; the first step of a copy finds the ranges again."""
+        """Returns the attributes without cached ranges; a copy's first step finds them."""
         return self.__dict__ | {"_ranges": [], "_ranges_of": []}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -194,14 +190,12 @@ class Optimizer:
             leaf.clear(set_to_none)
 
     def _collect(self) -> None:
-        """Copies the gradients of plain tensors to the parameters that take their place in the
-        groups."""
+        """Copies the gradients of plain tensors to the parameters that stand for them."""
         for leaf in self._leaves:
             leaf.collect()
 
     def _share(self) -> None:
-        """Makes plain tensors use the memory of the parameters that take their place in the groups,
-        after an update."""
+        """Makes plain tensors use the memory of their parameters, after an update."""
         for leaf in self._leaves:
             leaf.share()
 
@@ -251,13 +245,11 @@ class Optimizer:
         return []
 
     def set_steps(self, steps: Sequence[int]) -> None:
-        """Sets the number of updates that each parameter has had, in the order of `parameters`, as
-        when a saved state is loaded."""
+        """Sets the number of updates of each parameter, as when a state is loaded."""
         self.steps, self._ranges_of = [*steps], []  # ranges depend on the counts
 
     def add_state(self, name: str) -> Array:
-        """Adds a state array of zeros, which is saved and loaded with the others; returns the
-        array."""
+        """Adds a state array of zeros, saved and loaded like the others."""
         self.state_names = (*self.state_names, name)
         array = self._flat_state.add(name)
         self._ranges_of = []
@@ -316,8 +308,7 @@ class Optimizer:
         return {"state": tensors, "param_groups": states.saved_groups(self.param_groups)}
 
     def named_state(self) -> dict[str, np.ndarray]:
-        """Returns copies of the state on the host, without options and by the paths of parameters:
-        `PATH.NAME` and `PATH.step`."""
+        """Returns copies of the state on the host as `PATH.NAME` and `PATH.step`."""
         states.check_paths([p.place for p in self.parameters])
         states.check_whole(self.parameters, self.owned, bool(self.state_names))
         return states.whole(self.state_arrays())
@@ -346,8 +337,7 @@ class Optimizer:
             x.put(x.part_of(values[x.name]))
 
     def _of_torch(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns a state dict of PyTorch's optimizer converted to one of this optimizer, and any
-        other as it is."""
+        """Returns a state dict of PyTorch converted to this one's, any other as it is."""
         if not any("foreach" in group for group in state["param_groups"]):
             return state
         from nnmpi.optim.torch_state import converted  # rarely
@@ -393,9 +383,8 @@ class Optimizer:
         self._ranges_of = []  # ranges depend on the counts
 
     def _prepare(self) -> None:
-        """Finds the ranges of adjacent parameters with gradients that one call can update together,
-        if the parameters that have gradients or their memory have changed since the last step; and
-        converts the state arrays as the current options ask."""
+        """Finds ranges that one call can update, if gradients or memory have changed since;
+        converts state arrays as options ask."""
         if self._ranges_of != self._dependencies():
             self._look_again()
         self._convert_state()
@@ -409,9 +398,8 @@ class Optimizer:
             p.seed = None if p.has_grad else p.seed  # its values no longer follow from the seed
 
     def _begin(self, squares: Sequence[float]) -> None:
-        """Prepares a step; `step` calls it before anything is changed. `squares` is the argument of
-        `step`: two squared norms for each parameter (of its values and of its change) summed over
-        ranks, which LAMB and LARS need, or nothing. The base class does nothing."""
+        """Prepares a step before anything changes. `squares` has two squared norms for each
+        parameter, summed over ranks, for LAMB and LARS."""
 
     def _group_of(self, number: int, i: int, lr_factor: float) -> Group:
         """Returns a copy of parameter group `number`, with the learning rate of this step as "lr":
@@ -424,8 +412,7 @@ class Optimizer:
         return {**group, "lr": float(group["lr"] * lr_factor)}
 
     def _check_slices(self) -> None:
-        """Raises ValueError if this rank now updates other slices of parameters than when its state
-        arrays were made, as after a change of the parallel layout."""
+        """Raises ValueError if this rank updates other slices than those of its state."""
         if self.state_names and not self._flat_state.fits:
             raise ValueError(
                 "this optimizer has state for only a part of the parameters, since it was used on "
@@ -440,8 +427,7 @@ class Optimizer:
         return ()
 
     def _convert_state(self) -> None:
-        """Converts the state arrays after a change of options on which their values depend; called
-        before the state is used. The base class does nothing."""
+        """Converts state arrays after a change of options on which they depend; here nothing."""
 
     def _converted(self, name: str, i: int, numbers: Array) -> Array:
         """Returns `numbers`, elements of the state array `name` of parameter i, converted as
@@ -454,15 +440,13 @@ class Optimizer:
         raise TypeError(f"{type(self).__name__} does not define _update")
 
     def _dependencies(self) -> list[tuple[bool, Any]]:
-        """Returns a pair for each parameter: whether it has a gradient, and its store (the memory
-        that it is in). If the list differs from that of the last step, the ranges of parameters
-        that one call updates are found again."""
+        """Returns for each parameter whether it has a gradient, and its store: if one changes,
+        ranges are found again."""
         return [*map(_FACTS, self.parameters)]
 
     def _find_ranges(self) -> list[FlatRange]:
-        """Returns the ranges of parameters that one call can update together: they have gradients,
-        are adjacent in memory, and share a group and a step count. Each range has as many
-        parameters as possible."""
+        """Returns the largest ranges that one call can update: adjacent, with gradients, of one
+        group and step count."""
         ranges: list[FlatRange] = []
         for i, p in enumerate(self.parameters):
             if not p.has_grad:

@@ -23,8 +23,7 @@ preserved: among fewer replicas, one takes the sum of several, and among more, a
 zeros."""
 
 REPLICA = "@"
-"""The sign before the number of a replica in the name of a state array that is this replica's
-own."""
+"""The sign before the replica's number in the name of a state array of its own."""
 
 
 class ReplicaState(NamedTuple):

@@ -108,8 +108,7 @@ class Adam(Optimizer):
             self._rescale_state()
 
     def _rescale_state(self) -> None:
-        """Rescales state arrays, which have a factor of 1 / (1 - beta), after a change of the
-        betas."""
+        """Rescales state arrays, divided by 1 - beta, after a change of the betas."""
         end, starts = 0, self._flat_state.starts
         for k, group in enumerate(self.param_groups):
             start, end = end, end + self._groups.count(k)
@@ -125,8 +124,7 @@ class Adam(Optimizer):
         return numbers * self._ratio(name, k) if self._changed(k) else numbers
 
     def _changed(self, k: int) -> bool:
-        """True if the betas of parameter group k have changed since its state arrays were last
-        rescaled."""
+        """True if the betas of group k have changed since its state was last rescaled."""
         group = self.param_groups[k]
         if tuple(group["betas"]) == self._betas[k]:
             return False

@@ -14,8 +14,7 @@ def constant() -> LRSchedule:
 
 
 def step_decay(every: int, factor: float = 0.1) -> LRSchedule:
-    """Makes a schedule that multiplies the rate by `factor` after every `every` steps; its value is
-    inf if a factor above 1 overflows."""
+    """A schedule that multiplies the rate by `factor` every `every` steps."""
     if every < 1 or not 0 < factor < math.inf:
         raise ValueError(
             f"step_decay: every={every} must be 1 or more, factor={factor} finite and above 0"
@@ -38,8 +37,7 @@ def cosine(total: int, floor: float = 0.0) -> LRSchedule:
 
 
 def warm_up(steps: int, then: LRSchedule | None = None) -> LRSchedule:
-    """Makes a schedule that rises linearly over `steps` steps, from 1/steps, and then follows
-    `then`."""
+    """A schedule that rises from 1/steps over `steps` steps, then follows `then`."""
     if steps < 0:
         raise ValueError(f"warm_up: steps={steps} must not be negative")
     rest = then or constant()
@@ -47,8 +45,7 @@ def warm_up(steps: int, then: LRSchedule | None = None) -> LRSchedule:
 
 
 def parse(spec: str, total: int) -> LRSchedule:
-    """Makes the schedule of `--lr-schedule SPEC` (see `options.value_forms`); cosine ends at step
-    `total`."""
+    """The schedule of `--lr-schedule SPEC` (`options.value_forms`); cosine ends at `total`."""
     rate = value_forms.rate(spec)
     then = BY_NAME[rate.name](rate, max(total - rate.warmup, 1))
     return warm_up(rate.warmup, then) if rate.warmup else then

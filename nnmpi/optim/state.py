@@ -1,5 +1,4 @@
-"""The state of an optimizer as dictionaries: state arrays in the shapes of parameters, step counts,
-and the options of groups."""
+"""An optimizer's state as dictionaries: state arrays, step counts, options."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -81,15 +80,13 @@ def name_of(place: Place, name: str) -> str:
 
 
 def split(name: str) -> tuple[str, str]:
-    """Splits the name of a state array, such as "fc.weight.momentum_buffer", into the path of the
-    parameter and the name of the state."""
+    """Splits "fc.weight.momentum_buffer" into the parameter's path and the state's name."""
     path, _, state = name.rpartition(".")
     return path, state
 
 
 def check_paths(places: Sequence[Place]) -> None:
-    """Raises ValueError if two of the optimizer's parameters, whose Places are given, have the same
-    path, by which their state could not be told apart."""
+    """Raises ValueError if two parameters have one path: their states would be mixed up."""
     seen: dict[str, int] = {}
     for i, place in enumerate(places):
         first = seen.setdefault(place.path, i)
@@ -130,8 +127,7 @@ def check_whole(
 
 
 def whole(arrays: Iterable[StateArray]) -> dict[str, np.ndarray]:
-    """Returns copies on the host of state arrays by name, each put together from the parts in
-    `arrays`, in the shape of its parameter."""
+    """Returns copies on the host of state arrays, whole and in the shape of parameters."""
     rows = dict[str, tuple[StateArray, np.ndarray]]()
     for x in arrays:
         _, row = rows.setdefault(x.name, (x, np.empty(x.place.size, x.dtype)))
@@ -146,16 +142,14 @@ def whole(arrays: Iterable[StateArray]) -> dict[str, np.ndarray]:
 
 
 def numbered(parameters: Sequence[Parameter]) -> list[Place]:
-    """Returns the Place of each parameter, with the parameter's index as the path, as PyTorch's
-    optimizer state dicts name parameters."""
+    """Returns each parameter's Place with its index as path, as PyTorch names them."""
     return [p.place._replace(path=str(i)) for i, p in enumerate(parameters)]
 
 
 def by_number(
     names: Iterable[str], tensor: Callable[[int, str], Tensor]
 ) -> dict[int, dict[str, Tensor]]:
-    """Returns nested dicts like {2: {"step": tensor(2, "step")}} for names like "2.step", which may
-    occur several times."""
+    """Returns {2: {"step": tensor(2, "step")}} for names like "2.step"."""
     nested = dict[int, dict[str, Tensor]]()
     for path in dict.fromkeys(names):
         number, _, name = path.partition(".")
@@ -164,14 +158,12 @@ def by_number(
 
 
 def by_name(nested: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns nested dicts like {2: {"step": ...}} as one dict with names like "2.step"; numbers
-    may be text, as in files."""
+    """Returns {2: {"step": x}} as {"2.step": x}; numbers may be text, as in files."""
     return {f"{i}.{name}": value for i, of_one in nested.items() for name, value in of_one.items()}
 
 
 def saved_groups(groups: Iterable[Group]) -> list[Group]:
-    """Returns parameter groups in the form of a state dict: the options, and in place of each
-    parameter its index among all parameters."""
+    """Returns groups as in a state dict, with indices in place of parameters."""
     saved, start = [], 0
     for group in groups:
         end = start + len(group["params"])
@@ -188,8 +180,7 @@ def options_of(saved: Group) -> Group:
 
 
 def check_groups(groups: Sequence[Group], saved: Sequence[Group]) -> None:
-    """Raises ValueError unless the saved groups have the same numbers of parameters as the groups
-    of the optimizer."""
+    """Raises ValueError unless saved groups have as many parameters as these."""
     ours, theirs = ([len(group["params"]) for group in which] for which in (groups, saved))
     if ours != theirs:
         raise ValueError(

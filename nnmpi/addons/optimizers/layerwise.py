@@ -62,8 +62,7 @@ class Layerwise(Optimizer):
             yield from x.blocks()
 
     def _direction(self, x: Operands, group: Group) -> Array:
-        """Returns the change of a slice of a parameter at a learning rate of 1, and changes
-        nothing."""
+        """Returns the change of a slice at a learning rate of 1; changes nothing."""
         raise TypeError(f"{type(self).__name__} does not define _direction")
 
     def _ratio(self, values: float, direction: float, group: Group) -> float:

@@ -149,8 +149,7 @@ class Muon(Optimizer):
         return group["lr"] / (1 - beta1**x.t) * m / root
 
     def _muon(self, x: Operands, group: Group) -> Array:
-        """Returns by how much Muon changes a matrix in this step, without weight decay, as a flat
-        array in the order of memory."""
+        """Returns Muon's change of a matrix, without weight decay, flat in order of memory."""
         momentum, p, g = group["momentum"], group["parameter"], x.grads
         if len(g) < p.size:
             raise ValueError(
@@ -170,9 +169,8 @@ class Muon(Optimizer):
 
 
 def orthogonal(matrix: Array, coefficients: Sequence[float], eps: float, steps: int) -> Array:
-    """Returns a matrix with the same singular vectors, but singular values near 1, by `steps` steps
-    of a Newton-Schulz iteration: most values are between 0.7 and 1.2 with Muon's coefficients. The
-    matrix is first divided by its norm, which is at least `eps`."""
+    """Returns a matrix with the same singular vectors and singular values near 1, mostly from 0.7
+    to 1.2, by a Newton-Schulz iteration."""
     (a, b, c), xp = coefficients, xp_of(matrix)
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix  # the products A are of the shorter side

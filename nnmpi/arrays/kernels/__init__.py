@@ -51,8 +51,7 @@ class Result(NamedTuple):
 
 @lru_cache
 def shared_vjps(n: int) -> tuple[Vjp, ...]:
-    """Returns vjps for an op whose `prepare` already computes all n gradients: vjp k returns the
-    k-th."""
+    """Returns vjps for an op whose `prepare` computes all n gradients."""
     return tuple(lambda gradients, out, k=k: gradients[k] for k in range(n))
 
 

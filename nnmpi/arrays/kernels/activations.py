@@ -56,8 +56,7 @@ def tanh_gradient_loop(g: Array, y: Array, dx: Out) -> None:
 
 @kernel
 def sigmoid_loop(x: Array, y: Out) -> None:
-    """Writes y = 1 / (1 + e**-x). It uses e**-|x|, which cannot overflow; small values keep their
-    digits."""
+    """Writes y = 1 / (1 + e**-x), by e**-|x|, which cannot overflow."""
     xp = xp_of(x)
     e = xp.exp(-xp.absolute(x))
     xp.maximum(e, (x >= 0).astype(e.dtype), out=y)  # e**-|x| is at most 1
@@ -92,8 +91,7 @@ with an error of 2e-18."""
 
 @kernel
 def silu_gradient_loop(g: Array, x: Array, y: Array, dx: Out) -> None:
-    """Writes dx = g s (1 + x (1 - s)), with s = sigmoid(x). s is y / x, where y = silu(x) = x s,
-    which saves an exponential; near x = 0 it is a polynomial."""
+    """Writes dx = g s (1 + x (1 - s)), with s = y / x, near 0 a polynomial."""
     xp = xp_of(x)
     is_near = xp.absolute(x) < NEAR_0
     series = 0.5 + x * (0.25 - x * x / 48)
@@ -132,8 +130,7 @@ def erfc(x: Array) -> Array:
 
 @kernel
 def gelu_loop(x: Array, slope: Out, y: Out) -> None:
-    """Writes y = x phi and slope = phi + x phi', with phi the standard normal distribution function
-    of x."""
+    """Writes y = x phi and slope = phi + x phi', of the normal distribution function phi."""
     xp, phi = xp_of(x), floats_like(x)
     xp.multiply(erfc(x * -math.sqrt(0.5)), 0.5, out=phi)
     xp.multiply(x, phi, out=y)

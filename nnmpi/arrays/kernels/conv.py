@@ -93,20 +93,17 @@ class ConvMethod(Protocol):
         """
 
     def new_dw(self) -> Array:
-        """Allocates an array in which `gradients` sums the gradient of w, with the axes in the
-        method's order."""
+        """Allocates the sum of w's gradients, with axes in the method's order."""
 
     def finish_dw(self, dw: Array) -> Array:
-        """Converts the gradient of w, summed in an array of `new_dw`, to the shape (kh, kw, C /
-        groups, O)."""
+        """Converts a sum of w's gradients to (kh, kw, C / groups, O)."""
 
     def begin_backward(self, needs_dx: bool) -> None:
         """Prepares for a backward pass, before the first call of `gradients`, for instance
         transforms w. `needs_dx` says whether the gradient of x is needed."""
 
     def release(self) -> None:
-        """Frees the arrays that are not needed any more after a forward or backward pass over all
-        images."""
+        """Frees the arrays that are not needed after a pass over all images."""
 
 
 @cache
@@ -146,8 +143,7 @@ def im2col(x: Array, w: Array, f: ConvShape) -> tuple[Im2col, int]:
 
 
 def images_per_chunk(N: int, bytes_per_image: int, budget: int) -> int:
-    """Returns how many images to compute at a time: as many as take at most `budget` bytes, but so
-    that all chunks of N images have about equal sizes."""
+    """Returns how many images take at most `budget` bytes, in about equal chunks."""
     most = max(1, min(N, budget // max(bytes_per_image, 1)))
     return -(-N // -(-N // most)) if N else 1
 

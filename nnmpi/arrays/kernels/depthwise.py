@@ -43,8 +43,7 @@ def _terms(x: Array, w: Array, z: Array, *steps: int) -> Iterator[Term]:
 
 
 def _rows(w: Array, z: Array) -> Array:
-    """Returns the weights w (kh, kw, C) as (kh, kw, width, C), repeated over a row of the outputs
-    z, since NumPy is slow on single pixels."""
+    """Returns w (kh, kw, C) repeated over a row of z: NumPy is slow on pixels."""
     kh, kw, C = w.shape
     xp = xp_of(w)
     return xp.ascontiguousarray(xp.broadcast_to(w[:, :, None], (kh, kw, z.shape[2], C)))
@@ -124,8 +123,7 @@ class Depthwise(Im2col):
         )
 
     def _multiples(self, w: Array) -> Array:
-        """Returns a view (O / C, kh, kw, C) of w (kh, kw, 1, O): one filter per channel for each of
-        the O / C outputs of a channel."""
+        """Returns w (kh, kw, 1, O) as (O / C, kh, kw, C): a filter per channel each."""
         (kh, kw, _, O), C = w.shape, self.x.shape[3]
         return self.xp.moveaxis(w.reshape(kh, kw, C, O // C), -1, 0)
 
@@ -151,8 +149,7 @@ class Depthwise(Im2col):
         return x if x.strides[3] == x.itemsize else self.xp.ascontiguousarray(x)
 
     def forward(self, s: slice, z: Array) -> None:
-        """Writes the convolution of images x[s], without bias, to z (T, O): one row for each output
-        pixel."""
+        """Writes the convolution of x[s], without bias, to z (T, O), a row for each pixel."""
         x, weights = self._images(s), self._multiples(self.w)
         for m, part, numbers in self._parts(len(x), z):
             depthwise_outputs(x, weights[m], part, *numbers)

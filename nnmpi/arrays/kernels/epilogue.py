@@ -20,15 +20,13 @@ from nnmpi.arrays.native.table import InOut, Out, kernel
 
 
 def empty_places(y: Array) -> Array:
-    """Allocates an array for the position (0 to 3) of the largest element in each 2x2 pooling
-    window; y are the maxima."""
+    """Allocates the positions (0 to 3) of maxima in 2x2 windows; y are the maxima."""
     return xp_of(y).empty(y.shape, "uint8")
 
 
 @kernel
 def pool_loop(z: Array, y: Out, largest: Out) -> None:
-    """Max-pools 2x2 windows: writes y (S), the maxima of z (2, 2, S), and to `largest` the position
-    of each maximum, 0 to 3, which `unpool_loop` needs."""
+    """Writes the maxima y of z (2, 2, S), and their positions for `unpool_loop`."""
     xp = xp_of(z)
     r = xp.maximum(z[:, 0], z[:, 1])
     first, last = xp.logical_not(z[:, 0] >= z[:, 1]).view("uint8")
@@ -38,15 +36,13 @@ def pool_loop(z: Array, y: Out, largest: Out) -> None:
 
 @kernel
 def unpool_loop(g: Array, largest: Array, dz: Out) -> None:
-    """Writes into dz (2, 2, S) the gradient g (S) at the largest element of each window, 0
-    elsewhere."""
+    """Writes g (S) into dz (2, 2, S) at the largest element of each window, else 0."""
     for place in range(4):
         dz[divmod(place, 2)] = xp_of(g).where(largest == place, g, 0)
 
 
 class Gradients(NamedTuple):
-    """The gradients of a convolution: of its images (dx), weights (dw) and bias (db); None for one
-    that is not needed."""
+    """The gradients of a convolution's images, weights and bias; None if not needed."""
 
     dx: Array
     dw: Array
@@ -93,14 +89,12 @@ def constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array
 
 @lru_cache(maxsize=64)
 def _cached_constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any, gpu: int) -> Array:
-    """Makes an array of one value on the GPU number `gpu`, the current one, and caches it: the
-    number is an argument so that each GPU has its own array in the cache."""
+    """Makes a constant on GPU number `gpu`, the current one, cached for that GPU."""
     return xp.full(shape, value, dtype)
 
 
 def bias_relu(y: Array, r: RowConstants) -> None:
-    """Adds the bias to y (n, H, W, O) and takes max(y, 0), in place. r has the bias and zeros to
-    compare with; one that is None is left out."""
+    """Adds the bias to y (n, H, W, O) and takes max(y, 0), in place; None: not that."""
     width = next((len(a) for a in r if a is not None), y.shape[-1])
     bias_relu_loop(y.reshape(y.size // max(width, 1), width), *r)
 

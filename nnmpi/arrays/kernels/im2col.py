@@ -51,8 +51,7 @@ def overlap_loop(places: InOut, columns: Array) -> None:
 
 
 class Im2col:
-    """The convolution method im2col: one matrix product for each chunk of images. Its methods are
-    those of `ConvMethod`."""
+    """Convolution by im2col: one matrix product for each chunk of images."""
 
     narrow_up_to = NARROW
     adds_db = True
@@ -99,14 +98,12 @@ class Im2col:
         return self.xp.zeros((n, C, *size), dtype).transpose(0, 2, 3, 1)
 
     def _grouped(self, a: Array) -> Array:
-        """Returns a matrix a (K, O) as a view (groups, K, O / groups), one matrix for each
-        convolution group."""
+        """Returns a matrix (K, O) as a view (groups, K, O / groups)."""
         return a.reshape(len(a), self.groups, a.shape[1] // self.groups).transpose(1, 0, 2)
 
     def _places(self, padded: Array) -> Array:
-        """Returns the windows of padded images: a view (groups, f, f, n, h, w, kh, kw, C / groups).
-        With pooling f is 2, and the first two f axes are the position in a 2x2 pooling window;
-        otherwise f is 1."""
+        """Returns the windows of padded images: a view (groups, f, f, n, h, w, kh, kw, C / groups),
+        where f is the axis in a 2x2 pooling window, or 1."""
         n, _, _, C = padded.shape
         sn, sh, sw, sc = padded.strides
         f, (rows, columns) = self.f, self.windows
@@ -161,8 +158,7 @@ class Im2col:
         return z if self.f > 1 else z[0, 0]
 
     def forward(self, s: slice, z: Array) -> None:
-        """Writes the convolution of images x[s], without bias, to z (T, O): one row for each output
-        pixel."""
+        """Writes the convolution of x[s], without bias, to z (T, O), a row for each pixel."""
         w = self.w.reshape(-1, self.w.shape[3])
         products_loop(self._columns(s), self._grouped(w), self._grouped(z), False)
 
@@ -180,13 +176,11 @@ class Im2col:
         return self.xp.zeros_like(self.w, self.sums)
 
     def finish_dw(self, dw: Array) -> Array:
-        """Returns the gradient of w that was summed in `dw`, unchanged: other methods of
-        convolution convert it here."""
+        """Returns the gradient of w unchanged; other methods convert it."""
         return dw
 
     def begin_backward(self, needs_dx: bool) -> None:
-        """Does nothing: other convolution methods prepare their weights here for a backward
-        pass."""
+        """Does nothing; other methods prepare their weights here."""
 
     def release(self) -> None:
         """Frees the images after the last chunk of a forward pass, unless the backward pass needs

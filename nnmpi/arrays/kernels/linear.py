@@ -51,8 +51,7 @@ def matmul(a: Array, b: Array, dtype: Any = None) -> Array:
 
 
 LARGEST = 1 << 18
-"""Up to this number of multiplications the compiled loops are faster than BLAS on every processor
-(native/linear.c)."""
+"""Up to so many multiplications compiled loops beat BLAS on every processor."""
 
 AVX512 = {"dw": range(1, sys.maxsize), "dx": range(64, sys.maxsize)}
 OWN_PRODUCTS = {
@@ -64,8 +63,7 @@ too: for outputs, and for gradients with these numbers of rows (`benchmarks/gemm
 
 
 def outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
-    """Writes a linear layer's y = x @ w.T + b, and takes ReLU of it if `relu`, by the fastest code
-    for the size."""
+    """Writes y = x @ w.T + b, with ReLU if `relu`, by the fastest code for the size."""
     linear_outputs(x, w, b, y, relu, prefers_compiled(len(y), w.shape[1], len(w)))
 
 

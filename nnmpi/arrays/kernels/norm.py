@@ -53,8 +53,7 @@ def moments_loop(x: Array, mean: Out, m2: Out) -> None:
 
 @kernel
 def normalise_loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: Out) -> None:
-    """Writes y = (x - mean) * scale + shift for x (N, P, C), with mean and scale (N, C), and shift
-    (C) or None."""
+    """Writes y = (x - mean) * scale + shift for x (N, P, C), with mean, scale (N, C)."""
     xp_of(x).subtract(x, mean[:, None], out=y)
     y *= scale[:, None]
     if shift is not None:
@@ -63,8 +62,7 @@ def normalise_loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: 
 
 @kernel
 def norm_sums_loop(g: Array, x: Array, mean: Array, total: Out, dot: Out) -> None:
-    """Writes two sums over the positions of x (N, P, C), for the backward pass of a normalisation:
-    of the gradient g (`total`), and of g (x - mean) (`dot`)."""
+    """Writes two sums over positions of x (N, P, C): of g, and of g (x - mean)."""
     total[...] = _sum(g)
     d = x - mean[:, None]
     d *= g
@@ -145,8 +143,7 @@ def batch_norm_gradient_loop(
 
 
 def _of_groups(a: Array, groups: int) -> Array:
-    """Returns the mean of a (N, C) over each of the `groups` groups of channels, repeated for each
-    channel of the group: (N, C)."""
+    """Returns the mean of a (N, C) over each group of channels, for each channel."""
     each = a.shape[1] // groups
     shared = a.reshape(len(a), groups, each).mean(axis=2)
     return xp_of(a).repeat(shared, each, axis=1)
@@ -282,8 +279,7 @@ def layer_norm_gradient_loop(
 
 @kernel
 def layer_norm_sums_loop(g: Array, x: Array, mean: Array, r: Array, dw: Out, db: Out) -> None:
-    """Writes the gradients dw and db of LayerNorm's weight and bias from the gradient g of its
-    output."""
+    """Writes the gradients of LayerNorm's weight and bias, from that of the output."""
     xhat = _normalised(x, mean, r)
     xhat *= g
     dw[...] = column_sum(xhat)
@@ -292,8 +288,7 @@ def layer_norm_sums_loop(g: Array, x: Array, mean: Array, r: Array, dw: Out, db:
 
 @kernel
 def rms_norm_loop(x: Array, w: Array | None, eps: float, r: Out, y: Out) -> None:
-    """Computes RMSNorm of each row of x (M, K): y = x r w, with r = 1 / sqrt(mean(x^2) + eps); also
-    writes r of each row."""
+    """Writes y = x r w and r = 1 / sqrt(mean(x^2) + eps) of each row of x (M, K)."""
     xp = xp_of(x)
     d = y if y.dtype == r.dtype else xp.empty(y.shape, r.dtype)
     xp.multiply(x, x, out=d, dtype=d.dtype)
@@ -318,6 +313,5 @@ def rms_norm_gradient_loop(g: Array, x: Array, w: Array | None, r: Array, dx: Ou
 
 @kernel
 def rms_norm_sum_loop(g: Array, x: Array, r: Array, dw: Out) -> None:
-    """Writes dw, the gradient of RMSNorm's weight, from the gradient g of its output: the sum over
-    rows of g x r, where r is 1 / rms of each row of x."""
+    """Writes dw, the sum over rows of g x r, where r is 1 / rms of each row."""
     dw[...] = xp_of(x).dot(r, xp_of(x).multiply(g, x, dtype=r.dtype))

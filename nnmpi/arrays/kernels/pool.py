@@ -32,8 +32,7 @@ def _padded(
 
 
 def max_pool2d(x: Array, windows: Windows) -> Result:
-    """Computes the maximum of each window of x (N, C, H, W). `windows` are the kernel size, stride,
-    padding and dilation along the rows and the columns; memory is channels-last."""
+    """The maximum of each window of x (N, C, H, W), channels-last in memory."""
     xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
     if windows == _2X2:
         return _max_pool_2x2(xl)
@@ -66,8 +65,7 @@ def max_pool2d(x: Array, windows: Windows) -> Result:
 
 
 def max_pool2d_indices(x: Array, windows: Windows) -> Array:
-    """Returns where each window of x (N, C, H, W) has its first maximum, as row * W + column.
-    `windows` are the kernel size, stride, padding and dilation along the rows and the columns."""
+    """The place of each window's first maximum in x (N, C, H, W), as row * W + column."""
     y, xl = (a.transpose(0, 2, 3, 1) for a in (max_pool2d(x, windows).value, x))
     xp, (H, W) = xp_of(x), x.shape[2:]
     inside, views = _padded(xp, xl.shape, 0, x.dtype, windows)

@@ -38,8 +38,7 @@ def cast_loop(x: Array, y: Out) -> None:
 
 @partial(kernel, composed=True)
 def round_loop(x: Array, y: Out) -> None:
-    """Copies x to y and converts it to the dtype of y, for 16-bit arrays whose rows have gaps
-    between them in memory."""
+    """Converts x to the dtype of y, for 16-bit arrays with gaps between rows."""
     y[...] = x
 
 
@@ -73,8 +72,7 @@ def multiply_loop(a: Array, b: Array, y: Out) -> None:
 
 
 def cast(a: Array, dtype: Any) -> Array:
-    """Returns the array in this dtype, in the same memory layout; the array itself if it has the
-    dtype."""
+    """Returns the array in this dtype and the same layout; itself if it has it."""
     if a.dtype == dtype:
         return a
     y = xp_of(a).empty_like(a, dtype)
@@ -86,16 +84,14 @@ _FLOAT32, _NUMBERS = np.dtype(np.float32), (float, int)
 
 
 def are_plain(a: Any, b: Any) -> bool:
-    """True for NumPy arrays of float32, and one beside a Python number, with which NumPy computes
-    as they are."""
+    """True for NumPy arrays of float32, one of them perhaps a Python number."""
     # without calls, which take as long as an operation on a small array
     is_plain = (type(a) is np.ndarray and a.dtype is _FLOAT32) or type(a) in _NUMBERS
     return is_plain and ((type(b) is np.ndarray and b.dtype is _FLOAT32) or type(b) in _NUMBERS)
 
 
 def _of_two(loop: Kernel, op: Callable[[Any, Any], Array], a: Array, b: Array) -> Array:
-    """Computes op(a, b): by the kernel `loop` if a and b are 16-bit NumPy arrays of one dtype and
-    one shape, otherwise by `op`."""
+    """op(a, b), by the kernel `loop` for 16-bit NumPy arrays of one type and shape."""
     if are_plain(a, b):
         return op(a, b)
     if not on_host_in_16_bits(a) or getattr(b, "dtype", None) != a.dtype or a.shape != b.shape:
@@ -174,8 +170,7 @@ def on_device_in_16_bits(array: Any) -> bool:
 
 
 def as_type_of(value: Any, like: Any) -> Any:
-    """Converts a Python number to an array of the dtype of `like`, if that has 16 bits; otherwise
-    returns `value`."""
+    """Converts a number to the dtype of `like`, if that has 16 bits."""
     if not hasattr(value, "dtype") and in_16_bits(like):
         return xp_of(like).asarray(value, like.dtype)
     return value
@@ -229,8 +224,7 @@ def floating(a: Any) -> Any:
 
 
 def sortable(a: Array) -> Array:
-    """Returns a bfloat16 array as float32, other arrays unchanged: CuPy cannot argsort or argmax
-    bfloat16."""
+    """Returns bfloat16 as float32: CuPy cannot argsort or argmax it."""
     in_bfloat16 = a.dtype.itemsize == 2 and a.dtype.name == "bfloat16"  # a name takes NumPy long
     return cast(a, "float32") if in_bfloat16 else a
 
@@ -241,8 +235,7 @@ Op = Callable[..., Result]
 
 
 def _widening(which: Callable[[Sequence[Any]], bool]) -> Callable[[Op], Op]:
-    """Makes a decorator of ops: the decorated op computes in float32 if some of its arrays have 16
-    bits, and `which` is true of them."""
+    """Makes a decorator: 16-bit ops compute in float32 where `which(arrays)` is true."""
 
     def decorated(op: Op) -> Op:
         @wraps(op)
@@ -260,27 +253,23 @@ def _widening(which: Callable[[Sequence[Any]], bool]) -> Callable[[Op], Op]:
 
 
 widened = _widening(lambda arrays: True)
-"""Decorates an op that squares or sums, and so would overflow in 16 bits: computed in float32 on
-any backend."""
+"""Decorates an op that squares or sums: in float32 everywhere, not to overflow."""
 
 widened_on_device = _widening(lambda arrays: any(map(on_device_in_16_bits, arrays)))
-"""Decorates an op that is computed in float32 on devices only, since its kernels on the host
-compute in float32 anyway."""
+"""Decorates an op in float32 on devices: kernels of the host are so anyway."""
 
 widened_beside_numbers = _widening(
     lambda arrays: (
         not all(hasattr(a, "dtype") for a in arrays) and any(map(on_host_in_16_bits, arrays))
     )
 )
-"""Decorates an op that is computed in float32 on the host if one operand is a Python number, so
-that the result is rounded once."""
+"""Decorates an op in float32 on the host beside a number, to round once."""
 
 
 widened_products = _widening(
     lambda arrays: any(map(on_host_in_16_bits, arrays)) or any(a.ndim == 1 for a in arrays)
 )
-"""Decorates a matrix product: computed in float32 on the host; on a device only with vectors, which
-CuPy adds up in 16 bits."""
+"""Decorates a matrix product: float32 on the host, on a device only with vectors."""
 
 
 def in_float32(op: Callable[..., Result], *arrays: Array) -> Result:
@@ -340,8 +329,7 @@ def _orders(a: Array) -> tuple[list[int], list[int]]:
 
 
 def _transposed(a: Any, order: list[int]) -> Any:
-    """Returns a view with the axes in this order; if it has fewer axes, leading axes of length 1
-    are added."""
+    """Returns a view with axes in this order, after new leading axes of length 1."""
     if getattr(a, "ndim", 0) == 0:
         return a
     return a.reshape((1,) * (len(order) - a.ndim) + a.shape).transpose(order)

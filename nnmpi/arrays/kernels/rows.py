@@ -40,8 +40,7 @@ def embedding_gradient_loop(g: Array, index: Array, dw: InOut) -> None:
 
 
 def add_rows(to: Array, index: Array, g: Array) -> None:
-    """Adds row i of g to to[index[i]]; each run gives the same bits. On a device sums are at least
-    in float32."""
+    """Adds row i of g to to[index[i]], always with the same bits."""
     xp = xp_of(to)
     if isinstance(to, np.ndarray):
         xp.add.at(to, index, g)
@@ -53,8 +52,7 @@ def add_rows(to: Array, index: Array, g: Array) -> None:
 
 @partial(kernel, composed=True)
 def add_sorted_loop(to: InOut, rows: Array, order: Array, g: Array) -> None:
-    """Adds g[order[i]] to to[rows[i]] for each i. `rows` is sorted, so that equal rows follow each
-    other; each run gives the same bits."""
+    """Adds g[order[i]] to to[rows[i]], for sorted `rows`; always the same bits."""
     xp, dtype = xp_of(to), types_of(to.dtype).sums
     total = xp.zeros((len(to), *to.shape[1:]), dtype)
     g = g[order].astype(dtype)

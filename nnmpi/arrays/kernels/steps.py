@@ -64,8 +64,7 @@ class RmsPropStep(NamedTuple):
 
 
 BLOCK_OF_SQUARES = 8192
-"""The number of elements whose squares one dot product adds up; for more than 10,000 OpenBLAS
-starts threads."""
+"""So many squares one dot product adds up; above 10,000 OpenBLAS starts threads."""
 
 
 class MixedStep(NamedTuple):
@@ -96,8 +95,7 @@ class MixedStep(NamedTuple):
         return self._replace(factor=factor * xp_of(factor).array([number, 1.0], factor.dtype))
 
     def part(self, part: slice) -> "MixedStep":
-        """Returns the MixedStep for a slice of the elements: that slice of `values`, and the same
-        factor."""
+        """Returns the MixedStep of a slice of the elements."""
         return self if self.values is None else self._replace(values=self.values[part])
 
 

@@ -39,8 +39,7 @@ class Window(NamedTuple):
         return size + self.before + max(self.after, 0)
 
     def inputs(self, start: int, stop: int) -> tuple[int, int]:
-        """Returns (first, last + 1) of the inputs that outputs start..stop-1 read, padding
-        included."""
+        """Returns (first, last + 1) of the inputs of outputs start..stop-1, padded."""
         first = start * self.stride - self.before
         return first, first + (stop - start - 1) * self.stride + self.span
 

@@ -82,8 +82,7 @@ class MetaArray(np.ndarray):
     # ---- new arrays
 
     def reshape(self, *shape: Any, order: Any = "C", copy: Any = None) -> Any:
-        """Returns the array in another shape: a view where NumPy's reshape would give one,
-        otherwise a new array without data."""
+        """Returns another shape: a view where NumPy has one, else a new array."""
         try:
             return super().reshape(*shape, order=order, copy=False)
         except ValueError:
@@ -96,8 +95,7 @@ class MetaArray(np.ndarray):
             return new
 
     def ravel(self, order: Any = "C") -> Any:
-        """Returns the array with one axis: a view where NumPy's ravel would give one, otherwise a
-        new array without data."""
+        """Returns one axis: a view where NumPy has one, else a new array."""
         return self.reshape(-1)
 
     def flatten(self, order: Any = "C") -> Any:
@@ -109,8 +107,7 @@ class MetaArray(np.ndarray):
         return self.astype(self.dtype, order)
 
     def astype(self, dtype: Any, order: Any = "K", *args: Any, copy: bool = True) -> Any:  # type: ignore[override]
-        """Returns a new array without data, of another dtype; without `copy`, the array itself if
-        it has that dtype."""
+        """Returns a new array of another dtype; without `copy` perhaps itself."""
         if not copy and self.dtype == dtype:
             return self
         new = new_like(self.shape, small(self).astype(dtype, order))
@@ -133,8 +130,7 @@ class MetaArray(np.ndarray):
         return logged(new_like(shape, small(array).repeat(1, k)), np.repeat, array, repeats, k)
 
     def mean(self, axis: Any = None, dtype: Any = None, *args: Any, **options: Any) -> Any:
-        """Returns the array without data that stands for the mean over an axis. For float16 the sum
-        is in float32, as NumPy computes it."""
+        """The mean over an axis without data; float16 is added in float32, as by NumPy."""
         if dtype is None and self.dtype == np.float16:
             return super().mean(axis, np.float32, *args, **options).astype(np.float16)
         return super().mean(axis, dtype, *args, **options)
@@ -188,14 +184,12 @@ class MetaArray(np.ndarray):
         return scalar
 
     def _view(self, entries: tuple[Any, ...]) -> Any:
-        """Returns the view that slices and integers select; if no axes are left, a 0-d array, where
-        NumPy would return a scalar."""
+        """Returns what slices and integers select, 0-d where NumPy returns a scalar."""
         return super().__getitem__(entries if ... in entries else (*entries, ...))
 
     def _index(self, index: Sequence[Any]) -> "MetaArray":
-        """Returns the new array without data that an index with integer arrays selects: the
-        slices are applied first, then the integers and integer arrays, as NumPy's advanced
-        indexing does."""
+        """Returns what an index with integer arrays selects: slices first, then NumPy's advanced
+        indexing."""
         places = [k for k, entry in enumerate(index) if isinstance(entry, np.ndarray | int)]
         sliced = (slice(None) if k in places else entry for k, entry in enumerate(index))
         view, picks = super().__getitem__(tuple(sliced)), [index[k] for k in places]
@@ -255,15 +249,13 @@ def new_array(shape: Sequence[int], dtype: Any, order: Iterable[int] | None = No
 
 
 def new_like(shape: Sequence[int], example: Any) -> MetaArray:
-    """Makes an array without data of this shape, with the dtype and the memory layout of an
-    example."""
+    """Makes an array without data of this shape, like an example."""
     example = np.asarray(example)
     return new_array(shape, example.dtype, axis_order(example))
 
 
 def result_like(shape: Sequence[int], example: Any) -> Any:
-    """Does the same for the result of a function that returns a scalar if there are no axes; for
-    several results, each like one of the examples."""
+    """The same for results: scalars without axes, each of several like its example."""
     if isinstance(example, tuple):
         return tuple(result_like(shape, item) for item in example)
     new = new_like(shape, example)
@@ -272,7 +264,6 @@ def result_like(shape: Sequence[int], example: Any) -> Any:
 
 
 def logged(new: MetaArray, function: Any, *args: Any, **options: Any) -> MetaArray:
-    """Appends to the log the call function(*args) whose result the array `new` stands for; returns
-    `new`."""
+    """Logs the call function(*args) for which `new` stands; returns `new`."""
     log_call(assign_result, new, function, *args, **options)
     return new

@@ -23,8 +23,7 @@ def like(array: np.ndarray) -> MetaArray:
 
 
 def copy_of(array: np.ndarray) -> MetaArray:
-    """Makes an array without data like `array`; logs, as a call to be made later, that the values
-    of `array` are copied to it."""
+    """Makes an array like `array`, and logs the copy of its values."""
     new = like(array)
     log_call(assign, new, array)
     return new
@@ -61,8 +60,7 @@ def as_constant(value: MetaArray, operands: Sequence[Any]) -> Any:
 
 
 def _register(*functions: Any) -> Callable[[F], F]:
-    """Makes a decorator that enters a function in the table RULES: on arrays without data it is
-    called in place of the NumPy functions `functions`."""
+    """Makes a decorator: called for NumPy's `functions` on arrays without data."""
 
     def register(rule: F) -> F:
         RULES.update(dict.fromkeys(functions, rule))
@@ -126,8 +124,7 @@ def _ones_like(a: Any, *args: Any, **options: Any) -> Any:
 
 @_register(np.einsum)
 def _einsum(equation: str, *operands: Any, optimize: Any = False, **options: Any) -> Any:
-    """Computes np.einsum of arrays without data; the result is a view if it would be one with
-    data."""
+    """np.einsum of arrays without data; a view where NumPy has one."""
     terms, arrow, output = equation.partition("->")
     if not arrow or "." in equation:
         refuse(f"numpy.einsum of {equation}")
@@ -214,20 +211,17 @@ class Namespace:
         return new
 
     def asarray(self, a: Any, dtype: Any = None) -> Any:
-        """Converts a MetaArray to this dtype, if one is given; converts anything else by
-        `np.asarray`."""
+        """Converts a MetaArray to this dtype, anything else by `np.asarray`."""
         if not isinstance(a, MetaArray):
             return np.asarray(a, dtype)
         return a if dtype is None else a.astype(dtype, copy=False)
 
     def array(self, a: Any, dtype: Any = None) -> Any:
-        """Returns a copy of `a`, with the dtype `dtype` if one is given: without data if `a` is a
-        MetaArray, otherwise with the values of `a`."""
+        """Returns a copy of `a`, without data if it is a MetaArray."""
         return a.astype(dtype or a.dtype) if isinstance(a, MetaArray) else np.array(a, dtype)
 
     def ascontiguousarray(self, a: Any, dtype: Any = None) -> Any:
-        """Returns `a` in C order, as a copy if it is not: without data if `a` is a MetaArray,
-        otherwise with the values of `a`."""
+        """Returns `a` in C order, without data if it is a MetaArray."""
         if not isinstance(a, MetaArray):
             return np.ascontiguousarray(a, dtype)
         return self.asarray(a if a.flags.c_contiguous else a.copy(), dtype)

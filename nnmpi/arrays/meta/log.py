@@ -27,8 +27,7 @@ class Call(NamedTuple):
 
 
 class UnlikeError(Exception):
-    """Raised when logged calls are executed on values for which the program would have made other
-    calls, so that their result would be wrong."""
+    """Raised on values for which the program would have made other calls."""
 
 
 call_log: ContextVar[list[Call] | None] = ContextVar("call_log", default=None)
@@ -47,8 +46,7 @@ def logged_calls() -> Iterator[list[Call]]:
 
 
 def log_call(function: Callable[..., object], *args: Any, **options: Any) -> None:
-    """Appends the call function(*args, **options) on arrays without data to the log, if calls are
-    being logged, so that it can be executed later."""
+    """Logs the call function(*args, **options), to be executed later."""
     if (calls := call_log.get()) is not None:
         calls.append(Call(function, args, options))
 
@@ -62,8 +60,7 @@ def log_check(function: Callable[..., object], *args: Any) -> None:
 
 
 def refused() -> None:
-    """A function that does nothing: a logged call of it takes the place of an operation that needs
-    values, and marks the log as one that cannot be executed."""
+    """Stands in a log for an operation that needs values: such a log cannot be executed."""
 
 
 def assign(out: Any, value: Any) -> None:

@@ -35,8 +35,7 @@ ENOUGH = 1 << 18
 
 
 class Lifetime(NamedTuple):
-    """An array without data, other than a view, and the numbers of the first and the last call that
-    use it."""
+    """An array without data, and the first and the last call that use it."""
 
     array: Any
     first: int
@@ -54,8 +53,7 @@ class Lifetime(NamedTuple):
 
 
 class MemoryPlan(NamedTuple):
-    """A plan for placing arrays in one block of memory (an arena) of `size` bytes: the offset of
-    each array, by the array's id."""
+    """The offset of each array, by id, in an arena of `size` bytes."""
 
     offsets: Mapping[int, int]
     size: int
@@ -96,8 +94,7 @@ def most_alive(
 
 
 class _Placed(NamedTuple):
-    """A range of an arena, bytes `start` to `stop` - 1, that is given to an array during the calls
-    `first` to `last`."""
+    """Bytes `start` to `stop` - 1 of an arena, an array's in calls `first` to `last`."""
 
     start: int
     stop: int
@@ -129,8 +126,7 @@ def _size(arena: Iterable[_Placed]) -> int:
 
 
 def _smallest(arrays: Iterable[Lifetime], fixed: Sequence[_Placed] = ()) -> list[_Placed]:
-    """Tries several orders in which to place arrays; returns the places of the order that needs the
-    smallest arena. Places in `fixed` are taken already."""
+    """Places arrays in several orders around `fixed`; returns the smallest arena's places."""
     order = sorted(arrays, key=lambda a: -a.room)
     least = max(_size(fixed), most_alive([*order, *(p.array for p in fixed if p.array)]))
     last = best = _placed(order, fixed)
@@ -155,8 +151,7 @@ def _plan_of(arena: Iterable[_Placed], base: int = 0) -> MemoryPlan:
 
 
 def plan(arrays: Iterable[Lifetime]) -> MemoryPlan:
-    """Plans where arrays lie in one arena, such that arrays that are in use at the same time do not
-    overlap."""
+    """Plans arrays in one arena: those in use at the same time do not overlap."""
     return _plan_of(_smallest(arrays))
 
 
@@ -193,8 +188,7 @@ def arena_of(size: int) -> np.ndarray:
 
 
 def places_in(arena: np.ndarray, plan: MemoryPlan) -> Places:
-    """Returns where each array of a plan lies: in the memory `arena`, at the offset that the plan
-    gives."""
+    """Returns where a plan's arrays lie in the memory `arena`."""
     return {key: (arena, offset) for key, offset in plan.offsets.items()}
 
 
@@ -208,9 +202,8 @@ def places_of(given: Iterable[tuple[Any, np.ndarray]]) -> Places:
 
 
 class Binding:
-    """Replaces arrays without data by views of real memory, in the arguments of logged calls, so
-    that the calls can be executed. The constructor takes tables of places: what memory each array
-    gets, by id."""
+    """Puts views of real memory in the place of arrays without data, by id, so that logged calls
+    can be executed."""
 
     def __init__(self, *places: Places) -> None:
         self._places = {key: place for some in places for key, place in some.items()}

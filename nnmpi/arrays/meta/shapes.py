@@ -25,8 +25,7 @@ def shape_of(value: Any) -> Shape:
 
 
 def stand_in(shape: Shape) -> np.ndarray:
-    """Makes an array of this shape that takes one byte of memory, on which NumPy's functions can
-    check shapes."""
+    """Makes an array of one byte, on which NumPy's functions can check shapes."""
     return np.broadcast_to(np.ones((), np.int8), shape)
 
 
@@ -100,9 +99,8 @@ def is_basic(entry: Any) -> bool:
 
 
 def expand_index(entries: Sequence[Any], ndim: int) -> list[Any]:
-    """Expands an index, the tuple `entries`, of an array with `ndim` axes to one entry for each
-    axis: an ellipsis becomes slices, and boolean masks become integer arrays. Entries None stay, in
-    addition."""
+    """Expands an index to an entry for each axis: ellipses to slices, masks to integers. None
+    stays, in addition."""
     full: list[Any] = []
     for entry in entries:
         array = entry if is_basic(entry) else np.asanyarray(entry)
@@ -160,9 +158,8 @@ def _reserved(bits: int) -> mmap:
 
 @contextmanager
 def addresses_filled_with(byte: int | None) -> Iterator[None]:
-    """A context for tests, in which arrays without data lie in memory filled with `byte`, or, for
-    None, at addresses without memory. Code that reads their values by mistake gives other results
-    for another byte."""
+    """A context for tests: arrays without data lie in memory filled with `byte`; code that reads
+    values gives other results then."""
 
     @lru_cache
     def filled(bits: int) -> memoryview:

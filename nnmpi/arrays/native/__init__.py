@@ -39,8 +39,7 @@ from nnmpi.arrays.native.instructions import NEEDS, available
 
 
 def setting_error() -> str:
-    """Returns an error message if the environment variable NNMPI_NATIVE names no instruction set
-    and does not switch kernels on or off; otherwise ""."""
+    """Returns what is wrong with the value of NNMPI_NATIVE, or ""."""
     if (value := os.environ.get("NNMPI_NATIVE", "")) in ("", "0", "1", *NEEDS):
         return ""
     return f"NNMPI_NATIVE is {value!r}: set it to 0, 1 or one of {', '.join(NEEDS)}, or not at all"
@@ -77,8 +76,7 @@ def kernel(name: str) -> Callable[..., Any] | None:
 
 
 def missing() -> str:
-    """Returns a text that says where compiled kernels are missing and what to do; "" if they are
-    loaded or disabled."""
+    """Returns where compiled kernels are missing and what to do, or ""."""
     setting = os.environ.get("NNMPI_NATIVE")
     if _module is not None or setting == "0":
         return ""
@@ -92,8 +90,7 @@ def missing() -> str:
 
 
 def remedy(folder: Path) -> str:
-    """Returns a text that says how to get compiled kernels for the package whose kernels are in
-    `folder`, for a checkout or for an installed wheel."""
+    """Returns how to get the compiled kernels of a checkout or of a wheel."""
     has_compiler = any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
     project = folder.parents[2]
     if (project / "setup.py").exists():
@@ -112,13 +109,11 @@ COST_OF_HALVES: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "baseline": {"bfloat16": (1.2, 1.8), "float16": (1.5, 2.7)},
     "none": {"bfloat16": (1.3, 2.0), "float16": (2.0, 3.6)},
 }
-"""By instruction set and dtype: the time of a 16-bit step over that of a float32 step (from, to);
-only those above 1."""
+"""By instruction set and dtype: (from, to) of a 16-bit step over float32, above 1."""
 
 
 def cost_of_halves(dtype: str) -> str:
-    """Returns a text that says how much longer a 16-bit step takes than one in float32 on the host;
-    "" if it does not."""
+    """Returns how much longer a 16-bit step takes on the host, or ""."""
     if dtype not in (costs := COST_OF_HALVES.get(INSTRUCTIONS, {})):
         return ""
     by = "NumPy" if INSTRUCTIONS == "none" else "kernels without AVX2"

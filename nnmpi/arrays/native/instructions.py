@@ -19,8 +19,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
 
 
 def _of_system() -> dict[str, bool]:
-    """Returns {feature: True if this processor has it} for the features that NumPy 2.1 does not
-    detect, from /proc/cpuinfo."""
+    """Returns which features this processor has that NumPy 2.1 does not detect."""
     path = Path("/proc/cpuinfo")
     flags = {*path.read_text(errors="replace").split()} if path.exists() else {""}
     return {"AVX512BF16": "avx512_bf16" in flags, "AMXBF16": "amx_bf16" in flags}

@@ -34,8 +34,7 @@ InOut = Annotated[Any, "read and written"]
 
 
 def _mark(annotation: Any) -> Any:
-    """Returns Out or InOut if an annotation contains one, inside a union or a sequence too; else
-    None."""
+    """Returns Out or InOut if an annotation contains one, else None."""
     inside = get_args(annotation)
     if annotation in (Out, InOut):
         return annotation
@@ -59,8 +58,7 @@ NO_KERNELS = DeviceKernels()
 
 
 def device_kernels(array: Any) -> DeviceKernels:
-    """Returns the kernels for the device of an array; none for the host, and for arrays without
-    data."""
+    """Returns the kernels of an array's device; none for host and arrays without data."""
     return NO_KERNELS if isinstance(array, np.ndarray) else _of_device()
 
 

@@ -94,8 +94,7 @@ class Adagrad(Optimizer):
 
 
 class Adamax(Optimizer):
-    """Adamax (Kingma and Ba, 2015): Adam that divides by the largest gradient so far, which decays,
-    in place of the root of a running mean of squares."""
+    """Adamax (Kingma and Ba, 2015): Adam that divides by the largest, decaying gradient."""
 
     betas, eps, weight_decay = Option(), Option(), Option()
 
@@ -177,8 +176,7 @@ class ASGD(Optimizer):
 
 
 class _Moments(Optimizer):
-    """The base of NAdam and RAdam: computes Adam's running means, and both kinds of weight
-    decay."""
+    """The base of NAdam and RAdam: Adam's running means, and both kinds of weight decay."""
 
     betas, eps, weight_decay = Option(), Option(), Option()
 
@@ -191,8 +189,7 @@ class _Moments(Optimizer):
         return ("exp_avg", "exp_avg_sq")
 
     def _moments(self, x: Operands, group: Group) -> tuple[Array, Array, Array]:
-        """Applies weight decay; returns the gradient, its running mean, and the running mean of its
-        square."""
+        """Applies weight decay; returns the gradient and the running means of it and its square."""
         if group["decoupled_weight_decay"]:
             x.values[...] *= 1 - group["lr"] * group["weight_decay"]
             g = x.grads
@@ -256,8 +253,7 @@ class NAdam(_Moments):
 
 
 class RAdam(_Moments):
-    """RAdam (Liu and others, 2019): Adam whose rate is corrected for its variance, with momentum
-    alone in the first steps."""
+    """RAdam (Liu and others, 2019): Adam with a rate corrected for its variance."""
 
     def __init__(
         self,

@@ -117,8 +117,7 @@ class CyclicLR(LRScheduler):
         return [low + (high - low) * self._share() for low, high in self._rates]
 
     def _share(self) -> float:
-        """Returns how far the rate is on its way from base_lr (0) to max_lr (1) at the current
-        step."""
+        """Returns where the rate is between base_lr (0) and max_lr (1)."""
         cycle, since = divmod(self.last_epoch, self._length)
         rest = self._length - self._up
         height = since / self._up if since <= self._up else (self._length - since) / rest

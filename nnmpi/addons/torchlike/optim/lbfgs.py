@@ -132,9 +132,8 @@ class LBFGS(Optimizer):
         return first
 
     def _next_direction(self, gradient: Any, most: int) -> Any:
-        """Returns the direction of the next step: minus the product of the estimated inverse
-        Hessian and the gradient. The estimate is first updated by the last step; the last `most`
-        steps are kept for it."""
+        """Returns minus the product of the inverse Hessian, estimated from the last `most` steps,
+        and the gradient."""
         h = self._history
         if not h.n_iter:
             return -gradient
@@ -157,9 +156,8 @@ class LBFGS(Optimizer):
     def _searched(
         self, closure: Callable[[], Any], start: Trial, group: Group, calls: int
     ) -> Trial:
-        """Makes the step that a line search along the current direction finds, and returns its
-        Trial (loss, gradient and length). `start` is the Trial before the step, `calls` the number
-        of calls of the closure so far in this `step`."""
+        """Makes the step that a line search finds along the direction, and returns its Trial.
+        `calls` counts calls of the closure so far."""
         h, origin = self._history, [p.operand.copy() for p in self.parameters]
 
         def tried(length: float) -> Trial:
@@ -173,8 +171,7 @@ class LBFGS(Optimizer):
         return step
 
     def _evaluated(self, closure: Callable[[], Any]) -> tuple[Any, Any]:
-        """Calls the closure; returns the loss, and the gradients of all parameters as one flat
-        array."""
+        """Calls the closure; returns the loss, and the gradients as one flat array."""
         loss = called(closure)
         self._history.func_evals += 1
         self._collect()
@@ -187,8 +184,7 @@ class LBFGS(Optimizer):
         return loss, xp.concatenate(rows)
 
     def _set(self, origin: Sequence[Any], change: Any) -> None:
-        """Sets the values of each parameter to those in `origin`, a list with an array for each,
-        plus its part of `change`, a flat array over all parameters."""
+        """Sets each parameter to its array in `origin` plus its part of the flat `change`."""
         start = 0
         for p, values in zip(self.parameters, origin, strict=True):
             p.array = values + change[start : start + p.size].reshape(p.shape)
@@ -202,8 +198,7 @@ class LBFGS(Optimizer):
         self._history = History()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the options of the group and the history (see `History`), which stands as the
-        state of parameter 0, as in PyTorch's LBFGS."""
+        """Returns the options and the `History`, as the state of parameter 0, as in PyTorch."""
         groups = states.saved_groups(self.param_groups)
         if not self._history.n_iter:
             return {"state": {}, "param_groups": groups}
@@ -211,8 +206,7 @@ class LBFGS(Optimizer):
         return {"state": {0: kept}, "param_groups": groups}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the result of `state_dict`, or that of PyTorch's LBFGS; raises ValueError if it is
-        for another number of parameters or elements."""
+        """Loads `state_dict`, also PyTorch's; raises ValueError if parameters differ."""
         if "param_groups" not in state:
             raise ValueError("LBFGS: load_state_dict takes a state_dict(), which has the history")
         states.check_groups(self.param_groups, state["param_groups"])

@@ -102,9 +102,8 @@ def _is_flat(trial: Trial, start: Trial) -> bool:
 
 
 def _lowest(a: Trial, b: Trial, least: float, most: float) -> float:
-    """Returns the length, from `least` to `most`, of the step with the lowest estimated loss. The
-    estimate is a cubic in the length that has the losses and slopes of the trials a and b. Returns
-    the middle of `least` and `most` if the cubic has no minimum."""
+    """Returns the length, from `least` to `most`, of the minimum of the cubic through losses and
+    slopes of a and b; the middle if it has none."""
     if a.length > b.length:
         a, b = b, a
     mean = a.slope + b.slope - 3 * (a.loss - b.loss) / (a.length - b.length)

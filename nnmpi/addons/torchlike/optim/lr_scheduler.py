@@ -91,8 +91,7 @@ class ChainableLR(LambdaLR):
         super().__init__(optimizer, lr_lambda, last_epoch)
 
     def step(self, epoch: int | None = None) -> None:
-        """Counts a step, and changes the rates of all groups. If `epoch` is given, it sets the
-        rates for that number of steps instead."""
+        """Counts a step, or sets the count to `epoch`, and changes the rates of all groups."""
         floor, groups = self._floor, self.optimizer.param_groups
         alone = self.base_lrs if self.last_epoch < 0 else self.get_lr()
         rates = [group["lr"] for group in groups]
@@ -107,8 +106,7 @@ class ChainableLR(LambdaLR):
 
 
 def _of(factor: Callable[..., LRSchedule]) -> Callable[..., LambdaLR]:
-    """Makes a scheduler class from a function that returns the factor of the rate; that function
-    gets the first rate and the scheduler's options."""
+    """Makes a scheduler class from a function that returns the factor of the rate."""
 
     def scheduler(
         optimizer: Optimizer, *args: Any, last_epoch: int = -1, **options: Any
@@ -199,8 +197,7 @@ class ChainedScheduler(_Several):
 
 
 class SequentialLR(_Several):
-    """Uses several schedulers one after the other: at each milestone (a number of steps) the next
-    one takes over."""
+    """Uses several schedulers in turn: the next one from each milestone (in steps) on."""
 
     def __init__(
         self,
@@ -261,8 +258,7 @@ class ReduceLROnPlateau:
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
 
     def step(self, metrics: Any) -> None:
-        """Takes the measure of this step, such as the loss of an epoch, and reduces the rates if it
-        has not improved for long enough."""
+        """Takes the measure of this step, and reduces the rates if it stays without progress."""
         value, self.last_epoch = float(metrics), self.last_epoch + 1
         if self._is_better(value):
             self.best, self.num_bad_epochs = value, 0

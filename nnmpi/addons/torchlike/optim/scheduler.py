@@ -26,8 +26,7 @@ class LRScheduler:
         self.step()
 
     def step(self, epoch: int | None = None) -> None:
-        """Counts a step, and sets the rates of all groups. If `epoch` is given, the number of steps
-        becomes `epoch` instead."""
+        """Counts a step, or sets the count to `epoch`, and sets the rates of all groups."""
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=False):
             group["lr"] = rate
@@ -45,8 +44,7 @@ class LRScheduler:
         return {"last_epoch": self.last_epoch, "base_lrs": self.base_lrs}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the number of steps and the first rates; the optimizer keeps its current rates
-        until `step`."""
+        """Loads the count and the first rates; current rates stay until `step`."""
         self.last_epoch, self.base_lrs = state["last_epoch"], [*state["base_lrs"]]
 
 

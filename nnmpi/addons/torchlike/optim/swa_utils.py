@@ -20,17 +20,14 @@ from nnmpi.nn.module import Module
 from nnmpi.optim.optimizer import Optimizer
 
 Average = Callable[[Tensor, Tensor, Any], Any]
-"""A function (averaged, current, count) that returns the next average; `count` models are in it so
-far."""
+"""(averaged, current, count): returns the next average; it has `count` models so far."""
 
 Averages = Callable[[Sequence[Tensor], Sequence[Tensor], Any], None]
-"""A function (averaged, current, count) of two lists, which writes the next averages into the
-first."""
+"""(averaged, current, count) of lists: writes the next averages into the first."""
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Average:
-    """Returns a function f(averaged, current, count) of tensors, which returns decay * averaged +
-    (1 - decay) * current."""
+    """Returns f(averaged, current, count) = decay * averaged + (1 - decay) * current."""
     _check_decay(decay)
     return lambda averaged, current, count: decay * averaged + (1 - decay) * current
 
@@ -120,8 +117,7 @@ class AveragedModel(Module):
 
 
 class SWALR(LRScheduler):
-    """Changes the rates from the optimizer's to `swa_lr` in `anneal_epochs` steps, by a cosine or
-    linearly, and then keeps them."""
+    """Changes the rates to `swa_lr` in `anneal_epochs` steps, by a cosine or linearly."""
 
     def __init__(
         self,
