@@ -64,7 +64,7 @@ class RmsPropStep(NamedTuple):
 
 
 BLOCK_OF_SQUARES = 8192
-"""So many squares one dot product adds up; above 10,000 OpenBLAS starts threads."""
+"""The squares that one dot product adds up; above 10,000 OpenBLAS starts threads."""
 
 
 class MixedStep(NamedTuple):

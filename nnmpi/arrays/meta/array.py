@@ -255,7 +255,7 @@ def new_like(shape: Sequence[int], example: Any) -> MetaArray:
 
 
 def result_like(shape: Sequence[int], example: Any) -> Any:
-    """The same for results: scalars without axes, each of several like its example."""
+    """Does so for results: scalars without axes, each of several like its example."""
     if isinstance(example, tuple):
         return tuple(result_like(shape, item) for item in example)
     new = new_like(shape, example)
