@@ -1,4 +1,4 @@
-"""What exists for programs that are written for PyTorch: its functions and methods of tensors, more
+"""All that exists for programs written for PyTorch: its functions and methods of tensors, more
 layers, losses and optimizers, functional, init, autocast, settings, loaders of data, schedulers,
 distributions, files, and loops of one's own on several ranks.
 
