@@ -112,9 +112,7 @@ def _power(p: int) -> int:
 
 
 def _fold_rounds(p: int) -> int:
-    """Returns the number of rounds of the algorithm `fold`, in which some ranks send their
-    buffers to a neighbour so that a power of two of ranks is left: 1, or 0 if p already is a
-    power of two."""
+    """Returns the rounds of `fold`, which leaves a power of two of ranks: 1 or 0."""
     return int(p > _power(p))
 
 
@@ -192,15 +190,13 @@ doubling = then(fold, folded(Algorithm(levels, chunk_per_rank, _doubles)))
 
 # Two levels: ranks q k to q k + q - 1 form a node, and the first of them is its leader.
 def hierarchical(q: int) -> Algorithm:
-    """An all-reduce on nodes of q ranks: each node sums to its first rank by a tree, these ranks
-    sum over the nodes by a ring, and trees copy the sum to all ranks."""
+    """On nodes of q ranks: trees to each node's first rank, a ring over these, and trees back."""
     up = within(tree, q)
     return then(then(up, leader_ring(q)), transpose(up))
 
 
 def leader_ring(q: int) -> Algorithm:
-    """Returns a ring all-reduce among the first ranks of nodes of q ranks; the other ranks do
-    nothing. It is for nodes whose ranks sum in memory that they share."""
+    """A ring among the first ranks of nodes of q ranks, which share memory within."""
     return among(then(ring, gather_ring), lambda p: range(0, p, q))
 
 
@@ -236,8 +232,7 @@ def swinging(shape: Shape = ()) -> Algorithm:
 
 
 def _not_folded(p: int) -> list[int]:
-    """Returns the ranks that run an algorithm for a power of two of ranks, if there are p ranks:
-    each other rank has sent its buffer to one of them."""
+    """Returns the ranks left when p ranks are folded to a power of two."""
     return [r for r in range(p) if r >= 2 * (p - _power(p)) or r % 2 == 0]
 
 
@@ -347,9 +342,8 @@ class Collective(Enum):
         starts: Starts = _all,
         ends: Ends = lambda r, c, p: None,
     ) -> Self:
-        """Makes a member with the attributes passes, algorithms and claim (see the class); `starts`
-        and `ends` are the fields of the claim. Its enum value is its name alone, so that a copy or
-        a pickle of a member is the member itself."""
+        """Makes a member; its enum value is its name alone, so that a copy or pickle is the member
+        itself."""
         row = object.__new__(cls)
         row._value_, row.passes, row.algorithms = name, passes, algorithms
         row.claim = Claim(starts, ends)

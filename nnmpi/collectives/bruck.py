@@ -38,14 +38,12 @@ def pat(most: int = 8) -> Algorithm:
     ranks."""
 
     def apart(p: int) -> int:
-        """Returns the distance between the numbers of neighbouring chunks in a message, once
-        messages have the largest number of chunks, `most`."""
+        """Returns the distance of neighbouring chunks in a message of `most` chunks."""
         top = 1 << levels(p)
         return max(top // most, min(top, 2))
 
     def full(p: int) -> int:
-        """Returns the number of rounds in which messages are still growing, before they have the
-        largest number of chunks, `most`."""
+        """Returns the number of rounds before messages have `most` chunks."""
         return levels(p) - levels(apart(p))
 
     def at(t: int, r: Ranks, p: int) -> Step:

@@ -19,8 +19,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 def placed(s: Step, place: Callable[[Ranks], Ranks], inside: Ranks = True) -> Step:
-    """Returns step s with other rank numbers: each peer r becomes rank `place(r)`. The step is that
-    of many ranks at once; those for which `inside` is False send and receive nothing."""
+    """Returns step s with peer r as `place(r)`; ranks for which `inside` is False do nothing."""
     to, source = (only(inside & (np.asarray(x) >= 0), place(x)) for x in (s.to, s.source))
     return s._replace(to=to, source=source)
 
@@ -42,8 +41,7 @@ def within(a: Algorithm, q: int, stride: int = 1) -> Algorithm:
 
 
 def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
-    """Makes an algorithm that runs algorithm a on the ranks `members(p)` of p ranks, numbered in
-    this order; other ranks do nothing."""
+    """Runs algorithm a on the ranks `members(p)`, in this order; others do nothing."""
 
     def at(t: int, r: Ranks, p: int) -> Step:
         ranks = np.asarray(members(p))
@@ -57,8 +55,7 @@ def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
 
 @cache
 def rooted(a: Algorithm, root: int) -> Algorithm:
-    """Returns algorithm a, whose root is rank 0 (such as a broadcast), with the root `root`: the
-    rank numbers are rotated."""
+    """Returns algorithm a with root `root` instead of 0, by rotated rank numbers."""
     return among(a, lambda p: [*range(root, p), *range(root)])._replace(one_way=True)
 
 
@@ -81,9 +78,7 @@ def beside(parts: Sequence[Algorithm]) -> Algorithm:
 
 
 def at_once(a: Algorithm, ports: int) -> Algorithm:
-    """Makes an algorithm with fewer rounds: `ports` consecutive steps of algorithm a become one
-    round, in which a rank sends that many messages at once.
-    """
+    """Makes `ports` consecutive steps one round, with as many messages at once."""
 
     def at(t: int, r: Ranks, p: int) -> Step:
         port = t % ports

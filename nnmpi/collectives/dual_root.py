@@ -62,8 +62,7 @@ def trees(p: int) -> Trees:
 
 
 def _rounds(p: int) -> int:
-    """Returns the number of rounds that the doubly pipelined all-reduce with two roots takes on p
-    ranks: until the last rank has the last block."""
+    """Returns the number of rounds until the last rank has the last block."""
     if p == 1:
         return 0
     t = trees(p)

@@ -44,8 +44,7 @@ class Gossip(NamedTuple):
 
     @property
     def weight(self) -> Fraction:
-        """The weight of each neighbour's parameters, and of the replica's own, in the mean: 1 /
-        (their number)."""
+        """The weight of each neighbour's parameters, and one's own: 1 / (their number)."""
         return Fraction(1, 1 + len(self.offsets))
 
     def exchanges(self, r: int) -> list[Peers]:
@@ -60,8 +59,7 @@ class Gossip(NamedTuple):
         return [Peers(at(i, j), at(-i, -j)) for i, j in self.offsets]
 
     def mixing(self) -> list[list[Fraction]]:
-        """Returns the mixing matrix: row r has the weights, one for each replica, of the mean of
-        parameters that replica r takes."""
+        """Returns the mixing matrix: row r has the weights in the mean of replica r."""
         matrix = [[Fraction(0)] * self.replicas for _ in range(self.replicas)]
         for r, row in enumerate(matrix):
             for source in (r, *(peers.source for peers in self.exchanges(r))):
@@ -91,8 +89,7 @@ def on_grid(rows: int, columns: int, offsets: Iterable[tuple[int, int]]) -> Goss
 
 
 def torus(n: int) -> Gossip:
-    """Returns the gossip graph in which each of n replicas sends to its neighbours left, right,
-    above and below, on the grid of n places that is closest to a square."""
+    """The gossip graph on the grid of n places closest to a square: left, right, above, below."""
     rows = next(side for side in range(isqrt(n), 0, -1) if n % side == 0)
     return on_grid(rows, n // rows, [(0, 1), (0, -1), (1, 0), (-1, 0)])
 

@@ -68,8 +68,7 @@ class Network(NamedTuple):
         return ranks // self.per_node if self.nodes is None else self.nodes[ranks]
 
     def links(self, source: Ranks, to: Ranks) -> Ranks:
-        """Returns the numbers of the links that each message crosses, one column per message;
-        `source` and `to` are arrays of their senders and receivers."""
+        """Returns the links that each message crosses, one column per message."""
         if self.topology is not None:
             return self.topology.links(source, to)
         if self.inner is None:
@@ -162,8 +161,7 @@ def _runs(algorithm: Algorithm, p: int) -> Iterator[tuple[int, list[Step]]]:
 
 
 def _messages(step: Step, p: int) -> Ranks:
-    """Returns the messages that all ranks send in a step, as an array of four rows: senders,
-    receivers, numbers of chunks, and 1 if the receiver adds them."""
+    """Returns rows of all messages: senders, receivers, chunks, and 1 if added."""
     source = np.broadcast_to(step.source, p)
     to = np.flatnonzero(source >= 0)
     chunks = np.broadcast_to(step.count(step.recv), p)[to]

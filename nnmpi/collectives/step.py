@@ -69,14 +69,12 @@ class Step(NamedTuple):
     swap: bool = False
 
     def count(self, range_: ChunkRange) -> Ranks:
-        """Returns how many chunks of the range `range_` (lo, hi) are sent or received: all of them,
-        or those that the fields `block` and `stride` of the step choose."""
+        """Returns how many chunks of a range move: all, or as `block` and `stride` say."""
         periods, rest = np.divmod(range_[1] - range_[0], self.stride)
         return periods * self.block + np.minimum(rest, self.block)
 
     def sends(self, chunks: int) -> tuple[Pieces, ...]:
-        """Returns the messages that one rank sends in this step, each as a tuple of chunk ranges,
-        if the buffer has `chunks` chunks."""
+        """Returns the messages that a rank sends, each a tuple of chunk ranges."""
         return self._messages(self.send, chunks) if self.to >= 0 else ()
 
     def messages(self, chunks: int) -> Ranks:
@@ -92,14 +90,12 @@ class Step(NamedTuple):
         return np.where(np.asarray(self.to) >= 0, np.where(parts > UNPACKED, 1, parts), 0)
 
     def receives(self, chunks: int) -> tuple[Pieces, ...]:
-        """Returns the messages that one rank receives in this step, each as a tuple of chunk
-        ranges."""
+        """Returns the messages that a rank receives, each a tuple of chunk ranges."""
         return self._messages(self.recv, chunks) if self.source >= 0 else ()
 
     def is_aside(self, message: Pieces) -> bool:
-        """True if a message that is received must not be written to the buffer at once, but goes
-        to scratch memory first: it is added, or has several pieces, or the buffer is still being
-        sent."""
+        """True if a received message goes to scratch memory first: it is added, has several pieces,
+        or the buffer is still being sent."""
         return bool(self.reduce or self.swap or len(message) > 1)
 
     def _messages(self, range_: ChunkRange, chunks: int) -> tuple[Pieces, ...]:
@@ -117,8 +113,7 @@ class Step(NamedTuple):
         return tuple((part,) for part in parts) if len(parts) <= UNPACKED else (tuple(parts),)
 
     def moved(self, base: Ranks, size: int = 1) -> "Step":
-        """Returns this step for a buffer that is cut more finely: in place of chunk c, the `size`
-        chunks from base + c * size on."""
+        """Returns the step for a buffer with `size` chunks, from base + c * size, for chunk c."""
         send, recv = ((base + lo * size, base + hi * size) for lo, hi in (self.send, self.recv))
         return self._replace(
             send=send, recv=recv, block=self.block * size, stride=self.stride * size
@@ -193,8 +188,7 @@ def chunk_per_rank(p: int) -> int:
 
 
 def in_rounds(steps: Iterable[Step]) -> Iterator[list[Step]]:
-    """Groups steps by rounds: yields a list for each round, with one step for each message that a
-    rank sends at once."""
+    """Yields the steps of each round, one for each message sent at once."""
     ports = list[Step]()
     for step in steps:
         ports.append(step)
@@ -220,8 +214,7 @@ def only(condition: Any, peer: Ranks) -> NDArray[np.int_]:
 
 
 def per_rank(step: Step, p: int) -> list[Step]:
-    """Splits a step that was computed for all p ranks at once into one step per rank, of plain
-    integers."""
+    """Splits a step of all p ranks into one per rank, of plain integers."""
     fields = (step.to, *step.send, step.source, *step.recv)
     columns = [np.broadcast_to(np.asarray(x), p).tolist() for x in fields]
     return [

@@ -50,9 +50,8 @@ def crowd(links: Ranks, width: Callable[[Ranks], Ranks] | None = None) -> Ranks:
 
 
 def out_and_in(source: Ranks, to: Ranks) -> Ranks:
-    """Returns the links of messages in a flat network: each leaves its sender, rank r, by link 2 r,
-    and arrives at its receiver, rank s, by link 2 s + 1. The result has two rows, one column per
-    message."""
+    """Returns links in a flat network, a column per message: out of rank r by 2 r, into rank s by 2
+    s + 1."""
     return np.stack([2 * source, 2 * to + 1])
 
 

@@ -29,8 +29,7 @@ Busy: TypeAlias = tuple[set[int], set[int]]
 
 
 class Expressions:
-    """A numbering of symbolic sums: numbers 0..p-1 are the contributions of the ranks, larger ones
-    are sums of two expressions."""
+    """Numbers of symbolic sums: 0..p-1 are the ranks' own, larger ones add two."""
 
     def __init__(self, p: int) -> None:
         self.contributors = [1 << r for r in range(p)]  # of each expression, one bit per rank
@@ -233,8 +232,7 @@ def _receive(t: int, r: int, c: int, s: Step, old: Held, sums: Expressions) -> i
 
 
 def _check_end(have: Held, claim: Claim, sums: Expressions) -> None:
-    """Raises PlanError unless all ranks hold what the claim says, and ranks with the same sum of a
-    chunk have the same summation tree."""
+    """Raises PlanError unless ranks hold what is claimed, by equal summation trees."""
     first: dict[tuple[int, frozenset[int]], tuple[int, int]] = {}  # -> (rank, its expression)
     for r, row in enumerate(have):
         for c, held in enumerate(row):
@@ -294,9 +292,8 @@ def proven(
 
 @contextmanager
 def naming(name: str, operation: str, p: int) -> Iterator[None]:
-    """A context that turns errors of a user's algorithm into a PlanError, whose message names the
-    algorithm `name`, the collective `operation` that it was to carry out, and the number of ranks
-    p."""
+    """A context that turns errors of a user's algorithm into a PlanError with its name, operation
+    and ranks."""
     try:
         yield
     except (IndexError, TypeError, ValueError) as error:  # PlanError is a ValueError

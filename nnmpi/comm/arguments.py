@@ -23,9 +23,7 @@ LONGEST_TEXT = 60  # characters of the lengths of parts in the call log
 
 
 def algorithm_of(operation: str, name: str) -> tuple[Algorithm, bool]:
-    """Returns the algorithm called `name` of a collective such as "all_gather", and True if this
-    collective sums, False if it only copies.
-    """
+    """Returns an operation's algorithm, and whether the operation sums or only copies."""
     collective = Collective[operation.upper()]
     if name not in collective.algorithms:
         raise unknown_name(name, operation, tuple(collective.algorithms))
@@ -118,8 +116,7 @@ def _shared(array: Any, call: str) -> Array:
 
 
 def checked_size(n: int, dtype: Any, call: str) -> tuple[int, np.dtype[Any]]:
-    """Returns `n` and `dtype`; raises unless n >= 0 and elements of this dtype can be summed.
-    `call` is the method that the user called, for the message."""
+    """Returns `n` and `dtype`; raises unless n >= 0 and the dtype can be summed."""
     n, dtype = operator.index(n), np.dtype(dtype)
     if n < 0:
         raise ValueError(f"{call} cannot hold {n} elements: use 0 or more")

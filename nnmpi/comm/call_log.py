@@ -165,14 +165,11 @@ class CallLog:
         return counter
 
     def participants(self, call: LoggedCall) -> tuple[int, ...]:
-        """Returns the ranks that must make a collective call for it to complete, or the peer of a
-        message, numbered as in the whole job.
-        """
+        """Returns the ranks (of the job) that must make a call, or the peer of a message."""
         members = self.counters[call.comm].members if call.comm in self.counters else ()
         return members if call.number >= 0 else (members[call.root],)
 
     def waiting(self) -> tuple[LoggedCall, float] | None:
-        """Returns (the call in which this rank waits, for how many seconds); None if it is not
-        waiting."""
+        """Returns (the call in which this rank waits, its seconds), or None."""
         waits = self.waits
         return None if waits is None else (LoggedCall.of(waits[0]), time.monotonic() - waits[1])

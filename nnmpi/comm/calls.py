@@ -66,15 +66,11 @@ class CallRunner:
     def log(
         self, operation: str, algorithm: str = "", count: int = 0, dtype: Any = None, root: int = -1
     ) -> CallRecord:
-        """Records a collective in the call log: its name `operation`, its algorithm, and the number
-        and type of its elements. Returns the record, which also has the line of code that called
-        it: the first one outside PACKAGES."""
+        """Logs a collective; returns the record, with the line of code that called it."""
         return self.record(CallSignature(self.comm, operation, algorithm, dtype, count, root))
 
     def record(self, signature: CallSignature, packages: Names = PACKAGES) -> CallRecord:
-        """Records the collective that `signature` describes in the call log. Returns the record,
-        which also has the line of code that called it: that of the innermost frame outside
-        `packages`."""
+        """Logs a collective; returns the record, with the line of code outside `packages`."""
         self._counter.calls = number = self._counter.calls + 1
         call = record_of(signature, number, 4, packages)
         self._log.records.append(call)
@@ -133,8 +129,7 @@ class CallRunner:
         return True
 
     def finish(self, steps: Steps, call: CallRecord) -> None:
-        """Carries out a collective to its end. `steps` is its generator of requests, `call` its log
-        record."""
+        """Carries out a collective's generator of requests to its end."""
         if self.comparison is not None:
             steps = self.compared(steps, call, not self.progress.works)
         self.progress.finish(steps, call, self.transport)
@@ -207,8 +202,7 @@ class CallRunner:
             raise OtherRankError(f"rank {first}: {texts[first].decode(errors='ignore')}") from error
 
     def barrier(self, call: CallRecord) -> None:
-        """Returns when all ranks have called it; meanwhile this rank's pending operations move
-        forward. `call` is its log record."""
+        """Returns when all ranks have called it; pending operations go on meanwhile."""
         self.finish(self._barrier(), call)
 
     def _barrier(self) -> Steps:

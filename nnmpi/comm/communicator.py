@@ -86,9 +86,8 @@ class Comm:
         return self._transport.ledger
 
     def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
-        """Replaces the array on every rank by its sum over the ranks. `algorithm` is a name such as
-        "ring" (see `collectives.ALGORITHMS`), "mpi" (the library's), "shared" (through the memory
-        of a node), or "auto": the fastest as measured."""
+        """Replaces the array by its sum over the ranks, by an algorithm's name
+        (`collectives.ALGORITHMS`), "mpi", "shared" or "auto", the fastest as measured."""
         if not self._calls.try_short_sum(array, algorithm, self._prepared):
             steps = self._all_reduce(array, algorithm, starts=False)
             self._progress.finish(*steps, self._transport)
@@ -171,8 +170,7 @@ class Comm:
         self._calls.finish(*self._steps("reduce", algorithm, buffer, root=root))
 
     def chunk(self, n: int) -> slice:
-        """Returns this rank's slice of n elements that are divided about equally among the ranks:
-        its part in `reduce_scatter` and `all_gather` without `parts`."""
+        """Returns this rank's slice of n elements, divided as by `reduce_scatter`."""
         return slice(chunk_start(n, self.size, self.rank), chunk_start(n, self.size, self.rank + 1))
 
     def carry_out(self, algorithm: Algorithm, array: Array) -> None:
@@ -194,8 +192,7 @@ class Comm:
         return CallTag(self._calls.tag(self._calls.log(operation, "", n, dtype, root)))
 
     def describe_next(self, purpose: str) -> None:
-        """Makes this text, which is the same on all ranks, a part of the next collective: its
-        messages do not reach a rank with another text."""
+        """Makes this text part of the next collective, whose messages reach only such ranks."""
         self._calls.purpose = purpose
 
     def barrier(self) -> None:

@@ -54,9 +54,7 @@ def world(guard: bool = True) -> Comm:
 
 @functools.cache
 def _cached() -> list[Comm]:
-    """Returns always the same list; it holds the Comm of `world` once that exists, and is empty
-    before.
-    """
+    """Returns always the same list, with `world`'s Comm once that exists."""
     return []
 
 
@@ -130,8 +128,7 @@ def _settings() -> tuple[DebugSettings, ValueError | None]:
 
 
 def _single_rank(comm: Comm, error: ValueError | None) -> Comm:
-    """Returns `comm`, the Comm of a single rank; raises `error` instead, if the environment has
-    invalid debug settings."""
+    """Returns a single rank's Comm; raises `error` for invalid debug settings."""
     if error is not None:
         raise error
     return comm

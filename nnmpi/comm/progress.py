@@ -113,9 +113,7 @@ class Progress:
             raise error
 
     def abandon(self) -> None:
-        """Makes all Comms of this rank unusable on every rank, and ends the operations in progress
-        on them, which then raise RankLost.
-        """
+        """Ends this rank's Comms on all ranks; operations under way raise RankLost."""
         self.family.abandon()
         self._abandoned.add(self.family)
         with self.lock:  # a helper thread leaves its operation, which has been revoked
@@ -177,9 +175,7 @@ class Progress:
         return [*self.log.calls, *(work.call for work in tuple(self.works)[:KEPT])]
 
     def waiting(self) -> tuple[LoggedCall, float] | None:
-        """Returns the call, or the polled operation, that this rank is waiting for, and for how
-        many seconds; None if it is not waiting.
-        """
+        """Returns (the call that this rank waits for, its seconds), or None."""
         time_now = time.monotonic()
         polled = [w for w in tuple(self.works) if w.last_poll > time_now - RECENT]
         oldest = min(polled, key=lambda w: w.first_poll, default=None)
@@ -270,9 +266,8 @@ class Work:
         self._end(RankLost(f"{self.signature.operation} was abandoned, since a rank was lost"))
 
     def _raise(self, error: BaseException) -> NoReturn:
-        """Raises the error by which this operation ended. If a helper thread had stored this error,
-        to be raised on the rank's own thread, the stored one is dropped, so that it is not raised
-        twice."""
+        """Raises the error of this operation, and drops it from what a helper thread has stored for
+        this rank."""
         with self._progress.lock:  # a helper that ended this work has stored the error by then
             if self._progress.error is error:
                 self._progress.error = None

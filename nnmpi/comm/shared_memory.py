@@ -29,8 +29,7 @@ class SharedBuffer:
         self._reduction, self._n, self._calls = reduction, n, calls
 
     def all_reduce(self, start: int = 0, stop: int | None = None) -> None:
-        """Makes elements start..stop-1 of `total`, by default all, the sum over all ranks of their
-        `mine`."""
+        """Makes elements start..stop-1 of `total` the sum over ranks of their `mine`."""
         self._calls.finish(*self._steps(start, stop, starts=False))
 
     def start(self, start: int = 0, stop: int | None = None) -> Work:
@@ -91,9 +90,7 @@ class NodeMemory:
         self.array: Array = memory.view(dtype)
 
     def barrier(self) -> None:
-        """Returns when all ranks of the node have called it; earlier writes are visible to all
-        then.
-        """
+        """Returns when all ranks of the node have called it; earlier writes are visible."""
         arrive = self._window.ibarrier  # raises here, before the call is logged, if it was freed
         self._calls.finish(_meet(arrive), self._calls.log("node_memory.barrier"))
 

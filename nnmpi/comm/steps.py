@@ -19,12 +19,10 @@ class DeviceCopies(Protocol):
     """
 
     def ready(self) -> bool:
-        """Returns True once the data of the device have been copied to the host array, so that the
-        operation may begin; each poll of the operation asks until then."""
+        """True once the device's data are in the host array; each poll asks until then."""
 
     def complete(self) -> None:
-        """Starts the copy of the result to the device. The operation calls it once, when it has
-        written its result to the host array."""
+        """Starts the copy of the result to the device; called once, after the operation."""
 
 
 Copies: TypeAlias = DeviceCopies | None

@@ -79,8 +79,7 @@ TABLES = {".csv", ".tsv", ".parquet", ".feather", ".xlsx"}
 
 
 def _why_unknown(spec: str) -> str:
-    """Returns the end of the error message for a value of --data that names no data set: the
-    reason, and what to give instead."""
+    """Says why a value of --data names no data set, and what to give instead."""
     if TABLES & {suffix.lower() for suffix in Path(spec).suffixes}:
         return (
             "is a table, and has to be an .npz file: read it with NumPy, pandas or polars, and "
@@ -93,8 +92,7 @@ def _why_unknown(spec: str) -> str:
 
 
 def _entry(name: str) -> DatasetEntry | None:
-    """Returns the entry of a data set in the table of nnmpi or of an add-on: how it is loaded, and
-    its form on the command line. None if there is no data set with this name."""
+    """Returns a data set's entry of nnmpi or an add-on; None if there is none."""
     entry: DatasetEntry | None = DATASETS.get(name) or addons.row("datasets", name)
     return entry
 

@@ -80,8 +80,7 @@ class DatasetRequest(NamedTuple):
 
 
 class DatasetSize(NamedTuple):
-    """The size of a data set whose samples need not be read: the shape and dtype of a sample, the
-    number of classes, and the numbers of training and test samples."""
+    """Shape and dtype of a sample, classes, and numbers of training and test samples."""
 
     shape: tuple[int, ...]
     classes: int
@@ -215,8 +214,7 @@ def _notes(train: Split, test: Split, labels: np.ndarray, is_held_out: bool) -> 
 
 
 def samples_like(x: Any, train: Split) -> Inputs:
-    """Returns x as inputs for prediction by a model that was trained on the split `train`; raises
-    ValueError unless structure, dtype and shape of a sample are the same."""
+    """Returns x as inputs like the training samples; raises ValueError otherwise."""
     samples = _inputs(x, "x")
     for name, array in parts(samples):
         if len(array) != len(parts(samples)[0][1]):
@@ -254,8 +252,7 @@ def _array(value: Any, label: str) -> np.ndarray:
 
 
 def _inputs(x: Any, label: str) -> Inputs:
-    """Returns x as one array, or as a tuple or dict of arrays; raises ValueError if they are
-    unusable as inputs of a model. `label` names x in messages."""
+    """Returns x as an array, tuple or dict of arrays that a model can take."""
     if isinstance(x, tuple | dict) and not x:
         raise ValueError(f"{label} is {described(x)} of 0 arrays; give at least one")
     for name in x if isinstance(x, dict) else ():
@@ -268,8 +265,7 @@ def _inputs(x: Any, label: str) -> Inputs:
 
 
 def _samples(x: np.ndarray, label: str) -> np.ndarray:
-    """Returns x as uint8, int64 or finite float32, with an axis of samples; raises ValueError
-    otherwise. `label` names x in messages."""
+    """Returns x as uint8, int64 or finite float32 samples; raises ValueError otherwise."""
     if x.dtype.kind not in "biuf":
         raise ValueError(f"{label} holds {x.dtype}; samples must be real numbers")
     if x.ndim == 0:

@@ -1,5 +1,4 @@
-"""The directory of downloaded data files, and the check that arrays fit into memory before they are
-read."""
+"""The directory of downloads, and the check that arrays fit into memory."""
 
 import os
 from pathlib import Path
@@ -21,14 +20,12 @@ def check_room(file: object, needs: str, count: int) -> None:
 
 
 def memory_size() -> int:
-    """The bytes of memory that this process may use: those of the machine, or of its control
-    group."""
+    """The bytes of memory of the machine, or of its control group."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(machine, memory_limit() or machine)
 
 
 def default_directory() -> Path:
-    """Returns the default directory of downloaded data: `nnmpi` in the user's cache,
-    $XDG_CACHE_HOME or ~/.cache."""
+    """Returns `nnmpi` in the user's cache, $XDG_CACHE_HOME or ~/.cache."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     return Path(cache if os.path.isabs(cache) else os.path.expanduser("~/.cache")) / "nnmpi"

@@ -26,8 +26,7 @@ Inputs: TypeAlias = Structure[np.ndarray]
 
 
 def parts(x: Structure[T]) -> list[tuple[str, T]]:
-    """Lists a model's inputs as (name, array) pairs; the name is "" for a single array, ".0", ".1"
-    in a tuple, ".NAME" in a dict."""
+    """Lists inputs as (name, array): "", or ".0", ".1" in a tuple, ".NAME" in a dict."""
     if isinstance(x, dict):
         return [(f".{name}", part) for name, part in x.items()]
     if isinstance(x, tuple):
@@ -36,8 +35,7 @@ def parts(x: Structure[T]) -> list[tuple[str, T]]:
 
 
 def like(x: Structure[Any], values: Sequence[T]) -> Structure[T]:
-    """Returns `values`, one for each of a model's inputs, arranged as x is: a single value, a tuple
-    or a dict."""
+    """Returns `values`, one for each input, arranged as x is."""
     if isinstance(x, dict):
         return dict(zip(x, values, strict=True))
     return tuple(values) if isinstance(x, tuple) else values[0]
@@ -60,14 +58,12 @@ def aligned(x: Structure[Any], *others: Structure[Any]) -> list[tuple[Any, ...]]
 
 
 def each(function: Callable[..., U], x: Structure[Any], *others: Structure[Any]) -> Structure[U]:
-    """Applies a function to each input of x and its counterparts in `others`; the results have the
-    structure of x."""
+    """Applies a function to each input of x, with its counterparts in `others`."""
     return like(x, [function(*row) for row in aligned(x, *others)])
 
 
 def described(x: Structure[Any]) -> str:
-    """The structure of inputs in words, for messages: "one array", "a tuple of 2", "a dict of a,
-    b"."""
+    """The structure of inputs in words: "one array", "a tuple of 2", "a dict of a, b"."""
     if isinstance(x, dict):
         return f"a dict of {', '.join(map(shown, x))}"
     return f"a tuple of {len(x)}" if isinstance(x, tuple) else "one array"
@@ -84,8 +80,7 @@ def is_index(array: np.ndarray) -> bool:
 
 
 def is_one_row(array: np.ndarray) -> bool:
-    """True if all rows of an array are the same memory, as in a data set that was made by `blank`
-    to plan a run without its samples."""
+    """True if all rows are the same memory, as in a data set made by `blank`."""
     return array.strides[:1] == (0,)
 
 
@@ -97,8 +92,7 @@ def take(x: Inputs, rows: np.ndarray) -> Inputs:
 
 
 def zeros(x: Inputs, samples: int, dtype: Any) -> Inputs:
-    """A batch of `samples` zero samples, as a model would get it: integer indices keep their dtype,
-    all other inputs have `dtype`. x gives the shape of a sample."""
+    """A batch of `samples` zeros as a model gets it: integer indices keep their dtype."""
 
     def zeros_like(array: np.ndarray) -> np.ndarray:
         array_dtype = array.dtype if is_index(array) else dtype

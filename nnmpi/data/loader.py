@@ -102,8 +102,7 @@ class BatchSplit:
 
 
 def part_of(rows: np.ndarray, parts: int, i: int) -> np.ndarray:
-    """Returns part i of the rows, cut into `parts` consecutive parts that are as equal in length as
-    possible."""
+    """Returns part i of the rows, in consecutive parts of about equal lengths."""
     return rows[len(rows) * i // parts : len(rows) * (i + 1) // parts]
 
 
@@ -158,8 +157,7 @@ class Loader:
         return (len(self.split.y) + self.batch_size - 1) // self.batch_size
 
     def batches(self, epoch: int) -> Iterator[np.ndarray]:
-        """Yields the row numbers (int64) of each batch; they depend only on the seed and the
-        epoch."""
+        """Yields the row numbers of each batch, which depend on seed and epoch alone."""
         n = len(self.split.y)
         key = keyed.key(self.seed, "order", epoch)
         order = keyed.permutation(key, n) if self.shuffle else np.arange(n)
@@ -213,8 +211,7 @@ class Loader:
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:
-    """Returns the array with contiguous rows, from which batches are gathered fast. Windows of
-    text, and arrays that repeat one row, are returned as they are."""
+    """Returns the array with contiguous rows; windows of text and repeated rows stay."""
     if not isinstance(array, np.ndarray) or is_one_row(array):
         return array
     return np.ascontiguousarray(array)
@@ -224,8 +221,7 @@ def _contiguous(array: np.ndarray) -> np.ndarray:
 
 
 class _EndOfItems(NamedTuple):
-    """The last entry of the queue through which a thread passes prefetched items, with the error
-    that ended the items, if any."""
+    """The end of prefetched items in a queue, with the error that ended them, if any."""
 
     error: BaseException | None
 
@@ -274,8 +270,7 @@ def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
 
 
 def lengths_of(x: Inputs, name: str) -> np.ndarray:
-    """The lengths of samples, (N,): the model's input named `lengths`; raises ValueError if there
-    is none."""
+    """The lengths of samples, the input `lengths`; raises ValueError if there is none."""
     lengths = x.get("lengths") if isinstance(x, dict) else None
     if lengths is None or lengths.ndim != 1 or not is_index(lengths):
         shown_as = (
@@ -312,9 +307,7 @@ def by_length(
 
 
 def padding(lengths: np.ndarray, batches: Iterable[np.ndarray]) -> float:
-    """Returns which share of all positions is padding, from 0 to 1, if the samples of each batch
-    are padded to the longest of them. `batches` has the row numbers of each batch, `lengths` the
-    length of each row."""
+    """Returns the share of padding, from 0 to 1, if each batch is padded to its longest sample."""
     counts = [(lengths[rows].max() * len(rows), lengths[rows].sum()) for rows in batches]
     positions, tokens = np.sum(counts, axis=0)
     return float(1 - tokens / max(positions, 1))

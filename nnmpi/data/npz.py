@@ -76,8 +76,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def _array(archive: Any, name: str, path: Path) -> np.ndarray:
-    """Returns the array `name` of an open archive, converted to the dtype in which it will be
-    stored. `path` is for messages."""
+    """Returns an archive's array in the dtype in which it will be stored."""
     with reading(f"{path}: {name}.npy", REMEDY), np.errstate(over="ignore"):
         try:
             array = np.asarray(archive[name])  # a member that is not an array is returned as bytes

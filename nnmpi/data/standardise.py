@@ -65,8 +65,7 @@ class Standardiser(NamedTuple):
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> "Standardiser":
-        """The standardiser that a saved model was trained with, bit for bit; ValueError if the
-        metadata have none."""
+        """The standardiser of a saved model, bit for bit; ValueError if it has none."""
         if not metadata.keys() >= {"mean", "std"}:
             raise ValueError(
                 "the metadata have no mean and std: the file was not saved by a run of nnmpi; "
@@ -185,14 +184,12 @@ def _read(mean: Any, std: Any) -> Pair:
 
 
 def _shape(x: np.ndarray) -> tuple[int, ...]:
-    """Returns the shape that the mean of samples x has: one value per channel, or per feature of a
-    table."""
+    """Returns the shape of the mean: one value per channel, or per feature."""
     return x.shape[1:2] + (1,) * (x.ndim - 2)
 
 
 def _moments(x: np.ndarray) -> tuple[int, Any, Any]:
-    """Returns (n, mean, M2) of the samples x per channel or feature: the number of values, their
-    mean, and the sum of their squared deviations from it."""
+    """Returns (n, mean, sum of squared deviations) per channel or feature."""
     axes = (0, *range(2, x.ndim))
     mean = x.mean(axes, keepdims=True)
     x -= mean
@@ -201,8 +198,7 @@ def _moments(x: np.ndarray) -> tuple[int, Any, Any]:
 
 
 def _merge(a: tuple[int, Any, Any], b: tuple[int, Any, Any]) -> tuple[int, Any, Any]:
-    """Combines (n, mean, M2) of two sets of values to those of their union (Chan, Golub and
-    LeVeque); M2 is the sum of squared deviations."""
+    """Combines the moments of two sets of values (Chan, Golub and LeVeque)."""
     n = a[0] + b[0]
     shift = b[1] - a[1]
     return n, a[1] + shift * (b[0] / n), a[2] + b[2] + shift**2 * (a[0] * b[0] / n)

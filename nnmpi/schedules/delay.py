@@ -28,16 +28,14 @@ class Delay(NamedTuple):
     def of(
         cls, slow_rank: str | None, jitter: str | None, seed: int, rank: int, ranks: int
     ) -> "Delay":
-        """Parses the options --slow-rank and --jitter, and returns the delay of rank `rank`, one of
-        the `ranks` ranks that compute."""
+        """Parses --slow-rank and --jitter; returns the delay of one of `ranks` ranks."""
         factors = _slow(slow_rank, ranks) if slow_rank else {}
         share, factor = _jitter(jitter) if jitter else (0.0, 1.0)
         return cls(factors.get(rank, 1.0), share, factor, keyed.key(seed, "jitter", rank))
 
     def factor(self, step: int) -> float:
-        """Returns by how much the rank is slowed down in step number `step`: the step is to take
-        this factor times the time of its computation. The factor is `always`, or `always * jitter`
-        in the steps that are drawn at random."""
+        """Returns the factor by which step `step` is slowed down: `always`, or `always * jitter` in
+        steps drawn at random."""
         if not self.share:
             return self.always
         drawn = keyed.uniform(self.key, np.array([step]), np.array([0]))[0]

@@ -26,8 +26,7 @@ class LocalSteps(NamedTuple):
     apply_after: int = 0
 
     def check(self, layers: int) -> None:
-        """Raises ValueError unless this is a possible schedule for a model with this many
-        layers."""
+        """Raises ValueError unless this schedule suits a model of so many layers."""
         if self.every < 1:
             raise ValueError(f"--every {self.every} must be at least 1")
         if not 1 <= self.fragments <= layers:
@@ -51,8 +50,7 @@ class LocalSteps(NamedTuple):
             )
 
     def applied(self, fragment: int) -> int:
-        """Returns the step of a period, counted from 1, after which replicas use the exchanged
-        layers of a fragment."""
+        """Returns the step of a period (from 1) after which exchanged layers are used."""
         return -(-(fragment + 1) * self.every // self.fragments)
 
     def sent(self, layers: int) -> list[list[int]]:

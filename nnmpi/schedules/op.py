@@ -39,8 +39,7 @@ NONE = -1
 
 
 class Kind(Enum):
-    """The kinds of operations in a training step: passes, messages between stages, gathers and sums
-    of buckets, and the update."""
+    """The kinds of operations in a training step."""
 
     F = "F"
     B = "B"

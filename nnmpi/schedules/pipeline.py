@@ -23,8 +23,7 @@ Compute: TypeAlias = Callable[[int, int, int], list[list[Op]]]
 
 
 def naive(p: int, m: int, v: int = 1) -> list[list[Op]]:
-    """The schedule without overlap: a micro-batch goes through all stages and back before the next
-    one starts."""
+    """Without overlap: a micro-batch passes all stages and back before the next."""
     return [[Op(k, i, r) for i in range(m) for k in (Kind.F, Kind.B)] for r in range(p)]
 
 
@@ -134,13 +133,11 @@ class Schedule(NamedTuple):
     place: Placement = round_robin
 
     def stages_a_rank(self, virtual: int) -> int:
-        """Returns the number of stages that each rank has, if the user asks for `virtual` stages
-        per rank; many schedules allow only one number."""
+        """Returns the stages of a rank if the user asks for `virtual`; many allow one."""
         return virtual if self.virtual else self.stages
 
     def check(self, p: int, m: int, v: int) -> None:
-        """Raises ValueError unless the schedule is possible with p ranks, m micro-batches and v
-        stages per rank."""
+        """Raises ValueError unless p ranks, m micro-batches, v stages each are possible."""
         for name, value in (("stages", p), ("micro-batches", m), ("virtual stages", v)):
             if value < 1:
                 raise ValueError(f"a pipeline needs at least 1 of {name}, got {value}")

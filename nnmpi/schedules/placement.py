@@ -18,14 +18,12 @@ Placement: TypeAlias = Callable[[int, int], tuple[int, ...]]
 
 
 def round_robin(p: int, v: int) -> tuple[int, ...]:
-    """Returns the rank of each of p*v stages if they go around the ranks: stage s is on rank s %
-    p."""
+    """Returns the rank of each of p*v stages in turn: stage s is on rank s % p."""
     return tuple(range(p)) * v
 
 
 def in_v(p: int, v: int) -> tuple[int, ...]:
-    """Returns the rank of each stage if each rank has two (v = 2): the first p stages are in the
-    order of ranks, the others in reverse."""
+    """Returns the rank of each of 2 p stages: in the order of ranks, then in reverse."""
     return (*range(p), *reversed(range(p)))
 
 

@@ -37,15 +37,12 @@ class TimedComm(Protocol):
 
 
 class AlgorithmChoice(NamedTuple):
-    """The fastest all-reduce algorithm, by name, for each message size that was measured:
-    SUM_BYTES[0], SUM_BYTES[1], ...
-    """
+    """The fastest all-reduce, by name, for each measured message size SUM_BYTES[k]."""
 
     names: tuple[str, ...]
 
     def without(self, name: str) -> Self:
-        """Returns a copy with the algorithm `halving` in place of algorithm `name`, which cannot be
-        used, for instance since there is no shared memory for it."""
+        """Returns a copy with `halving` in place of an algorithm that cannot be used here."""
         return type(self)(tuple("halving" if n == name else n for n in self.names))
 
     def name(self, nbytes: int) -> str:
@@ -55,8 +52,7 @@ class AlgorithmChoice(NamedTuple):
 
 
 Cost: TypeAlias = tuple[float, int, int]
-"""Modelled cost of an all-reduce: bytes sent one after another per byte of the buffer, rounds, and
-the most messages that one rank sends."""
+"""Modelled cost: serial bytes per byte, rounds, and the most messages of a rank."""
 
 
 def rules_out(x: Cost, y: Cost) -> bool:
@@ -120,8 +116,7 @@ def medians(comm: TimedComm, calls: Sequence[Callable[[], object]]) -> list[floa
 
 
 def _timed(comm: TimedComm, call: Callable[[], object]) -> float:
-    """Makes a collective call twice and returns the seconds of the second, whose data is in the CPU
-    cache."""
+    """Makes a collective call twice; returns the seconds of the second, with warm caches."""
     call()
     comm.barrier()  # otherwise the time would include waiting for a rank that comes late
     start = comm.system.clock()
@@ -130,16 +125,14 @@ def _timed(comm: TimedComm, call: Callable[[], object]) -> float:
 
 
 def _agreed(comm: TimedComm, seconds: Sequence[float]) -> list[float]:
-    """Returns the mean over the ranks of each number of seconds, so that all ranks have the same
-    numbers and take the same decision; collective."""
+    """Returns the mean over ranks of each number, so that all decide alike; collective."""
     total = np.array(seconds, float)
     comm.all_reduce(total, "ring")
     return [float(x) / comm.size for x in total]
 
 
 def fits(call: Callable[[], object]) -> bool:
-    """Makes a collective call and returns True, or False if it raises NoRoomError for lack of
-    shared memory."""
+    """Makes a collective call; returns False if shared memory is lacking for it."""
     try:
         call()
     except NoRoomError:

@@ -1,6 +1,4 @@
-"""Selects an all-reduce by name: an algorithm of `collectives`, the MPI library, or shared
-memory.
-"""
+"""Selects an all-reduce by name: of `collectives`, MPI's, or by shared memory."""
 
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -40,8 +38,7 @@ class PreparedSum(NamedTuple):
 
 
 class AllReduceDispatch:
-    """Carries out the all-reduces of one communicator, each by the algorithm that the caller names,
-    and owns the shared memory and transports that some algorithms need."""
+    """Carries out a communicator's all-reduces by name, and owns what some of them need."""
 
     def __init__(self, transport: Transport, interpreter: Interpreter) -> None:
         self._transport, self._interpreter = transport, interpreter
@@ -180,9 +177,8 @@ def _library_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _reduction_key(n: int, dtype: np.dtype[Any]) -> tuple[int, np.dtype[Any]]:
-    """Returns the key under which shared memory for sums of n elements is kept: n rounded up to a
-    power of two, and the type. So a few allocations serve arrays of all lengths.
-    """
+    """Returns the key of shared memory for n elements, rounded up to a power of two: few
+    allocations serve all lengths."""
     return power_of_two(n), dtype
 
 

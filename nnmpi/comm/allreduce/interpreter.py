@@ -59,9 +59,7 @@ class Message(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One round of a collective algorithm on one rank: the messages that it sends and receives, and
-    how it adds or copies the data that it receives.
-    """
+    """One round on one rank: what it sends and receives, and how it adds or copies it."""
 
     out: tuple[Message, ...]
     into: tuple[Message, ...]
@@ -288,9 +286,7 @@ class Interpreter:
         free.append(scratch)
 
     def finish(self, algorithm: Algorithm, row: Array) -> None:
-        """Runs a collective algorithm on a flat buffer to its end, while no other operation uses
-        this transport.
-        """
+        """Runs an algorithm on a flat buffer to its end, alone on this transport."""
         for needs in self.steps(algorithm, row, tag=0, blocks=True):
             self._transport.wait(needs or ())
 

@@ -41,8 +41,7 @@ class NodeTopology(NamedTuple):
 
     @classmethod
     def of(cls, transport: Transport) -> Self:
-        """Finds out which ranks of a transport share memory, and returns this division into nodes;
-        collective."""
+        """Finds out which ranks of a transport share memory; collective."""
         node, size = transport.split_node(), transport.size
         control = Interpreter(transport.duplicate(Ledger(size)))
         numbers = {member: r for r, member in enumerate(transport.members)}
@@ -145,9 +144,8 @@ class SharedReduction:
         return steps if blocks else self._queue.add(steps)
 
     def short_sum(self, n: int, first_tag: int) -> ShortSum | None:
-        """Returns a compiled all-reduce of n elements, which one call carries out; None if n is
-        large, or if nnmpi was installed without compiled code. `first_tag` is that of these
-        calls."""
+        """Returns a compiled all-reduce of n elements in one call; None for a large n, or without
+        compiled code."""
         if not self._is_short:
             return None
         return self._window.short_sum(first_tag, self._turn, *self._half_segments(n))
@@ -205,8 +203,7 @@ class SharedReduction:
             array[...] = self.total[:stop]
 
     def is_viewed(self) -> bool:
-        """Drops the arrays `mine` and `total`, to prepare for `free`; returns True if other arrays
-        still view the shared memory, so that it must not be freed."""
+        """Drops `mine` and `total` before `free`; True if other arrays still view the memory."""
         del self._segments, self.mine, self.total, self._sums
         return self._window.is_viewed()
 
@@ -217,9 +214,8 @@ class SharedReduction:
         self._window.free()
 
     def _barrier(self, tag: int, blocks: bool) -> Any:
-        """Starts a barrier of the node for the call with this tag, and waits for it if `blocks`.
-        Earlier writes are visible after it.
-        """
+        """Starts a barrier of the node, and waits for it if `blocks`; earlier writes are
+        visible."""
         mark = tag - tag % PENDING  # the first tag, which compiled sums know
         if not blocks:
             return self._window.ibarrier(mark)
@@ -227,18 +223,14 @@ class SharedReduction:
         return ()
 
     def _add(self, parts: list[Array], lo: int, hi: int) -> None:
-        """Adds up elements lo..hi-1 of the arrays `parts`, one of each rank of the node, in rank
-        order.
-        """
+        """Adds up elements lo..hi-1 of the parts of all ranks, in rank order."""
         sum_loop(self._sums[lo:hi], *[part[lo:hi] for part in parts])
         if self._rounds:
             self.total[lo:hi] = self._sums[lo:hi]
 
 
 def _sizes(n: int, dtype: np.dtype[Any], p: int) -> tuple[int, int, int]:
-    """Returns the bytes of shared memory that sums of n elements over p ranks take, in three parts:
-    what the ranks add, the total, and sums in a wider type (0 if none).
-    """
+    """Returns bytes of shared memory for sums of n elements: inputs, total, and wider sums."""
     total, wider = _pages(n * dtype.itemsize), accumulator(dtype)
     segment = 2 * total if _is_short(n, dtype) else total
     return p * segment, total, _pages(n * wider.itemsize) * (wider is not dtype)

@@ -27,8 +27,7 @@ class MismatchError(RuntimeError):
 
 
 class CallComparison:
-    """Compares each collective that this rank calls with those of the other ranks of a
-    communicator, by messages on a transport of its own."""
+    """Compares each collective of this rank with the others', on its own transport."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport.duplicate(Ledger(transport.size))
@@ -79,8 +78,7 @@ def first_difference(
 
 
 def mismatch(ranks: Mapping[int, Progress]) -> MismatchError | None:
-    """Returns the error that names the first call in which the logs of ranks differ, if any do;
-    for ranks that are threads."""
+    """Returns the error that names the first call in which logs of threads differ, or None."""
     logs = {r: progress.last_calls() for r, progress in ranks.items()}
     for log, other in combinations(logs.values(), 2):
         if pair := first_difference(log, other):

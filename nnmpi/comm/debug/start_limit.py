@@ -32,9 +32,7 @@ TIME_TO_START = 2.0  # seconds for which ranks may be missing: not started, or p
 
 @contextmanager
 def limited_start(timeout: float) -> Iterator[None]:
-    """Returns a context for the start of MPI; if it takes over `timeout` seconds, the job is
-    ended.
-    """
+    """A context for the start of MPI; it ends the job after `timeout` seconds."""
     if timeout > threading.TIMEOUT_MAX or "mpi4py.MPI" in sys.modules:  # MPI runs already
         yield
         return
@@ -117,16 +115,14 @@ def limit_end(timeout: float) -> None:
 
 
 def end_late(limit: float, process: int, parent: int) -> None:
-    """Prints that a rank has waited in MPI_Finalize for `limit` seconds, and ends the rank
-    (`process`) and the other ranks of its launcher (`parent`)."""
+    """Says that a rank has waited in MPI_Finalize, and ends it and its launcher's ranks."""
     time.sleep(BETWEEN_RANKS * min(rank_of(os.environ), 5))
     problem = f"has waited for longer than NNMPI_TIMEOUT={limit:g} s for the end of MPI"
     end_rank(process, parent, problem + stopped_ranks(parent))
 
 
 def end_rank(process: int, parent: int, problem: str) -> None:
-    """Prints the problem of the rank that is process `process`, then ends the launcher `parent`
-    with all its ranks, and that process."""
+    """Prints a rank's problem; ends its launcher with all ranks, and its process."""
     print_error(f"rank {rank_of(os.environ)} {problem}")
     time.sleep(TIME_TO_READ)
     launcher.terminate(parent)
@@ -134,8 +130,7 @@ def end_rank(process: int, parent: int, problem: str) -> None:
 
 
 def ranks_of(parent: int) -> dict[int, str]:
-    """The running ranks on this host whose parent process is the launcher `parent`, with the state
-    letter of each in /proc, such as R or S."""
+    """The ranks on this host under a launcher, with their state letters in /proc."""
     states = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError):  # it has ended, or belongs to another user

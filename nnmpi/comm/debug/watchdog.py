@@ -56,9 +56,7 @@ END = LoggedCall("world", 0, "end", "", None, 0, -1, "", 0)  # the wait of a ran
 
 
 class DepartedRank(NamedTuple):
-    """The state of a rank that has reached its end, from its last message to the watchdogs of
-    others.
-    """
+    """The state of a rank at its end, from its last message to the watchdogs."""
 
     calls: dict[str, int]  # number of collectives that it has called, by communicator
     incomplete: list[list[object]]  # communicator and number of pending collectives
@@ -66,25 +64,20 @@ class DepartedRank(NamedTuple):
     received: float  # when the message arrived
 
     def takes_part_in(self, call: LoggedCall) -> bool:
-        """Returns True if the departed rank has completed its part of the collective `call`, so
-        that others need not wait for it; always False for messages."""
+        """True if the departed rank has done its part of a collective; False for messages."""
         if call.number < 0 or [call.comm, call.number] in self.incomplete:
             return False
         return self.calls.get(call.comm, 0) >= call.number
 
 
 class SilentRanks(Protocol):
-    """Finds ranks that make no progress and has them killed, in a job that continues without
-    them.
-    """
+    """Finds ranks that make no progress, and has them killed; the job continues."""
 
     def note_activity(self) -> None:
-        """Records the time if this rank makes progress; the watchdog calls it regularly, every TICK
-        seconds."""
+        """Records the time if this rank makes progress; called every TICK seconds."""
 
     def receive(self, source: int, kind: str, value: float) -> None:
-        """Handles a message about silent ranks from rank `source`, such as a question whether this
-        rank waits. `kind` is its type, and `value` a number that depends on the type."""
+        """Handles a message on silent ranks: its `kind`, and a number that depends on it."""
 
     def kill(self, reason: str, limit: float) -> bool:
         """Has the ranks that make no progress killed; returns False if that cannot help, as when
@@ -118,8 +111,7 @@ class Watchdog:
         self._thread.start()
 
     def leave(self) -> None:
-        """Waits, when this rank has reached its end, until all other ranks have too or a rank has
-        ended the job; then stops the watchdog."""
+        """Waits until all other ranks end too, or the job; then stops the watchdog."""
         self._ended.set()
         self._thread.join()
 
@@ -198,8 +190,7 @@ class Watchdog:
             self._compare_calls()
 
     def _compare_calls(self) -> None:
-        """Compares the calls of ranks that wait with those of this rank, which may have made them
-        by now, and tells a rank of the first one that differs."""
+        """Compares the calls of waiting ranks with this one's, and reports the first difference."""
         mine, counters = self.progress.last_calls(), self.progress.log.counters
         for source, calls in [*self._unanswered.items()]:
             if pair := first_difference(calls, mine):
@@ -251,8 +242,7 @@ class Watchdog:
             self._ending.end_job(1)
 
     def _check_for_ranks_that_left(self, call: LoggedCall, seconds: float) -> None:
-        """Ends the job with a message if this rank, which has waited in `call` for `seconds`, waits
-        for a rank that has reached its end."""
+        """Ends the job if this rank, after `seconds` in `call`, waits for one that has left."""
         participants = self.progress.log.participants(call)
         for r, left in self._departed.items():
             known = min(seconds, time.monotonic() - left.received)

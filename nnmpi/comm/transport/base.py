@@ -83,8 +83,7 @@ class TransportFamily:
         self.abandoned = True
 
     def lost(self, reason: str) -> RankLost:
-        """Makes all transports of the family unusable, since a rank was lost; returns the RankLost
-        to raise, whose message is `reason`."""
+        """Makes all transports of the family unusable; returns the RankLost to raise."""
         self.abandon()
         return RankLost(f"{reason}: every rank that is left has to call Comm.shrink()")
 
@@ -109,9 +108,7 @@ class TransportFamily:
 
 
 class Segments(NamedTuple):
-    """The shared memory of a node: one buffer for each of its ranks, and functions that synchronize
-    and free it.
-    """
+    """The shared memory of a node: a buffer for each rank, its barrier and its end."""
 
     buffers: Sequence[Any]
     sync: Callable[[], None]  # a memory fence, as MPI_Win_sync
@@ -143,9 +140,7 @@ class SharedWindow(NamedTuple):
 
 
 class Receiver(Protocol):
-    """The interface of objects that receive messages: a Transport, or the object returned by its
-    method `receiver`, which also checks the lengths of messages.
-    """
+    """Receives messages: a Transport, or its `receiver`, which checks lengths too."""
 
     def irecv(self, data: Bytes, source: int, tag: int) -> Request: ...
     def wait(self, requests: Sequence[Request]) -> object: ...
@@ -183,9 +178,8 @@ class Transport(Receiver, Protocol):
     def exchange(
         self, out: Bytes | None, to: int, into: Bytes | None, source: int, tag: int
     ) -> None:
-        """Sends the bytes `out` to rank `to` and receives a message from rank `source` into `into`,
-        at the same time; returns when both are complete. If `out` is None, nothing is sent; if
-        `into` is None, nothing is received."""
+        """Sends `out` to rank `to` and receives from `source` into `into`, at the same time, each
+        unless None; returns when both are complete."""
 
     def receiver(self) -> Receiver:
         """Returns a receiver that raises MessageLengthError for messages of an unexpected length.
@@ -212,14 +206,10 @@ class Transport(Receiver, Protocol):
         """
 
     def split(self, color: int | None, key: int) -> Self | None:
-        """Returns a transport of the ranks with the same color, in the order of `key`; None if
-        color is None.
-        """
+        """Returns a transport of the ranks of this color, in order of `key`, or None."""
 
     def group(self, ranks: Sequence[int]) -> Self:
-        """Returns a transport of the given ranks; only these ranks call it, and it may wait for all
-        of them.
-        """
+        """Returns a transport of these ranks; only they call it, and may wait for all."""
 
     def split_node(self) -> Self:
         """Returns a transport of the ranks that share memory with this one."""
@@ -240,9 +230,7 @@ class Transport(Receiver, Protocol):
         """
 
     def abort(self, message: str, status: int = 1) -> NoReturn:
-        """Prints a message and ends all ranks; if ranks are processes, their exit status is
-        `status`.
-        """
+        """Prints a message and ends all ranks, processes with the exit status `status`."""
 
 
 def pieces(data: NDArray[Any], most: int) -> list[NDArray[Any]]:

@@ -49,8 +49,7 @@ class Caller(Protocol):
 
 
 class PostedMessage:
-    """A send or a receive (`sends` says which) that a rank has posted to the hub; complete when
-    `done` is True."""
+    """A send or receive that a rank has posted to the hub, complete when `done`."""
 
     def __init__(self, data: Bytes, sends: bool, label: str, era: int, peer: int) -> None:
         self.data, self.sends, self.label, self.done = data, sends, label, False
@@ -59,9 +58,7 @@ class PostedMessage:
 
 
 class Rendezvous:
-    """One collective call of ranks that are threads: it collects a value of each rank, and is
-    complete when all ranks have called it.
-    """
+    """One collective of threads: complete when all ranks have brought a value."""
 
     error = None
 
@@ -78,9 +75,7 @@ class Rendezvous:
 
 
 class SurvivorMeeting:
-    """The collective by which surviving ranks find out who is left: complete when every rank that
-    has not ended has called it.
-    """
+    """The collective of survivors: complete when each rank has ended or called it."""
 
     label, error, awaited = "all ranks that are left", None, ()
 
@@ -130,9 +125,8 @@ class Hub:
     # ---- operations of a rank
 
     def post(self, caller: Caller, message: PostedMessage, key: MatchKey) -> PostedMessage:
-        """Posts a send or receive of a rank, and returns `message`. If the matching receive or
-        send, one with the same `key`, is posted already, the message is delivered; otherwise
-        `message` waits for it in a queue."""
+        """Posts a send or receive. If its match, with the same `key`, is there already, the message
+        is delivered; otherwise it waits."""
         with self._lock:
             self._begin(caller, "posts", (message,))
             queue = self._posted.get(key, deque())
@@ -194,9 +188,8 @@ class Hub:
             return self._all_done(caller, requests)
 
     def confirm(self, caller: Caller) -> None:
-        """Checks for lost ranks: returns on all ranks if all of them call it and none is lost,
-        otherwise raises RankLost on all that are left. The ranks are those that were left when the
-        job last shrank (`shrink`)."""
+        """Returns on all ranks if all call it and none is lost since the last `shrink`, otherwise
+        raises RankLost on all."""
         with self._lock:
             meeting = self._meet(caller, confirms=True)
             if meeting.ranks != [*caller.members] or not all(meeting.came.values()):
@@ -204,9 +197,7 @@ class Hub:
                 raise self._loss(caller)
 
     def shrink(self, caller: Caller) -> SurvivorMeeting:
-        """Waits until each surviving rank has called `shrink` or `confirm`; returns their completed
-        meeting, which lists the survivors.
-        """
+        """Waits for each survivor's `shrink` or `confirm`; returns the meeting."""
         with self._lock:
             return self._completed.pop(caller.job_rank, None) or self._meet(caller, confirms=False)
 
@@ -246,9 +237,7 @@ class Hub:
             self.scheduler.end(rank)
 
     def leave(self, rank: int) -> None:
-        """Records that a rank takes part no more: the rank's function has returned, or the rank was
-        killed.
-        """
+        """Records that a rank takes part no more: it has returned, or was killed."""
         with self._lock:
             self._running.discard(rank)
             self._complete_meeting()
@@ -304,9 +293,7 @@ class Hub:
         return self.fault_tolerant and (rank in self._lost or self._any_broken(rank, requests))
 
     def _any_broken(self, rank: int, requests: Sequence[Posted]) -> bool:
-        """Returns True if this rank knows that a request can never complete: its communicator was
-        revoked, or a rank that it needs is lost.
-        """
+        """True if a request can never complete: revoked, or its rank is lost."""
         noticed = self._noticed[rank]
         return bool(noticed) and any(
             not posted.done
@@ -328,9 +315,8 @@ class Hub:
         self.scheduler.wake((*source.awaited, *into.awaited))
 
     def _tell(self, fact: tuple[str, int]) -> None:
-        """Notifies all ranks of a fact: ("lost", rank), or ("revoked", era) if the communicators of
-        an era, those made between two shrinks, have become unusable.
-        """
+        """Tells all ranks of a fact: ("lost", rank), or ("revoked", era) of communicators made
+        between two shrinks."""
         for rank, noticed in enumerate(self._noticed):
             self.scheduler.notify(rank, fact, partial(noticed.add, fact))
         self.scheduler.wake(range(self.size))
@@ -349,8 +335,7 @@ class Hub:
         return done
 
     def _check(self, caller: Caller, requests: Sequence[Posted]) -> None:
-        """Raises an error if the job has failed, or, in a fault-tolerant job, if one of the
-        requests can never complete because a rank was lost."""
+        """Raises if the job has failed, or if a request can never complete."""
         if self._failure is not None:
             raise type(self._failure)(*self._failure.args)
         if self.fault_tolerant and self._any_broken(caller.job_rank, requests):

@@ -54,9 +54,7 @@ class MPITransport:
 
     @classmethod
     def world(cls) -> Self:
-        """Returns the transport of all ranks of the job, on a duplicate of MPI_COMM_WORLD;
-        collective.
-        """
+        """Returns the transport of all ranks, on a duplicate of MPI_COMM_WORLD; collective."""
         return cls(MPI.Intracomm(MPI.COMM_WORLD.Dup()))
 
     def isend(self, data: Bytes, to: int, tag: int) -> MPI.Request:
@@ -188,9 +186,7 @@ class MPITransport:
 
 
 class Receive:
-    """A receive request that checks the length of its message: MPI accepts a shorter one
-    silently.
-    """
+    """A receive that checks its message's length: MPI accepts a shorter one silently."""
 
     def __init__(self, request: MPI.Request, nbytes: int, source: int) -> None:
         self._request, self._nbytes, self._source = request, nbytes, source

@@ -65,9 +65,7 @@ def abort_job(status: int) -> NoReturn:
 
 
 def end_last() -> None:
-    """Ends MPI, and returns when the other ranks of this node have ended, so that this one ends
-    last.
-    """
+    """Ends MPI; returns when the other ranks of this node have ended."""
     finalize()
     launcher.wait_for_other_ranks()
 
@@ -85,8 +83,6 @@ def before_finalize(f: Callable[[], None]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Returns the MPI library's name and version, from the first line of its text, and mpi4py's
-    version.
-    """
+    """Returns name and version of the MPI library, and mpi4py's version."""
     library = MPI.Get_library_version().rstrip("\0").splitlines()[0].partition(",")[0]
     return {"mpi": " ".join(library.split()), "mpi4py": mpi4py.__version__}

@@ -98,9 +98,7 @@ class Barrier:
         self._after = sync, self._others
 
     def arrive(self, mark: int = 0) -> "Barrier":
-        """Arrives without waiting, and returns the request; this rank's earlier writes become
-        visible.
-        """
+        """Arrives without waiting; this rank's earlier writes become visible."""
         self._mark = mark
         self._look(self._own.item(0) + 1, 1)
         return self
@@ -111,8 +109,7 @@ class Barrier:
         self._wait(self._own.item(0) + 1)
 
     def test(self) -> bool:
-        """Returns True if all ranks have arrived as often as this one; writes that they made before
-        are then visible. Never waits."""
+        """True if all ranks have arrived as often: their writes before are visible. Never waits."""
         return self._look(self._own.item(0), 1)
 
     def wait(self) -> None:
@@ -149,9 +146,7 @@ class Barrier:
 
 
 def length(nbytes: int) -> int:
-    """Returns how many bytes of shared memory a rank takes for `nbytes` of data: the data, padding,
-    and then the rank's barrier count and marks.
-    """
+    """Returns a rank's bytes of shared memory: data, padding, barrier count and marks."""
     return -(-nbytes // LINE) * LINE + LINE
 
 

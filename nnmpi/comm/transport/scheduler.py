@@ -26,12 +26,10 @@ class Scheduler(System, Protocol):
     pending: bool
 
     def begin(self, rank: int, hub: Any) -> None:
-        """Waits until the thread of `rank`, which has just started and calls this, may begin. `hub`
-        is the object through which the ranks exchange messages."""
+        """Waits until the thread of `rank`, which calls this as it starts, may begin."""
 
     def turn(self, rank: int, verb: str, requests: Sequence[Any]) -> None:
-        """Waits until `rank`, which calls this before each operation, may begin the operation
-        called `verb` on the given requests."""
+        """Waits until `rank`, which calls this before each operation, may begin it."""
 
     def wait(self, rank: int, is_over: Callable[[], bool]) -> None:
         """Makes a waiting rank sleep until `is_over` returns True."""
@@ -40,14 +38,10 @@ class Scheduler(System, Protocol):
         """Makes these ranks, if they sleep in `wait`, check again whether they may go on."""
 
     def buffers(self, message: Any) -> bool:
-        """Returns True if a send whose receive is not posted yet is to be complete at once, by a
-        copy of its data, as MPI does with small messages.
-        """
+        """True if a send completes at once, by a copy, as small ones do in MPI."""
 
     def deliver(self, source: Any, into: Any, complete: Callable[[], object]) -> None:
-        """Calls `complete`, which copies a message from `source` to `into`, at the moment when the
-        message is to arrive.
-        """
+        """Calls `complete`, which copies a message, at the moment when it is to arrive."""
 
     def notify(self, rank: int, fact: tuple[str, int], notice: Callable[[], object]) -> None:
         """Calls `notice` at the moment when `rank` is to learn of a fact: ("lost", rank), or

@@ -1,6 +1,4 @@
-"""Sets MPI's options, then imports MPI, which reads them when it starts. All files import MPI from
-here.
-"""
+"""Sets MPI's options, then imports MPI, which reads them; all import it from here."""
 
 import atexit
 import os

@@ -24,9 +24,7 @@ FAILED_TESTS = 30  # after so many in a row, a rank lets other threads run
 
 
 class ThreadFamily(TransportFamily):
-    """The transports that one rank, a thread, has made since ranks were last lost, or since the
-    start.
-    """
+    """The transports of one thread since the start, or since ranks were last lost."""
 
     def __init__(self, hub: Hub, job_rank: int, members: Sequence[int], era: int = 0) -> None:
         self.hub, self.job_rank, self.members, self.era = hub, job_rank, members, era
@@ -45,15 +43,12 @@ class ThreadFamily(TransportFamily):
         return ThreadFamily(self.hub, self.job_rank, survivors.ranks, survivors.era).first()
 
     def first(self) -> "ThreadTransport":
-        """Makes the first transport of this family, from which all others are made. It connects all
-        ranks that were left when the family began."""
+        """Makes this family's first transport, of all ranks left when it began."""
         return ThreadTransport(self, self.members, self.era)
 
 
 class ThreadTransport:
-    """The transport of one rank that is a thread; the Hub, which all threads share, delivers its
-    messages.
-    """
+    """The transport of a rank that is a thread; the Hub delivers its messages."""
 
     any_thread = True
 

@@ -12,8 +12,7 @@ from nnmpi.data.dataset import Dataset, DatasetRequest, from_arrays
 
 
 def iris(request: DatasetRequest) -> Dataset:
-    """Loads iris: 150 flowers, 50 of each of three species. The features are four lengths of each
-    flower in cm."""
+    """Loads iris: 50 flowers of each of three species, with four lengths in cm."""
     table = np.loadtxt(BytesIO(_content("iris.csv")), delimiter=",", skiprows=1)
     return _hold_out_every_fifth("iris", table[:, :4], table[:, 4].astype("int64"))
 

@@ -1,5 +1,4 @@
-"""Compares the options and facts (such as the data set and the number of ranks) of a run with those
-of the run that resumes it from a checkpoint."""
+"""Compares options and facts of a run with those of the run that resumes it."""
 
 import platform
 from collections.abc import Iterator, Mapping
@@ -29,8 +28,7 @@ RULES: dict[str, ResumeRule] = {
 
 
 class OtherRunError(ValueError):
-    """Raised for a checkpoint of a run with other options, or other data, than it is to be resumed
-    with."""
+    """Raised for a checkpoint of a run with other options or data."""
 
 
 def check_resumable(old_run: Mapping[str, Any], new_run: Mapping[str, Any], source: str) -> None:

@@ -85,8 +85,7 @@ class Snapshot(NamedTuple):
 
 
 def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
-    """Merges the snapshots of several ranks into one, whose `arrays` and `positions` are those of
-    all of them: for a rank that takes over their work."""
+    """Merges snapshots of several ranks, for a rank that takes over their work."""
     return snapshots[0]._replace(
         positions=tuple(position for snapshot in snapshots for position in snapshot.positions),
         arrays=tuple(x for snapshot in snapshots for x in snapshot.arrays),

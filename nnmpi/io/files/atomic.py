@@ -51,8 +51,7 @@ def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
     part = target.with_name(f".nnmpi-{name}.part")  # `target.part` might be too long a name
 
     def kept(path: str, _: int) -> int:
-        """Opens the temporary file, as the `opener` of Python's `open`, and returns its descriptor.
-        The file is not truncated, since another process may be writing to it."""
+        """Opens the temporary file untruncated, since another process may write to it."""
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
 
     with open(part, mode, opener=kept) as file:
@@ -110,8 +109,7 @@ def check_target(path: str | os.PathLike[str], action: str = "save") -> None:
 
 
 def check_not_read_only(path: str | os.PathLike[str], action: str) -> None:
-    """Raises NotSavedError if `path` is a file without write permission, even if root could write
-    it. `action`, such as "save", is the verb of the message."""
+    """Raises NotSavedError for a file without write permission, even for root."""
     cannot = f"cannot {action} {shown(path)}"
     with refusing(path, action):
         try:

@@ -16,9 +16,7 @@ Build = Callable[[], Module]
 
 
 class Prepared(NamedTuple):
-    """A file to which a model's tensors are about to be written: its path, the names and layouts
-    that the tensors have in it, and its metadata.
-    """
+    """A file that is about to get a model's tensors: path, names, layouts, metadata."""
 
     file: str
     form: FileFormat
@@ -45,9 +43,7 @@ class ModelFile:
         return Path(self.path)
 
     def form(self) -> FileFormat:
-        """Returns the names and layouts that the model's tensors have in the file: here those of
-        the model.
-        """
+        """Returns names and layouts of tensors in the file: here the model's."""
         return PLAIN
 
     def resolved(self, config: Config, is_named: bool) -> tuple[Config, Build | None]:
@@ -61,29 +57,21 @@ class ModelFile:
         return config, None
 
     def check(self) -> None:
-        """Raises NotSavedError if no model can be written at the path; called before a run
-        trains.
-        """
+        """Raises NotSavedError if no model can be written at the path."""
         check_target(self.path)
 
     def check_model(self, sizes: tuple[Any, ...] | None, model: str) -> None:
-        """Raises NotSavedError if a model with this name and sizes cannot be written at the
-        path.
-        """
+        """Raises NotSavedError if a model of these sizes cannot be written there."""
 
     def prepared(
         self, sizes: tuple[Any, ...] | None, about: Mapping[str, str]
     ) -> AbstractContextManager[Prepared]:
-        """Returns a context in which the tensors of a model are written, with the metadata
-        `about`.
-        """
+        """Returns a context in which a model's tensors are written."""
         return nullcontext(Prepared(self.path, PLAIN, about))
 
 
 def model_file(path: str | os.PathLike[str]) -> ModelFile:
-    """Returns the object that reads and writes a model at a path: a ModelFile, or for a folder the
-    class of the add-on that reads folders. The path need not exist.
-    """
+    """Returns what reads and writes a model at a path; folders belong to an add-on."""
     kind = addons.row("model_files", "folder") if is_folder(path) else None
     file: ModelFile = (kind or ModelFile)(path)
     return file

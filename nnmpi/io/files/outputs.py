@@ -78,9 +78,7 @@ def opened_log(log: str, appends: bool, mark: LogMark | None = None) -> IO[str]:
     """
 
     def at_once(path: str, flags: int) -> int:
-        """Opens without blocking: a pipe that no process reads raises ENXIO, where open would
-        wait.
-        """
+        """Opens without blocking: a pipe without a reader raises ENXIO."""
         file = os.open(path, flags | os.O_NONBLOCK, 0o666)
         os.set_blocking(file, True)
         return file
@@ -123,9 +121,8 @@ def _check_content(log: str, appends: bool, mark: LogMark | None) -> int:
 
 
 def is_of_run(log: str, mark: LogMark) -> bool:
-    """Returns True if the file `log` is still the log of the run whose checkpoint has this LogMark:
-    it is at least as long as then, the last bytes before the position are the same, and no other
-    run was appended after it."""
+    """True if a log still is of the run of this LogMark: as long, with the same bytes before, and
+    no run appended."""
     if os.path.getsize(log) < mark.size or LogMark.of(log, mark.size) != mark:
         return False
     with open(log, "rb") as file:
@@ -159,8 +156,7 @@ class OutputFile(NamedTuple):
 
 
 def outputs_of(config: Config) -> dict[OutputFile, str]:
-    """Returns the files that the options ask for besides the log and the model, such as a page or a
-    trace, with their paths."""
+    """Returns the files of a run besides log and model, with their paths."""
     return {file: getattr(config, file.option) for file in addons.given("outputs", config)}
 
 
@@ -207,9 +203,7 @@ def _refuse_other_kinds(
 
 
 def version(path: str | None) -> tuple[int, int] | None:
-    """Returns what identifies the present version of a saved model: the inode and the modification
-    time of its file, or None if there is no file.
-    """
+    """Returns (inode, modification time) of a saved model, or None."""
     try:
         status = os.stat(model_file(path or "").weights)
     except OSError:

@@ -111,9 +111,7 @@ def _check_no_metadata(path: Any, metadata: Mapping[str, str] | None) -> None:
 
 
 def _check_given(state: Any, path: Any) -> None:
-    """Raises an error, with a remedy, if `state` is not a state dictionary or `path` is not a
-    path.
-    """
+    """Raises an error, with a remedy, for a wrong `state` or `path`."""
     if not (isinstance(state, Mapping | list | tuple) or is_array(state)):
         kind = type(state).__name__
         raise NotSavedError(
@@ -220,9 +218,7 @@ def place_of(header: bytes, key: str) -> int:
 
 
 def file_sha256(file: IO[bytes], place: int) -> str:
-    """Returns the SHA-256 of an open file, computed with zeros at `place`, where it will be
-    stored.
-    """
+    """Returns the SHA-256 of a file with zeros at `place`, where it will be stored."""
     file.seek(0)
     digest = hashlib.sha256(file.read(place) + BLANK.encode())
     file.seek(place + len(BLANK))

@@ -83,9 +83,7 @@ def runs_of(events: Sequence[Event]) -> list[list[Event]]:
 
 
 def named(files: Sequence[File]) -> list[str]:
-    """Returns the name of each file without its suffix; its path if two files have the same
-    name.
-    """
+    """Returns files' names without suffix, or paths if two names are equal."""
     stems = [Path(file).stem for file in files]
     return [
         stem if stems.count(stem) == 1 else str(Path(file).with_suffix(""))
@@ -94,7 +92,5 @@ def named(files: Sequence[File]) -> list[str]:
 
 
 def numbered(name: str, runs: int) -> list[str]:
-    """Returns the names of the runs in a log: the log's name, with a number if there are several
-    runs.
-    """
+    """Returns the names of a log's runs, numbered if there are several."""
     return [name] if runs == 1 else [f"{name} ({i})" for i in range(1, runs + 1)]

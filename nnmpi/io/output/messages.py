@@ -39,9 +39,7 @@ def gpus(e: Event) -> Iterator[str]:
 
 
 def _padding(e: Event) -> str:
-    """Returns text on which share of the batches is padding, with and without
-    --bucket-by-length.
-    """
+    """Returns text on the share of padding, with and without --bucket-by-length."""
     return (
         f"batches of similar length: {e['padding']:.1%} of their positions are padding, "
         f"{e['padding_unsorted']:.1%} without --bucket-by-length"
@@ -63,9 +61,7 @@ def _loaded(e: Event) -> Iterator[str]:
 
 
 def ranks_used(e: Event) -> Iterator[str]:
-    """Yields phrases on the ranks of a run and how they are used: their number, GPUs, pipeline,
-    axes of parallelism, and all-reduce.
-    """
+    """Yields phrases on a run's ranks, GPUs, pipeline, axes and all-reduce."""
     yield plural(e["ranks"], "rank")
     yield from gpus(e)
     yield from phrases("sync_phrases", e)
@@ -96,9 +92,8 @@ def phrases(table: str, e: Event) -> Iterator[str]:
 
 
 def _step(e: Event) -> str:
-    """Returns the line that is printed for an event of type "step" (--log-every), "progress" or
-    "evaluation" (within an epoch): the step, and those of loss, norm, learning rate, metrics and
-    speed that the event has."""
+    """Returns the line of a "step", "progress" or "evaluation" event: what it has of loss, norm,
+    rate, metrics and speed."""
     parts = [f"step {e['step']:,} of {e['steps']:,}"]
     for key, label, form in (
         ("loss", "loss", ".4f"),
@@ -123,8 +118,7 @@ def _epoch(e: Event) -> str:
 
 
 def _measured(e: Event) -> Iterator[str]:
-    """Yields phrases such as "accuracy 97.50%" on the metrics in an event: accuracy, which only
-    classification has, perplexity, and users' metrics."""
+    """Yields phrases such as "accuracy 97.50%" on the metrics in an event."""
     if "accuracy" in e:
         yield f"accuracy {e['accuracy']:.2%}"
     if "perplexity" in e:
@@ -149,9 +143,7 @@ def _rates(e: Event, of: str = "") -> Iterator[str]:
 
 
 def _result(e: Event) -> str:
-    """Returns the text for the end of a run: a line with metrics, loss and speed, then lines on
-    skipped steps, checkpoints and results of add-ons.
-    """
+    """Returns the text of a run's end: metrics, loss, speed, then notes."""
     skipped, steps = e["skipped_steps"], plural(e["steps"], "step")
     loss = f"loss {e['loss']:.4f} after {steps} in {e['seconds']:.1f} s"
     lines = [
@@ -163,8 +155,7 @@ def _result(e: Event) -> str:
 
 
 def _passes(e: Event) -> str:
-    """Returns a line about a pipeline stage: that it replays its forward and backward passes from
-    recorded lists of array calls, or the reason why it computes them op by op."""
+    """Returns a line on whether a stage replays its passes, or why not."""
     if e["replayed"]:
         return f"stage {e['stage']}: passes are replayed, as {plural(e['calls'], 'call')}"
     return f"stage {e['stage']}: passes are not replayed: {e['reason']}"
@@ -182,8 +173,7 @@ FORMATS: dict[str, Callable[[Event], str]] = {
     "stopped": _result,
     "failed": lambda e: "",  # the error itself is printed on stderr by the caller that catches it
 }
-"""The function that returns the text of each type of event. Add-ons have such functions for other
-types; events without one are shown as keys and values."""
+"""The text function of each event; others are shown as keys and values."""
 
 
 def as_text(event: Event, quiet: bool = False) -> str:

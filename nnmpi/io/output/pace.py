@@ -41,8 +41,7 @@ class Window(NamedTuple):
     before: tuple[float, int, float] = (0.0, 0, 0.0)
 
     def plus(self, result: StepResult, norm: float | None) -> "Window":
-        """Returns the window with one more step, whose result is `result`; `norm` is the norm of
-        its gradient, or None if it is unknown."""
+        """Returns the window with one more step, of which `norm` is known or None."""
         return Window(
             self.since,
             result.state.step,
@@ -54,9 +53,7 @@ class Window(NamedTuple):
         )
 
     def is_over(self, every: int) -> bool:
-        """Returns True if a "step" event is due: after the first step of a run, and at multiples of
-        `every` steps.
-        """
+        """True if a "step" event is due: after the first step, and every `every` steps."""
         if not every or self.until == self.since:
             return False
         return not self.since or self.until // every != self.since // every
@@ -114,14 +111,11 @@ class Pace:
 
     @property
     def counts(self) -> PaceCounts:
-        """The counts so far, as a PaceCounts, with which a run that is resumed at this point
-        continues.
-        """
+        """The counts with which a resumed run continues."""
         return self._so_far._replace(elapsed=time.perf_counter() - self._began)
 
     def again(self, before: PaceCounts) -> "Pace":
-        """Returns a new Pace that goes on measuring the same run, with the sums and times in
-        `before`."""
+        """Returns a Pace that goes on measuring, with the sums and times in `before`."""
         return Pace(self._counts_tokens, before)
 
     def start(self) -> None:
@@ -130,9 +124,7 @@ class Pace:
         self.resume()
 
     def resume(self) -> None:
-        """Restarts the timer of a step, after something that is not to count as training, such as
-        an evaluation.
-        """
+        """Restarts the timer, after what is not training, such as an evaluation."""
         self._since = time.perf_counter()
 
     def lap(self, result: StepResult, every: int) -> None:
@@ -161,8 +153,7 @@ class Pace:
 
     @property
     def window(self) -> Window:
-        """The Window for the next "step" event of the log: the sums of losses and gradient norms
-        of the training steps since the last such event."""
+        """Losses and gradient norms since the last "step" event."""
         return self._so_far.window
 
     def go_back(self, norms: tuple[float, int]) -> None:
@@ -180,14 +171,12 @@ class Pace:
 
     @property
     def rates(self) -> Event:
-        """The speed of the run so far as a dict for the log: `samples_per_second`, and
-        `tokens_per_second` if tokens are counted; 0 if no step was measured."""
+        """The speed of the run so far for the log; 0 if no step was measured."""
         return self._rates("", NO_TIME.before_epoch)
 
     @property
     def epoch_rates(self) -> Event:
-        """The speed of the epoch so far as a dict for the log: `samples_per_second`, and
-        `tokens_per_second` if tokens are counted."""
+        """The speed of the epoch so far for the log."""
         return self._rates("", self._so_far.before_epoch)
 
     def _rates(self, prefix: str, since: tuple[float, int, float]) -> Event:
@@ -213,9 +202,7 @@ class Pace:
         return {"loss": mean(window.loss, window.divisor), **norm}, {k: v for k, v in rates if v}
 
     def of_epoch(self) -> Event:
-        """Returns the fields of an "epoch" event: seconds, samples or tokens per second, and the
-        mean gradient norm before clipping.
-        """
+        """Returns an "epoch" event's seconds, speed, and mean norm before clipping."""
         norm, norms = self._so_far.norm, self._so_far.norms
         known = {"mean_gradient_norm": norm / norms} if norms else {}
         return {
@@ -229,8 +216,7 @@ class Pace:
 
 
 def tested(dataset: Dataset, loss: Criterion, test: Sums) -> Event:
-    """Returns the results of an evaluation, summed in `test`, as a dict for the log: `test_loss`,
-    `accuracy` if it was computed, and other metrics under the key "metrics"."""
+    """Returns an evaluation's results for the log, other metrics under "metrics"."""
     means = {name: np.asarray(value).tolist() for name, value in test.means.items()}
     accuracy = {ACCURACY: means.pop(ACCURACY)} if isinstance(means.get(ACCURACY), float) else {}
     return {
@@ -257,9 +243,7 @@ def _of_text(dataset: Dataset, loss: Criterion, nats: float) -> Event:
 
 
 def counts_tokens(dataset: Dataset, loss: Criterion) -> bool:
-    """Returns True if the loss is divided by the number of tokens: y has a label for each
-    position.
-    """
+    """True if the loss is divided by tokens: y has a label for each position."""
     y = dataset.train.y
     is_counted = isinstance(loss, ClassLoss) and loss.weight is None
     return is_counted and y.ndim == 2 and any(map(is_index, arrays(dataset.train.x)))

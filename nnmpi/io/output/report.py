@@ -1,6 +1,4 @@
-"""Reports: show the events of a run (dictionaries such as the loss after a step) as text or JSON,
-write them to the log, and draw a progress bar.
-"""
+"""Shows events of a run as text or JSON, logs them, and draws a progress bar."""
 
 import json
 import math
@@ -32,9 +30,7 @@ LINES = 25
 
 
 class LostOutputError(Exception):
-    """Raised when standard output or the log cannot be written any more: a full disk, a closed
-    pipe.
-    """
+    """Raised when output cannot be written any more: a full disk, a closed pipe."""
 
 
 class Report:
@@ -137,9 +133,7 @@ class Report:
         return False
 
     def _write(self, text: str, file: IO[str]) -> None:
-        """Writes a line and flushes it, so that readers see it at once and a full disk raises an
-        error here.
-        """
+        """Writes a line and flushes it: readers see it, and a full disk raises here."""
         self._last_line = time.monotonic()
         if self._bar is not None:
             with suppress(OSError):

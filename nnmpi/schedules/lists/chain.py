@@ -45,29 +45,25 @@ class Chain:
 
     @classmethod
     def of_whole_stages(cls, place: Place, rank: int) -> "Chain":
-        """Returns the Chain of a rank, given the rank of each stage, in which each whole stage is a
-        unit, and has no buckets."""
+        """Returns the Chain of a rank with whole stages as units, and no buckets."""
         units = (Unit(s, frozenset(), (), (), True) for s in stages_of(place, rank))
         return cls((*units,), (), (*place,), {})
 
     @cached_property
     def of_stage(self) -> Mapping[int, range]:
-        """For each pipeline stage that this rank has, the range of the numbers of its units (parts
-        of the stage, usually layers)."""
+        """The range of this rank's unit numbers, for each of its stages."""
         ends = [u for u, (a, b) in enumerate(pairwise(self.units), 1) if a.stage != b.stage]
         bounds = pairwise([0, *ends, len(self.units)])
         return {self.units[a].stage: range(a, b) for a, b in bounds}
 
     @cached_property
     def users(self) -> Sequence[Sequence[int]]:
-        """For each bucket, the numbers of the units (parts of stages, usually layers) that use its
-        parameters."""
+        """For each bucket, the numbers of the units that use it."""
         numbered = [*enumerate(self.units)]
         return [[u for u, unit in numbered if b in unit.buckets] for b in range(len(self.lengths))]
 
     def read_by(self, op: Op) -> Sequence[int]:
-        """Returns the buckets of parameters that must be in memory for `op`, a pass of one unit
-        (part of a stage, usually a layer)."""
+        """Returns the buckets that must be in memory for a pass of one unit."""
         unit = self.units[op.at]
         return unit.buckets if op.kind in FORWARD else (*unit.repeated, *unit.buckets)
 

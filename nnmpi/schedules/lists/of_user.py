@@ -32,8 +32,7 @@ MOST_SHOWN = 80  # characters of a value in an error
 
 
 class Checked(NamedTuple):
-    """The functions of a user's schedule, which raise ValueError with its name if they fail, or if
-    ranks cannot carry out what they return."""
+    """A user's functions, checked: they raise ValueError with the schedule's name."""
 
     name: str
     schedule: Schedule
@@ -108,8 +107,7 @@ def prove_passes(compute: Any, place: Place, m: int) -> None:
 
 
 def _check_rank(passes: Any, r: int, stages: Sequence[int], m: int) -> None:
-    """Raises ScheduleError unless rank r runs each micro-batch forward and backward, once, through
-    each of its stages."""
+    """Raises ScheduleError unless rank r passes each micro-batch once, both ways."""
     if not isinstance(passes, list | tuple):
         raise ScheduleError(
             f"the passes of rank {r} must be a list of Op; they are {_short(passes)}"

@@ -62,8 +62,7 @@ def with_recomputed(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
 
 
 def with_note(ops: Iterable[Op]) -> Iterator[Op]:
-    """Yields a rank's operations, with NOTE added after the last forward pass: from there on all
-    losses are known, and can be summed."""
+    """Adds NOTE after the last forward pass, when all losses are known."""
     listed = [*ops]
     last = max((k for k, op in enumerate(listed) if op.kind is Kind.F), default=NONE)
     yield from listed[: last + 1]
@@ -92,8 +91,7 @@ def with_messages(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
 
 
 def message_of(op: Op, chain: Chain, sends: bool) -> Op | None:
-    """Returns the message between stages that `op`, a pass of one unit, sends (with `sends`) or
-    receives; None if there is none."""
+    """Returns the message that a unit's pass sends or receives, or None."""
     if op.kind in (Kind.W, Kind.RECOMPUTE):
         return None
     is_forward = op.kind is Kind.F

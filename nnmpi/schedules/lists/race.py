@@ -80,8 +80,7 @@ class Race:
         return op.kind is Kind.FINISH and not step.scatters and self._waits_for_tied(op, step)
 
     def _waits_for_tied(self, op: Op, step: StepList) -> bool:
-        """Returns True if the bucket of `op` has a parameter that other stages use too, and one of
-        their ranks has not yet started its sum."""
+        """True if a parameter of the bucket has other stages that have not started its sum."""
         tied = step.chain.tied.get(op.at)
         for p, d in self._ranks if tied is not None else ():
             for b, variable in self._groups[p][d].chain.tied.items():

@@ -75,7 +75,6 @@ def lowered(
 
 
 def evaluation_list(chain: Chain, m: int, p: int) -> StepList:
-    """Returns the list of one of p ranks that evaluates a batch in m micro-batches, without gathers
-    of parameters."""
+    """Returns the list of one of p ranks in an evaluation, without gathers."""
     passes = (*units_of(forward_passes([*chain.of_stage], m, p), chain),)
     return StepList(chain, passes, m, (*with_messages(passes, chain),), ends=())

@@ -52,9 +52,8 @@ def stream(chain: Chain, last: Callable[[], int]) -> Iterator[Op]:
 
 
 def _next(chain: Chain, forward: int, backward: int, last: int) -> Op | None:
-    """Returns the next pass of a rank of PipeDream, after `forward` forward and `backward` backward
-    passes: forward passes until they are ahead of the backward passes by the number of stages that
-    follow, then both in turn. None after the backward pass of micro-batch `last`."""
+    """Returns PipeDream's next pass of a rank: forward until ahead by the stages that follow, then
+    in turn; None at the end."""
     (unit,) = chain.units
     ahead = len(chain.place) - 1 - unit.stage
     if forward <= min(last, backward + ahead):

@@ -58,8 +58,7 @@ class Walk:
         }
 
     def run(self) -> None:
-        """Checks all operations of the list; raises ScheduleError for the first one that is
-        wrong."""
+        """Checks all operations; raises ScheduleError for the first that is wrong."""
         for k, op in enumerate(self._step.ops):
             if wrong := self._wrong(op):
                 raise ScheduleError(f"{self._where}, operation {k}, {op}: {wrong}")
