@@ -44,13 +44,13 @@ NAMES = sorted({*ALGORITHMS, *SCHEDULES, *MODELS, *DATASETS})
 
 FINDERS = {
     "tests/addons/language/test_tokens.py::test_the_file_is_the_same_for_any_number_of_ranks[tokens]",
-    "tests/io/torch_files/test_torch_files.py::test_mutations_raise_or_give_values[its pickle-new]",
+    "tests/addons/torchlike/torch_files/test_torch_files.py::test_mutations_raise_or_give_values[its pickle-new]",
     "tests/laws/test_laws.py::test_law[comm: all_reduce_has_the_bits_of_its_algorithm 5]",
     "tests/addons/recovery/test_backup.py::"
     "test_without_a_number_the_cost_of_one_says_when_the_next_is_due[1000s-6]",
     "tests/addons/planning/test_repeated.py::test_equal_parts_are_what_each_is_alone[tied, pp]",
     "tests/strict/test_strict_budgets.py::test_a_step_takes_no_more_than_its_budget[LSTM-float16]",
-    "tests/utils/test_without_effect.py::"
+    "tests/addons/torchlike/utils/test_without_effect.py::"
     "test_it_is_said_once[settings of nnmpi.backends change nothing]",
 }
 """Tests of at most a second that have found faults of scripts/mutants which no quick test found."""
