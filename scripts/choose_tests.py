@@ -44,7 +44,8 @@ NAMES = sorted({*ALGORITHMS, *SCHEDULES, *MODELS, *DATASETS})
 
 FINDERS = {
     "tests/addons/language/test_tokens.py::test_the_file_is_the_same_for_any_number_of_ranks[tokens]",
-    "tests/addons/torchlike/torch_files/test_torch_files.py::test_mutations_raise_or_give_values[its pickle-new]",
+    "tests/addons/torchlike/torch_files/test_torch_files.py::"
+    "test_mutations_raise_or_give_values[its pickle-new]",
     "tests/laws/test_laws.py::test_law[comm: all_reduce_has_the_bits_of_its_algorithm 5]",
     "tests/addons/recovery/test_backup.py::"
     "test_without_a_number_the_cost_of_one_says_when_the_next_is_due[1000s-6]",
