@@ -7,17 +7,12 @@ from nnmpi import addons
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel import refusals
+from nnmpi.parallel.executor_strategy import StrategyParts, slowed, synchronous
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.pipeline import own_stages as own_stages
 from nnmpi.parallel.replicas.replicas import check_micro_batches as check_micro_batches
 from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.parallel.strategy import (
-    Strategy,
-    StrategyParts,
-    TrainSpec,
-    slowed,
-    synchronous,
-)
+from nnmpi.parallel.strategy import Strategy, TrainSpec
 
 
 def held(layout: Layout, spec: TrainSpec) -> tuple[LocalStore, Optimizer]:

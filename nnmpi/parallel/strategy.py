@@ -1,63 +1,31 @@
 """Strategy: the interface of an object that trains a model on several ranks, in one of the ways to
-be parallel (replicas, a pipeline, a parameter server, ...); ExecutorStrategy: its implementation
-for ranks that compute, built from exchangeable parts.
+be parallel (replicas, a pipeline, a parameter server, ...); TrainSpec: what it is built from.
 
 Rules:
 
 - Every rank calls the methods of its strategy in the same order. Facts that only one rank knows
   must not decide whether a method is called, or how often a generator of steps is resumed.
-- Differences between strategies are fields of StrategyParts, filled by the functions that their
-  `StrategyKind` names. Nothing here has an `if` about them: a new store or way to sum gradients
-  changes neither this file nor the executor.
 - An error that all ranks find in the same step is an AgreedError, and all leave alike. Any other
   error ends the job from the rank that raises it, because the others may be in the middle of a
   call.
-- `close` frees what uses a communicator before the communicator: first the store moves its
-  parameters out of shared memory, which all ranks do together, then communicators are freed.
 """
 
-import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
-from functools import partial
-from typing import Any, NamedTuple, Protocol, Self, TypeAlias
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from nnmpi import addons
-from nnmpi.comm import Comm
 from nnmpi.data import Loader, StepBatch
-from nnmpi.data.loader import BatchCut, BatchSplit
-from nnmpi.nn.layers.norm import row_norm_names
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import LOCAL, BatchStats
-from nnmpi.nn.recompute import CHECKED_STEPS
 from nnmpi.optim import Optimizer
-from nnmpi.options.config import Config
-from nnmpi.parallel.arrangement.arrangement import Arrangement, counting_flags
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.model.whole import WholeArrays, whole_model
+from nnmpi.parallel.model.whole import WholeArrays
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
-from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.control import StepControl
-from nnmpi.parallel.step.executor import (
-    NO_SYNC,
-    Executor,
-    GradientSync,
-    Lists,
-    PassHooks,
-    StepResult,
-    StepState,
-)
+from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.step.step_traffic import StepTraffic
-from nnmpi.parallel.step.update import Ends, Norms, Update
-from nnmpi.parallel.step_list.chain import stage_units
-from nnmpi.parallel.step_list.step import evaluation, step_list
-from nnmpi.parallel.stores.local import LocalStore
-
-Named: TypeAlias = Sequence[tuple[str, Parameter]]
-"""Parameters with their paths in the whole model."""
 
 
 class WorkerPosition(NamedTuple):
@@ -77,7 +45,8 @@ class TrainSpec(NamedTuple):
     part            the part of the model on this rank
     parameters      the trained ones, in the order of the flat buffer
     arrangement     which rank has which part of the model, and what each does
-    make_optimizer  makes the optimizer from (path, parameter) pairs
+    optimizer       makes the optimizer of the parameters that this rank updates; every rank
+                    calls it
     control         functions that read settings of the run, such as the learning rate
     recorder        is told of each operation and each wait in the steps, for a trace
     twin            for --verify: the same with another copy of the model
@@ -85,19 +54,14 @@ class TrainSpec(NamedTuple):
     """
 
     task: Task
-    part: ModelPart  # the part of the model on this rank
-    parameters: Sequence[Parameter]  # trained ones, in the order of the flat buffer
+    part: ModelPart
+    parameters: Sequence[Parameter]
     arrangement: Arrangement
-    make_optimizer: Callable[[Named], Optimizer]
+    optimizer: Callable[[Sequence[Parameter]], Optimizer]
     control: StepControl
     recorder: Recorder = NO_RECORDER
     twin: "TrainSpec | None" = None  # for --verify: the same with another copy of the model
     next_steps: Sequence[StepState] = ()  # of each worker, if each has its own pace
-
-    def optimizer(self, updated: Sequence[Parameter]) -> Optimizer:
-        """Makes and returns the optimizer of the parameters `updated`, which this rank updates;
-        every rank calls it."""
-        return self.make_optimizer([(p.place.path, p) for p in updated])
 
 
 class AgreedError(ArithmeticError):
@@ -204,226 +168,3 @@ class Strategy(Protocol):
     def leave(self) -> None:
         """Stops threads that belong to this rank alone, without a message to other ranks: after the
         loss of a rank, when `close` is impossible."""
-
-
-MakeSteps: TypeAlias = Callable[
-    [Iterable[StepBatch], StepState, int], Generator[StepResult, None, None]
-]
-"""(batches, state before the first step, number of batches in the epoch): makes a step for each
-batch and yields the results; see `Executor.steps`."""
-
-Evaluate: TypeAlias = Callable[[Generator[StepBatch, None, None], int, Outputs], None]
-"""(batches, step number, outputs): runs forward passes over batches; see `Executor.evaluate`."""
-
-
-class Evaluation(NamedTuple):
-    """How ranks evaluate a model.
-
-    cut      divides a test batch into the micro-batches that this rank computes
-    comm     the communicator over which the results (the loss and metrics) are summed
-    counts   False if another rank of `comm` has the same results, so that this rank's are left out
-    """
-
-    cut: BatchCut
-    comm: Comm
-    counts: bool = True  # False if another rank with the same sums counts them
-
-    @classmethod
-    def of_stages(cls, config: Config, layout: Layout) -> Self:
-        """Returns the Evaluation of ranks that form a pipeline: a test batch is divided into
-        micro-batches like a training batch."""
-        cut = BatchSplit(config.micro_batches, layout.batch.size, layout.batch.rank)
-        return cls(cut, layout.all, layout.counts_loss)
-
-
-class StrategyParts(NamedTuple):
-    """The objects from which an ExecutorStrategy (an object that runs a rank's training steps) is
-    built; the ways to be parallel that it covers differ only in these.
-
-    store        has the parameters and gradients of this rank
-    cut          the division of a training batch into the micro-batches that this rank computes
-    evaluation   how test batches are divided, and the results summed
-    check        (loader): raises an error if a part of a batch has one sample and a layer needs
-                 more
-    describe     fields with facts about the layout, for the start event (first entry) of the run's
-                 log
-    sync         sums gradients; used only if all ranks make each step together
-    batch_stats  sums BatchNorm statistics; used only if all ranks make each step together
-    outcome      returns fields with facts about the training, for the last entry of the log; every
-                 rank calls it after the last step
-    comms        communicators that are freed with the strategy
-    progress     returns a context around the steps of an epoch, such as a thread that moves
-                 messages
-    """
-
-    store: LocalStore
-    cut: BatchCut  # of a training batch, into the micro-batches that this rank computes
-    evaluation: Evaluation
-    check: Callable[[Loader], None]  # refuses parts of one sample if a layer needs more
-    describe: Mapping[str, Any]
-    sync: GradientSync = NO_SYNC
-    batch_stats: BatchStats = LOCAL
-    outcome: Callable[[], dict[str, Any]] = dict  # called by every rank, after the last step
-    comms: Sequence[Comm] = ()  # made for these parts, and freed with them
-    progress: Callable[[], AbstractContextManager[None]] = nullcontext  # around the steps
-
-
-class ExecutorStrategy:
-    """A strategy (an object that runs a rank's training steps) in which each rank runs an executor,
-    which carries out a list of operations, on its part of each batch.
-
-    steps, evaluate   functions that make the steps of an epoch, and the passes of an evaluation
-    last              the record by which the last step can be undone
-    """
-
-    position = None
-
-    def __init__(
-        self,
-        parts: StrategyParts,
-        steps: MakeSteps,
-        evaluate: Evaluate,
-        optimizer: Optimizer,
-        layout: Layout,
-        spec: TrainSpec,
-        last: Undo | None = None,
-    ) -> None:
-        self.layout, self.optimizer, self.last = layout, optimizer, last
-        self.full_state = whole_model(spec.part, layout.all)
-        self._parts, self._steps, self._evaluate = parts, steps, evaluate
-        self._fields = spec.part.fields
-        self._checks = [parts.check] if row_norm_names(spec.task.model) else []
-        self.traffic = StepTraffic(layout, spec.arrangement, parts.store.wait)
-
-    def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        parts = self._parts
-        for check in self._checks:
-            check(loader)
-        loads = loader.loads(start.epoch, parts.cut, start.batch, self._fields)
-        each = self.last.saving_buffers(loads, start.step) if self.last else loads
-        steps = self._steps(each, start, len(loader))
-        with parts.progress(), closing(loads), closing(steps):
-            yield from self.traffic.counted(steps, loader)
-            yield from steps
-
-    def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
-        how = self._parts.evaluation
-        loads = loader.loads(0, how.cut, fields=self._fields)
-        with self._parts.store.reading():
-            self._evaluate(loads, step, outputs)
-        if not how.counts:
-            outputs.clear()
-        outputs.add_up(how.comm, lambda row: how.comm.all_reduce(row, "doubling"))
-
-    def describe(self) -> dict[str, Any]:
-        return dict(self._parts.describe)
-
-    def finish(self) -> dict[str, Any]:
-        return self._parts.outcome()
-
-    def leave(self) -> None:
-        """Does nothing, since there are no threads to stop."""
-
-    def close(self) -> None:
-        self.leave()
-        self._parts.store.close()
-        for comm in self._parts.comms:
-            comm.free()
-        self.layout.free()
-
-
-def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
-    """Returns the strategy (the object that runs a rank's training steps) of ranks that make every
-    step together, built from its parts: store, sums of gradients and so on."""
-    optimizer = spec.optimizer(parts.store.parameters)
-    parts.store.keep_state(optimizer)
-    update = update_of(parts.store, optimizer, layout, spec)
-    last: Undo | None = undo_of(layout, "step", update, spec.part.model)
-    late = None if last else addons.row("late_outcomes", spec.task.on.name)
-    deferred = late and late(spec, parts.store, optimizer, update)
-    executor = executor_of(
-        layout,
-        spec,
-        parts.sync,
-        deferred.ends if deferred else update.ends,
-        parts.batch_stats,
-        hooks=deferred.hooks if deferred else (),
-    )
-    run = partial(deferred.steps, executor) if deferred else executor.steps, executor.evaluate
-    return ExecutorStrategy(parts, *run, optimizer, layout, spec, last)
-
-
-def undo_of(layout: Layout, what: str, *given: Any) -> Any:
-    """Returns an object that can undo the last step (`what` is "step") or the last round of local
-    steps ("round"), made with the arguments `given`; None if the job cannot go on after a rank is
-    lost."""
-    undo = addons.row("undos", what) if layout.all.fault_tolerant else None
-    return undo and undo(*given)
-
-
-def slowed(
-    config: Config, rank: int, ranks: int, sync: GradientSync, stats: BatchStats
-) -> tuple[GradientSync, BatchStats]:
-    """Returns `sync` and `stats`, wrapped in delays if the config simulates slow ranks. `rank` is
-    one of the `ranks` ranks that compute."""
-    slow = addons.chosen("slowed", config)
-    return slow(config, rank, ranks, sync, stats) if slow else (sync, stats)
-
-
-def update_of(store: LocalStore, optimizer: Optimizer, layout: Layout, spec: TrainSpec) -> Update:
-    """Returns the Update of a rank, which ends each step: it sums loss and gradient norm over all
-    ranks, clips the gradients in `store`, and makes the optimizer step."""
-    a, rank = spec.arrangement, layout.all.rank
-    held = a.model_on(rank)
-    norms = Norms(
-        [variable.variable for variable in held.trained],
-        len(a.graph.variables),
-        any(len(a.store.updaters(a, rank, bucket)) > 1 for bucket in held.buckets),
-    )
-    return Update(
-        store,
-        optimizer,
-        a.config.clip_norm,
-        spec.control.lr_factor,
-        layout,
-        counting_flags(a, rank),
-        norms,
-        [p for p, _ in spec.part.tied],
-    )
-
-
-def executor_of(
-    layout: Layout,
-    spec: TrainSpec,
-    sync: GradientSync,
-    ends: Ends,
-    batch_stats: BatchStats = LOCAL,
-    channels: Channels | None = None,
-    hooks: PassHooks = (),
-) -> Executor:
-    """Returns the Executor, which carries out the operations of each training step on this rank
-    (passes, messages, sums of gradients, the update).
-
-    sync         sums gradients over ranks
-    ends         a dict: kind of operation at the end of a step (AGREE, APPLY) -> its function
-    batch_stats  sums BatchNorm statistics over ranks
-    channels     carry tensors between stages; None: messages along pp
-    hooks        (kind of pass, hook) pairs: hook(do, op) is called in place of do(op)
-    """
-    a, part, rank = spec.arrangement, spec.part, layout.all.rank
-    channels = channels or Channels(part.boundaries, part.stages, layout.axis["pp"], spec.task.on)
-    units = stage_units(a, rank, spec.parameters)
-    ports = Ports.of(spec.task, part, channels, batch_stats, units, sync.units)
-    checked_steps = math.inf if spec.twin else CHECKED_STEPS
-    lists = Lists(partial(step_list, a, rank), partial(evaluation, a, rank), checked_steps)
-    passes = None
-    if a.config.compile is not False:
-        # here, since planning needs none of it
-        from nnmpi.parallel.step.replayed_stages import ReplayedStages
-
-        on_node = a.cluster.nodes.count(a.cluster.nodes[rank])
-        exchanges = not spec.task.on.is_host and a.ranks != a.mesh.count("dp")
-        reason = "CUDA graphs with exchanges are not captured yet" if exchanges else None
-        how = spec.task.on, spec.twin is not None, a.config.compile is True, on_node, reason
-        passes = ReplayedStages(ports.stages, *how, spec.control)
-    return Executor(ports, sync, ends, spec.control.request, lists, spec.recorder, hooks, passes)

@@ -24,22 +24,21 @@ from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
 from nnmpi.options.amounts import plural
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StrategyKind
-from nnmpi.parallel.layout import Layout, duplicate
-from nnmpi.parallel.recorder import waiting
-from nnmpi.parallel.replicas.replicas import check_parts, pipelined, replicas
-from nnmpi.parallel.step.executor import Executor, GradientSync, StepResult, StepState
-from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.parallel.strategy import (
+from nnmpi.parallel.executor_strategy import (
     Evaluation,
     ExecutorStrategy,
     StrategyParts,
-    TrainSpec,
-    Undo,
     executor_of,
     slowed,
     undo_of,
     update_of,
 )
+from nnmpi.parallel.layout import Layout, duplicate
+from nnmpi.parallel.recorder import waiting
+from nnmpi.parallel.replicas.replicas import check_parts, pipelined, replicas
+from nnmpi.parallel.step.executor import Executor, GradientSync, StepResult, StepState
+from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.strategy import TrainSpec, Undo
 from nnmpi.schedules.op import Kind
 
 KIND = StrategyKind(

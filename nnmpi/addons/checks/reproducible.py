@@ -36,12 +36,13 @@ from nnmpi.data.loader import part_of
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.batch_stats import like, packed, unpacked
+from nnmpi.parallel.executor_strategy import Evaluation, StrategyParts
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.replicas.replicas import check_parts
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec, fill_unused
-from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
+from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.schedules.op import Kind, Op
 
 

@@ -33,6 +33,12 @@ from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
 from nnmpi.parallel.arrangement.exchanges import FLOAT64, AxisExchange, new_exchange
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
+from nnmpi.parallel.executor_strategy import (
+    Evaluation,
+    ExecutorStrategy,
+    StrategyParts,
+    executor_of,
+)
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.parts import Boundary
 from nnmpi.parallel.recorder import Do, waiting
@@ -42,14 +48,7 @@ from nnmpi.parallel.step.executor import NO_SYNC, StepResult, StepState
 from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores.local import StoreSpec, fill_unused
-from nnmpi.parallel.strategy import (
-    Evaluation,
-    ExecutorStrategy,
-    NotFiniteError,
-    StrategyParts,
-    TrainSpec,
-    executor_of,
-)
+from nnmpi.parallel.strategy import NotFiniteError, TrainSpec
 from nnmpi.schedules.lists.chain import Chain
 from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.lists.stream import stream, window

@@ -23,13 +23,14 @@ from nnmpi.data.loader import BatchCut, BatchSplit
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.batch_stats import Synced
+from nnmpi.parallel.executor_strategy import executor_of, slowed
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import Timed
 from nnmpi.parallel.step.executor import GradientSync, StepResult, StepState
 from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.step.update import Ends, Outcome
 from nnmpi.parallel.stores.local import LocalStore, fill_unused
-from nnmpi.parallel.strategy import TrainSpec, WorkerPosition, executor_of, slowed
+from nnmpi.parallel.strategy import TrainSpec, WorkerPosition
 from nnmpi.schedules.op import Kind
 
 Batches: TypeAlias = Generator[tuple[StepState, StepBatch], None, None]

@@ -12,17 +12,17 @@ from nnmpi.addons.swapping.placement import Placement, Placements, placements_of
 from nnmpi.addons.swapping.swapper import Swapper
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StrategyKind
-from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.replicas.replicas import replicas
-from nnmpi.parallel.step_list.step import with_buckets
-from nnmpi.parallel.strategy import (
+from nnmpi.parallel.executor_strategy import (
     ExecutorStrategy,
-    TrainSpec,
     executor_of,
     slowed,
     undo_of,
     update_of,
 )
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.replicas.replicas import replicas
+from nnmpi.parallel.step_list.step import with_buckets
+from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.op import Kind, Op
 

@@ -22,6 +22,7 @@ from nnmpi.nn.passes import LOCAL
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED
 from nnmpi.parallel.batch_stats import Synced
+from nnmpi.parallel.executor_strategy import Evaluation, StrategyParts
 from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.replicas.gradient_sync import (
     BucketSums,
@@ -32,7 +33,7 @@ from nnmpi.parallel.replicas.gradient_sync import (
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
-from nnmpi.parallel.strategy import AgreedError, Evaluation, StrategyParts, TrainSpec
+from nnmpi.parallel.strategy import AgreedError, TrainSpec
 from nnmpi.parallel.wire import wire_for, wire_of
 from nnmpi.schedules.op import Kind
 

@@ -178,22 +178,19 @@ class Memory:
             self._size = max(self._size, planned.kept.size)
             self._scratch = arena_of(max(len(self._scratch), planned.scratch.size))
             self._drop_free()  # they have the memory that was too small
-        memory = (
+        held = (
             self._free.pop() if self._free else PassMemory(arena_of(self._size), self._scratch, {})
         )
-        if planned not in memory.replays:
-            arenas = (
-                places_in(memory.arena, planned.kept),
-                places_in(memory.scratch, planned.scratch),
-            )
+        if planned not in held.replays:
+            arenas = places_in(held.arena, planned.kept), places_in(held.scratch, planned.scratch)
             binding = Binding(planned.given, *arenas)
-            memory.replays[planned] = BoundCalls(planned, binding, partial(self._give_back, memory))
-        return memory.replays[planned]
+            held.replays[planned] = BoundCalls(planned, binding, partial(self._give_back, held))
+        return held.replays[planned]
 
     @property
     def size(self) -> int:
         """The number of bytes that are allocated but that no micro-batch uses now."""
-        return len(self._scratch) + sum(len(memory.arena) for memory in self._free)
+        return len(self._scratch) + sum(len(held.arena) for held in self._free)
 
     def clear(self) -> None:
         """Frees all memory that no micro-batch uses now; it is allocated again when needed."""
@@ -201,15 +198,15 @@ class Memory:
         self._drop_free()
 
     def _drop_free(self) -> None:
-        for memory in self._free:
-            memory.drop()
+        for held in self._free:
+            held.drop()
         self._free.clear()
 
-    def _give_back(self, memory: "PassMemory") -> None:
-        if memory.scratch is self._scratch:
-            self._free.append(memory)
+    def _give_back(self, held: "PassMemory") -> None:
+        if held.scratch is self._scratch:
+            self._free.append(held)
         else:
-            memory.drop()
+            held.drop()
 
 
 class PassMemory(NamedTuple):

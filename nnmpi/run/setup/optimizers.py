@@ -2,28 +2,34 @@
 function."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
 from nnmpi.comm import Comm
+from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer, of_config, schedule
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.strategy import Named
 from nnmpi.run.callbacks import plain
+
+Named: TypeAlias = Sequence[tuple[str, Parameter]]
+"""Parameters with their paths in the whole model."""
 
 MakeOptimizer: TypeAlias = Callable[[Named], Optimizer]
 
+OptimizerOf: TypeAlias = Callable[[Sequence[Parameter]], Optimizer]
 
-def optimizer_of(config: Config, function: MakeOptimizer | None, comm: Comm) -> MakeOptimizer:
-    """Returns a function that makes this rank's optimizer from a list of (path, parameter): by the
+
+def optimizer_of(config: Config, function: MakeOptimizer | None, comm: Comm) -> OptimizerOf:
+    """Returns a function that makes the optimizer of the parameters that this rank updates: by the
     config, or by the user's `function` if there is one. Then every rank has to call it, since the
     optimizers of all ranks of `comm` are compared."""
-    if function is None:
-        return partial(of_config, config)
-    return partial(_agreed, _checked("optimizer", function), comm)
+    make: MakeOptimizer = partial(of_config, config)
+    if function is not None:
+        make = partial(_agreed, _checked("optimizer", function), comm)
+    return lambda updated: make([(p.place.path, p) for p in updated])
 
 
 def schedule_of(

@@ -47,7 +47,7 @@ from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run import rank_agreement
 from nnmpi.run.setup import models, objectives
 from nnmpi.run.setup.datasets import check_language, dataset_of, guessed, standardiser_of
-from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of, schedule_of
+from nnmpi.run.setup.optimizers import MakeOptimizer, OptimizerOf, optimizer_of, schedule_of
 from nnmpi.schedules.find import find
 
 NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
@@ -91,7 +91,7 @@ class Setup(NamedTuple):
     test: Loader
     steps: int
     schedule: Callable[[int], LRSchedule]  # of a run of so many steps
-    make_optimizer: Callable[[Comm], MakeOptimizer]
+    make_optimizer: Callable[[Comm], OptimizerOf]
     user_functions: Mapping[str, str]
     guess: str
 

@@ -13,7 +13,7 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
-from nnmpi.parallel import strategy
+from nnmpi.parallel import executor_strategy
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.step_list.step import step_list
 from nnmpi.schedules.lists.proof import prove
@@ -71,7 +71,7 @@ def test_changes_that_are_let_through_change_no_number(
         ) -> StepList:
             return by_rank[rank] if micro == options["micro_batches"] else step_list(a, rank, micro)
 
-        monkeypatch.setattr(strategy, "step_list", list_of)
+        monkeypatch.setattr(executor_strategy, "step_list", list_of)
         for found in threads.run(ranks, trained, options):
             assert [*found[:2]] == wanted, (how, as_text(ops))
         carried_out += ops != right[place][0].ops
