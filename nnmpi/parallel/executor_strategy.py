@@ -265,5 +265,5 @@ def executor_of(
         exchanges = not spec.task.on.is_host and a.ranks != a.mesh.count("dp")
         reason = "CUDA graphs with exchanges are not captured yet" if exchanges else None
         how = spec.task.on, spec.twin is not None, a.config.compile is True, on_node, reason
-        passes = ReplayedStages(ports.stages, *how, spec.control)
+        passes = ReplayedStages(ports.stages, *how, spec.control.version, spec.control.event)
     return Executor(ports, sync, ends, spec.control.request, lists, spec.recorder, hooks, passes)

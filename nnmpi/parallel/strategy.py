@@ -1,5 +1,6 @@
 """Strategy: the interface of an object that trains a model on several ranks, in one of the ways to
-be parallel (replicas, a pipeline, a parameter server, ...); TrainSpec: what it is built from.
+be parallel (replicas, a pipeline, a parameter server, ...); TrainSpec: what it is built from;
+StepControl: how its steps read settings of the run and report to it.
 
 Rules:
 
@@ -21,7 +22,6 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.whole import WholeArrays
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
-from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.step.ports import Task
@@ -35,6 +35,31 @@ class WorkerPosition(NamedTuple):
     worker: int
     workers: int
     next: StepState
+
+
+class StepControl(NamedTuple):
+    """The functions through which training steps, which know nothing of the run, read its settings
+    and tell it what they do.
+
+    lr_factor   (step): the factor of all learning rates in this step
+    request     returns this rank's request after the current step: STOPS, SAVES, or 0 for none
+    steps       returns the number of steps of the whole run
+    event       (event): writes an event, a dict of JSON values, to the log
+    reads       (step): True if something reads the model or the result after so many steps, so that
+                the host must wait for the device
+    version     returns another number after code of the user has run between two steps, so that
+                the model may have changed
+    launched    is called when the update of a step was launched on a device; whether it is skipped
+                is not known yet
+    """
+
+    lr_factor: Callable[[int], float]
+    request: Callable[[], float]
+    steps: Callable[[], int]
+    event: Callable[[dict[str, Any]], None]
+    reads: Callable[[int], bool]
+    version: Callable[[], int]
+    launched: Callable[[], None]
 
 
 class TrainSpec(NamedTuple):

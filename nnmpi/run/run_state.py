@@ -16,8 +16,8 @@ from nnmpi.io.output.pace import NO_TIME, Pace, counts_tokens
 from nnmpi.metrics import Sums, mean
 from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
-from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
+from nnmpi.parallel.strategy import StepControl
 from nnmpi.run.reported_events import ReportedEvents
 from nnmpi.run.resume_point import ResumePoint
 from nnmpi.run.setup.setup import Setup

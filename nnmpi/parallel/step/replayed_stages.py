@@ -2,11 +2,11 @@
 modules and autograd. The log says for each stage which of these it is."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from nnmpi.arrays.backend import Backend
-from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.ports import Stage
 from nnmpi.parallel.step.stage_lists import StageLists
 
@@ -31,10 +31,11 @@ class ReplayedStages:
         of_users: bool,
         on_node: int,
         reason: str | None,
-        control: StepControl,
+        version: Callable[[], int],
+        event: Callable[[dict[str, Any]], None],
     ) -> None:
-        self._event, self._told = control.event, dict[int, str | None]()
-        how = on, is_compared, of_users, on_node, control.version
+        self._event, self._told = event, dict[int, str | None]()
+        how = on, is_compared, of_users, on_node, version
         of_stages = Counter(p for stage in stages.values() for p in stage.parameters)
         self.lists = dict[int, StageLists]()
         for s, stage in stages.items():
