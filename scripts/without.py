@@ -121,7 +121,7 @@ for name in {modules!r}:
 
 BY_NAME = (
     *("names", "methods", "tensor_methods", "models", "datasets", "optimizers"),
-    "state_files",
+    *("memory", "state_files"),
 )
 """Tables whose keys are in messages about what is gone."""
 

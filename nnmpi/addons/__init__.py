@@ -17,6 +17,8 @@ rest.
     classes_of_step any                a module whose classes a recorded step may use
     tensor_methods  a method of        the function that it calls, with the tensor
                     tensors
+    memory          its name           a function: what programs for PyTorch do with memory, such as
+                                       writes to views, that plain runs do not
     in_ipython      any                a module that is loaded where IPython is
     methods         one of Trainer     the function that it calls, with the session or the Trainer,
                                        and arguments; "resume": (config, directory): the config

@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ContextDecorator
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
 
+from nnmpi.addons import row
 from nnmpi.arrays.backend import to_host
 from nnmpi.arrays.kernels import Prepare
 
@@ -108,6 +110,28 @@ AnyTensor: TypeAlias = Any
 `requires_grad`, `node` and `storage`, and calls `receive`, and `refresh` if `is_refreshed`."""
 
 
+@cache
+def memory_row(name: str) -> Any:
+    """Returns a function of the table `memory`, of what programs do with memory that tensors share;
+    None without its add-on. Looked up once, since small steps call them often."""
+    return row("memory", name)
+
+
+def memory_needed(name: str) -> Any:
+    """Returns a function of the table `memory`, without which a tensor cannot be used. It is asked
+    for after a test of an attribute, such as `Storage.sharing`, that no plain run sets.
+
+    Raises RuntimeError without its add-on; after an AttributeError in a property Python would ask
+    for another attribute.
+    """
+    if (function := memory_row(name)) is None:
+        raise RuntimeError(
+            f"tensors share memory, and {name} is of an add-on that is not here: install nnmpi "
+            "with it, or write to a clone()"
+        )
+    return function
+
+
 HAS_INPLACE = -1
 """The value of `Sharing.renewed` for a tensor to which a layer with inplace=True would write."""
 
@@ -128,10 +152,10 @@ class Sharing:
     time     the time of the last write that was noted here; a later one may not have been noted
     block    a weak reference to the array that owned the memory at that time
     home     where the values are now, if they have been moved to other memory: the arguments of the
-             move for `nn.joined_memory.follow`; else None
+             move for `joined_memory.follow`; else None
     owners   weak references to the parameters that have this memory
     renewed  the time of the last write through which gradients must flow: a tensor in this memory
-             with an older tape node gets a new one before it is used (`shared_writes.renew`)
+             with an older tape node gets a new one before it is used (`Tensor.renew`)
     unnoticed  the time of the last write that autograd does not notice, to a tensor `t.data`
     """
 
@@ -222,6 +246,40 @@ class GradientStorage(Storage):
 
     def __init__(self) -> None:
         self.sharing, self.written = Sharing(), 0
+
+
+class DetachedStorage(Storage):
+    """The Storage of `t.detach()`: writes to its memory count as writes to t, but no gradient flows
+    between t and the detached tensor."""
+
+    __slots__ = ("root",)
+
+    root: Storage
+
+    def __init__(self, storage: Storage) -> None:
+        self.root = storage.root
+
+    @property
+    def sharing(self) -> Sharing | None:  # type: ignore[override]
+        return self.root.sharing
+
+    @property
+    def of_all_writes(self) -> Storage:
+        return self.root.of_all_writes
+
+    @property
+    def written(self) -> int:
+        return self.root.written
+
+    @written.setter
+    def written(self, time: int) -> None:
+        self.root.written = time
+
+    def lend(self) -> Sharing:
+        return self.root.lend()
+
+    def mark_written(self) -> None:
+        self.root.mark_written()
 
 
 class UnnoticedStorage(Storage):

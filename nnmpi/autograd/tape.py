@@ -35,7 +35,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import precision, progress_hook
-from nnmpi.autograd.recording import AnyTensor, Storage, TapeNode
+from nnmpi.autograd.recording import AnyTensor, Storage, TapeNode, memory_row
 
 Visit: TypeAlias = tuple[int, TapeNode, Sequence[bool]]
 """(-tick, node, mask of the parents that get a gradient); a heap yields the latest node first."""
@@ -432,9 +432,8 @@ def _refuse_used() -> NoReturn:
 
 def _refuse_written(node: TapeNode, storage: Storage) -> None:
     """Raises RuntimeError if a backward pass of the node may read values overwritten since."""
-    from nnmpi.autograd.shared_writes import keeps_written  # rarely
-
-    if not keeps_written(node, storage):
+    keeps_written = memory_row("keeps_written")
+    if keeps_written is not None and not keeps_written(node, storage):
         return
     raise RuntimeError(
         f"backward: a result of shape {node.shape}, or a tensor that it was computed from, was "

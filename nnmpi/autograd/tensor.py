@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import iadd, imul, isub, itruediv, setitem
-from types import MethodType, ModuleType
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -35,10 +35,13 @@ from nnmpi.autograd.base import (
 )
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import (
+    DetachedStorage,
     GradientStorage,
     Sharing,
     Storage,
     TapeNode,
+    memory_needed,
+    memory_row,
     op_types,
     recording,
 )
@@ -144,7 +147,7 @@ class Tensor(TorchNames):
             if value.operand is self.operand:  # after `t.data += x`
                 return
             value.lend(self)
-            self.viewed, self.storage = None, shared_writes().DetachedStorage(self.storage)
+            self.viewed, self.storage = None, DetachedStorage(self.storage)
         self.array = array_of(value)
 
     @property
@@ -181,7 +184,7 @@ class Tensor(TorchNames):
         """A tensor that shares the memory but has no history, so no gradient flows through it."""
         t = Tensor(self.operand)
         self.lend(t)
-        t.viewed, t.storage = None, shared_writes().DetachedStorage(t.storage)
+        t.viewed, t.storage = None, DetachedStorage(t.storage)
         return t
 
     if not TYPE_CHECKING:  # type checkers still report attributes that do not exist
@@ -256,7 +259,7 @@ class Tensor(TorchNames):
             and new.dtype == old.dtype
             and new.shape == old.shape
             and is_float(old.dtype)
-            and (sharing is None or shared_writes().may_write(self))
+            and (sharing is None or memory_needed("may_write")(self))
         )
 
     def before_write(self) -> Tensor:
@@ -266,7 +269,10 @@ class Tensor(TorchNames):
         A copy is needed if other tensors share the memory: the op then writes into it, and the
         backward pass may read the old values.
         """
-        return self if self.storage.sharing is None else shared_writes().copied(self)
+        if self.storage.sharing is None:
+            return self
+        copy: Tensor = memory_needed("copied")(self)
+        return copy
 
     def become(self, y: Tensor) -> Tensor:
         """Makes this tensor the result y of an in-place op: it gets the value of y, and its history
@@ -276,7 +282,7 @@ class Tensor(TorchNames):
         it.
         """
         if self.storage.sharing is not None:
-            shared_writes().write(self, y)
+            memory_needed("write")(self, y)
             return self
         self.operand, self.node, self.storage = y.operand, y.node, y.storage
         self.needs_grad = y.requires_grad
@@ -304,7 +310,7 @@ class Tensor(TorchNames):
     def renew(self) -> None:
         """Updates the history, if a tensor in the same memory was written to in place."""
         if (sharing := self.storage.sharing) is not None and sharing.renewed:
-            shared_writes().renew(self)
+            memory_needed("renew")(self)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         first, index = shape.split_index(index_of(index, self), self.ndim)
@@ -314,7 +320,7 @@ class Tensor(TorchNames):
             if first is not None:
                 self[first][index] = value
                 return
-            if shared_writes().is_at(self, index, value):
+            if memory_needed("is_at")(self, index, value):
                 return
             self.become(apply(shape.set_elements, self, value, index=index))
             return
@@ -447,8 +453,9 @@ class Tensor(TorchNames):
             first, places = shape.split_index(places, self.ndim)
             t = self if first is None else apply(shape.getitem, self, index=first)
         y = apply(shape.getitem, t, index=places)
-        if y.viewed is None and shape.selects_by_numbers(places):
-            shared_writes().note_copy(self, y, True)
+        is_copy = y.viewed is None and shape.selects_by_numbers(places)
+        if is_copy and (note := memory_row("note_copy")):
+            note(self, y, True)
         return y
 
     sum: Callable[..., Tensor] = summing(reduce.sum)
@@ -467,13 +474,6 @@ class Tensor(TorchNames):
         if not is_float(np.dtype(dtype)):
             return Tensor(self.array.astype(dtype))
         return apply(elementwise.astype, self, dtype=dtype)
-
-
-def shared_writes() -> ModuleType:
-    """The functions for writes to memory that several tensors share, which are loaded on use."""
-    from nnmpi.autograd import shared_writes
-
-    return shared_writes
 
 
 def array_on(on: backend.Backend, value: Any, dtype: Any = None) -> Array:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from nnmpi.addons import loaded, table
+from nnmpi.addons import table
 from nnmpi.arrays import backend
 from nnmpi.arrays.dtypes import fitting, is_float
 from nnmpi.arrays.kernels import Result
 from nnmpi.autograd.arguments import axis_of, flat, type_and_device
 from nnmpi.autograd.base import TensorBase, along, method_of, reduction, scaled
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape, softmax
-from nnmpi.autograd.recording import TapeNode
+from nnmpi.autograd.recording import TapeNode, memory_needed, memory_row
 
 METHODS_ON_USE = table("tensor_methods")
 """Where the methods of add-ons are, which are loaded when they are used first."""
@@ -108,7 +108,7 @@ class TorchNames(TensorBase):
     def contiguous(self, memory_format: Any = None) -> Self:
         """The tensor itself, or a copy if it is a view whose elements are not in C order."""
         is_alone = self.storage.sharing is None
-        return self if is_alone else loaded("nnmpi.autograd.shared_writes:contiguous")(self)
+        return self if is_alone else memory_needed("contiguous")(self)
 
     def dim(self) -> int:
         """The number of axes."""
@@ -134,8 +134,9 @@ class TorchNames(TensorBase):
     def reshape(self, *sizes: int | tuple[int, ...]) -> Self:
         """The elements in another shape, if possible in the same memory: t.reshape(2, -1)."""
         y = self.applied(shape.reshape, self, shape=flat(sizes))
-        if self.viewed is not None or not self.operand.flags.c_contiguous:
-            loaded("nnmpi.autograd.shared_writes:note_reshaped")(self, y)
+        is_in_order = self.viewed is None and self.operand.flags.c_contiguous
+        if not is_in_order and (note := memory_row("note_reshaped")):
+            note(self, y)
         return y
 
     def transpose(self, *axes: Any) -> Self:

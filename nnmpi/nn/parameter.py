@@ -23,24 +23,18 @@ from weakref import ref
 
 import numpy as np
 
-from nnmpi.addons import loaded
 from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.backend import CPU, Array, Backend
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Vjp, precision
 from nnmpi.autograd import Tensor, array_of, replacements
-from nnmpi.autograd.recording import Storage, UnnoticedStorage
+from nnmpi.autograd.recording import Storage, UnnoticedStorage, memory_needed, memory_row
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import SeedState, next_seed_state, seed_state
 from nnmpi.nn.single_store import SingleStore, Store
 
 Init = Callable[[keyed.Key, np.ndarray], np.ndarray]
 """`init(key, index)`: initial values, float64, of the elements with these C-order indices."""
-
-
-MADE = "nnmpi.nn.joined_memory:made"
-LEAVE = "nnmpi.nn.kept_gradients:leave"
-"""The function that makes a parameter in the memory of a tensor."""
 
 
 def inverse(order: Sequence[int]) -> tuple[int, ...]:
@@ -68,7 +62,7 @@ def clear_gradients(parameters: Iterable[Parameter], set_to_none: bool) -> None:
     for p in parameters:
         if set_to_none:
             if p.given_grad is not None:
-                loaded(LEAVE)(p)
+                memory_needed("leave_gradient")(p)
             p.has_grad = False
         elif p.has_grad:
             p.grad_memory[...] = 0
@@ -115,7 +109,8 @@ class Parameter(Tensor):
     given_grad: ref[Any] | None
 
     def __init__(self, value: Any, requires_grad: bool = True) -> None:
-        if isinstance(value, Tensor) and loaded(MADE)(self, value, requires_grad):
+        made = memory_row("made") if isinstance(value, Tensor) else None
+        if made is not None and made(self, value, requires_grad):
             return
         data = value.array if isinstance(value, Tensor) else value
         array = data.copy() if backend.is_array(data) else np.array(data)
@@ -297,15 +292,13 @@ class Parameter(Tensor):
 
     @data.setter
     def data(self, value: Any) -> None:
-        loaded("nnmpi.nn.joined_memory:assign")(self, value)
+        memory_needed("assign_data")(self, value)
 
     @property
     def grad(self) -> Tensor | None:
         """The gradient, or None; shares the gradient's memory until that is cleared."""
-        if not self.has_grad:
-            return None
-        given: Tensor = loaded("nnmpi.nn.kept_gradients:given")(self)
-        return given
+        kept = memory_row("kept_gradient") if self.has_grad else None
+        return super().grad if kept is None else kept(self)
 
     @grad.setter
     def grad(self, value: Any) -> None:
@@ -319,7 +312,7 @@ class Parameter(Tensor):
     @grad_array.setter
     def grad_array(self, value: Array | None) -> None:
         if self.given_grad is not None and value is not self.grad_memory:
-            loaded(LEAVE)(self)
+            memory_needed("leave_gradient")(self)
         if value is not None and value is not self.grad_memory:
             self.grad_memory[...] = self._fitting("grad", value)
         self.has_grad = value is not None

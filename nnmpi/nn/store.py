@@ -24,11 +24,11 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from nnmpi.addons import loaded
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.kernels.precision import cast, cast_loop, merge_loop
 from nnmpi.arrays.kernels.steps import PLAIN, MixedStep
+from nnmpi.autograd.recording import HAS_MOVED, Storage, memory_row
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.single_store import Store
 
@@ -357,4 +357,7 @@ def gather(parameters: Sequence[Parameter], dtype: Any, on: Backend) -> None:
     shared = [(p, p.operand) for p in parameters if p.storage.sharing or p.given_grad]
     FlatStore(parameters, dtype, on)
     for p, old in shared:
-        loaded("nnmpi.nn.joined_memory:leave")(p, old)
+        if leave := memory_row("leave_values"):
+            leave(p, old)
+        else:  # to use what shared its memory raises an error
+            p.storage.lend().renewed, p.storage = HAS_MOVED, Storage()

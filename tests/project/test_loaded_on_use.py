@@ -73,6 +73,19 @@ def test_models_are_defined_without_what_trains_and_draws_them() -> None:
     assert printed(program) == ""
 
 
+def test_a_loop_of_steps_shares_no_memory() -> None:
+    program = (
+        "import sys, nnmpi; from nnmpi import nn, optim\n"
+        "model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))\n"
+        "adam, x, y = optim.Adam(model.parameters()), nnmpi.randn(5, 4), nnmpi.tensor([0] * 5)\n"
+        "for _ in range(2):\n"
+        "    adam.zero_grad(); nn.CrossEntropyLoss()(model(x), y).backward(); adam.step()\n"
+        "model.eval(), model(x.detach()), model.state_dict()\n"
+        "print(*sorted(m for m in sys.modules if m.startswith('nnmpi.addons.torchlike.memory')))"
+    )
+    assert printed(program) == ""
+
+
 def test_a_plain_run_loads_no_add_on() -> None:
     program = (
         "import sys, nnmpi\n"

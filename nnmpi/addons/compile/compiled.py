@@ -51,10 +51,7 @@ MANY = (
 )
 """The warning about a step whose lists are dropped before they are replayed."""
 
-_TRAINING = attrgetter("training")
-
-KEPT = "nnmpi.nn.kept_gradients"
-"""The module that is loaded when a program reads the gradient of a parameter."""
+_TRAINING, _GIVEN_GRAD = attrgetter("training"), attrgetter("given_grad")
 
 
 def compile(function: Callable[..., Any]) -> "CompiledStep":
@@ -116,7 +113,7 @@ class CompiledStep:
         if (code := self._code) is None or not code.is_same():
             code = self._code = self._looked_at()
         # a replay would overwrite a gradient that the program keeps
-        if KEPT in sys.modules and _keeps_gradient(code.parameters):
+        if any(map(_GIVEN_GRAD, code.parameters)) and _keeps_gradient(code.parameters):
             return self._function(*args, **named)
         if len({*map(id, arrays)}) < len(arrays):  # arguments that are one and the same
             plain.append(tuple([*map(id, arrays)].index(id(array)) for array in arrays))

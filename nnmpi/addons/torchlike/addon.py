@@ -8,6 +8,7 @@ functional.py, layer_functions.py, init.py        `nn.functional`, `nn.init`
 amp.py, autocasting.py, accelerator.py, cuda/, backends/, jit.py, memory_formats.py
                                                   how a program computes
 optim/, utils/                                    optimizers, schedulers, loaders of data
+memory/                                           what programs do with memory that tensors share
 distributed/, parallel.py                         `torch.distributed`, DistributedDataParallel
 distributions/, files/                            distributions; nested states and files of PyTorch
 """
@@ -110,6 +111,17 @@ ADD_ON = AddOn(
                 "random_writes": "bernoulli_ exponential_ multinomial normal_ uniform_",
             }
         ),
+        "memory": {
+            name: f"nnmpi.addons.torchlike.memory.{module}:{name}"
+            for module, names in {
+                "joined_memory": "assign_data leave_values made",
+                "kept_gradients": "kept_gradient leave_gradient",
+                "renewal": "renew",
+                "reshaped_copies": "contiguous note_copy note_reshaped",
+                "shared_writes": "copied is_at keeps_written may_write write",
+            }.items()
+            for name in names.split()
+        },
         "names": {
             **_PUBLIC,
             **_LAYERS,

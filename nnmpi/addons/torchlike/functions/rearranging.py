@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from nnmpi.addons.torchlike.functions.gathering import index_select
+from nnmpi.addons.torchlike.memory.reshaped_copies import note_copy
 from nnmpi.addons.torchlike.ops import arrange
 from nnmpi.arrays.backend import xp_of
 from nnmpi.autograd.arguments import flat
 from nnmpi.autograd.functional import as_tensors, tensor
 from nnmpi.autograd.ops import shape
-from nnmpi.autograd.shared_writes import note_copy
 from nnmpi.autograd.tensor import Tensor, apply, on_host
 
 

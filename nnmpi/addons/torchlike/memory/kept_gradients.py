@@ -67,7 +67,7 @@ class _Lent:
         self._kept = array, storage
 
 
-def given(p: Parameter) -> Tensor:
+def kept_gradient(p: Parameter) -> Tensor:
     """Returns the gradient of p as a tensor, the same one as long as a program keeps it."""
     memory, storage = p.grad_memory, _storage_of(p)
     t: Tensor | None = None if storage is None else storage.tensor()
@@ -84,7 +84,7 @@ def _storage_of(p: Parameter) -> ParameterGradientStorage | None:
     return storage if storage is not None and storage.memory is p.grad_memory else None
 
 
-def leave(p: Parameter) -> None:
+def leave_gradient(p: Parameter) -> None:
     """Called before a gradient is cleared: separates what programs keep of it."""
     storage = _storage_of(p) if p.has_grad else None
     p.given_grad = None

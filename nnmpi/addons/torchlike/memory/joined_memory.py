@@ -9,12 +9,12 @@ import gc
 from typing import Any, NoReturn
 from weakref import ref
 
-from nnmpi.addons import loaded
+from nnmpi.addons.torchlike.memory.kept_gradients import move
+from nnmpi.addons.torchlike.memory.reshaped_copies import CopyStorage
 from nnmpi.arrays.backend import Array, address_of, xp_of
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.recording import HAS_MOVED, Sharing, Storage
-from nnmpi.autograd.shared_writes import CopyStorage, DetachedStorage
+from nnmpi.autograd.recording import HAS_MOVED, DetachedStorage, Sharing, Storage
 from nnmpi.nn.parameter import DataStorage, Parameter, ParameterData
 from nnmpi.nn.place import Place
 from nnmpi.nn.single_store import SingleStore
@@ -32,7 +32,7 @@ def made(p: Parameter, z: Tensor, requires_grad: bool) -> bool:
     return joins(p, z)
 
 
-def assign(p: Parameter, value: Any) -> None:
+def assign_data(p: Parameter, value: Any) -> None:
     """Does `p.data = value`: p uses the memory of the tensor `value`; or that tensor moves to the
     memory of p, if this is part of an optimizer's buffer; or p gets a copy of its values. Tensors
     that share the old memory of p keep the old values."""
@@ -96,7 +96,7 @@ def _fits(p: Parameter, z: Tensor) -> bool:
     return z.node is None and not is_copy and in_order and tuple(array.shape) == p.shape
 
 
-def leave(p: Parameter, old: Array) -> None:
+def leave_values(p: Parameter, old: Array) -> None:
     """Called after a parameter has moved from the memory `old` to new memory: makes each tensor
     that shared `old` with it move to the new memory when it is next used. If the new memory has
     another type or device, these tensors keep the old memory.
@@ -105,7 +105,7 @@ def leave(p: Parameter, old: Array) -> None:
     """
     new = p.operand
     if p.given_grad is not None and p.has_grad:
-        loaded("nnmpi.nn.kept_gradients:move")(p)
+        move(p)
     sharing = p.storage.lend()
     if _others(p, sharing) and gc.collect() is not None and _others(p, sharing):
         _refuse_shared(p)
