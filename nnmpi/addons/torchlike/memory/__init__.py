@@ -1,7 +1,6 @@
-"""What PyTorch's programs do with memory, and a plain run does not: write to views that gradients
-flow through, keep gradients, and let parameters share the memory of tensors.
+"""Writes to views that gradients flow through, gradients that programs keep, and parameters in the
+memory of tensors: habits of programs for PyTorch, which a plain run has not.
 
-Tensors and parameters ask the table `memory` for these functions (`addon.py`), after a test of one
-attribute, such as `storage.sharing`, that such a program has set. So a program that does none of
-this loads no module of this folder.
+Tensors and parameters ask the table `memory` (`addon.py`) for these functions after a test of one
+attribute, such as `Storage.sharing`, that such a program has set. No other program loads them.
 """
