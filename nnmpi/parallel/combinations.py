@@ -22,8 +22,7 @@ def page() -> str:
 
 
 def _tables() -> Iterator[str]:
-    """Yields the lines of all tables of options that cannot be combined, each table after a line
-    that introduces it."""
+    """Yields lines of all tables of options that cannot be combined."""
     yield from ("", "An option cannot be combined with one that breaks what it needs.", "")
     yield "| it needs | options that need it | not given beside |"
     yield "|-|-|-|"

@@ -56,8 +56,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, config: Config, comm: Comm) -> Self:
-        """Returns the Layout for the sizes of the mesh axes in a config; every rank of `comm` calls
-        it."""
+        """Returns the Layout for a config's axes; every rank calls it."""
         narrow, summed = config.reduce_dtype in HALVES, summed_axes(config)
         return cls.on(mesh_of(config, comm.size), comm, server_count(config), narrow, summed)
 
@@ -153,8 +152,7 @@ def duplicate(comm: Comm) -> Comm:
 
 
 def server_count(config: Config) -> int:
-    """Returns how many ranks are parameter servers, which compute nothing; these are the last
-    ranks."""
+    """Returns how many ranks, the last ones, are parameter servers."""
     count = addons.chosen("serving_ranks", config)
     return int(count(config)) if count else 0
 

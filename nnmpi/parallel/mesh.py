@@ -37,14 +37,12 @@ CUT_BY_AXIS = {axis.name: axis.cuts for axis in reversed(AXES) if axis.cuts}
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
-    """Returns the sizes of those axes that have several ranks as text, such as "dp 2 x tp 4"; "one
-    rank" if there are none."""
+    """Returns the axes with several ranks, as "dp 2 x tp 4", or "one rank"."""
     return " x ".join(f"{axis} {n}" for axis, n in sizes.items() if n > 1) or "one rank"
 
 
 class Mesh:
-    """A grid of ranks. `axes` maps the name of each axis to its size; ranks along the last axis are
-    consecutive."""
+    """A grid of ranks, by size of each axis; the last axis varies fastest."""
 
     def __init__(self, axes: Mapping[str, int]) -> None:
         self.axes = dict(axes)
@@ -84,8 +82,7 @@ class Mesh:
         return self._grid.size
 
     def count(self, *axes: str) -> int:
-        """Returns the product of the sizes of these axes; the size of an axis that the mesh lacks
-        is 1."""
+        """Returns the product of these axes' sizes, 1 for one that is missing."""
         return math.prod(self.axes.get(axis, 1) for axis in axes)
 
     def coordinates(self, rank: int) -> dict[str, int]:
@@ -96,8 +93,7 @@ class Mesh:
         return {axis: by_axis[axis] for axis in self.axes}
 
     def rank(self, at: Mapping[str, int]) -> int:
-        """Returns the number of the rank at the coordinates `at`, a dict: axis -> coordinate, with
-        all axes."""
+        """Returns the rank at coordinates `at`, which has all axes."""
         return int(self._grid[tuple(at[axis] for axis in self.axes)])
 
     def coordinates_of_all(self) -> dict[str, np.ndarray]:

@@ -63,8 +63,7 @@ def _cut(model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str,
 
 
 class OnAnotherRank:
-    """Stands in for the memory of a parameter that only another rank has: every access raises
-    ValueError. The message has the parameter's `path`, and says `where` it is."""
+    """Stands for memory on another rank: access raises ValueError, which names it."""
 
     def __init__(self, path: str, where: str) -> None:
         self._where = f"{path} is in a {where}, not on this rank"
@@ -168,8 +167,7 @@ DELETED = object()
 
 
 def _parts(module: Module) -> list[tuple[str, int]]:
-    """Returns (name, id) of each child module and parameter of a module, to notice that one was
-    replaced."""
+    """Returns (name, id) of children and parameters, to notice replaced ones."""
     parts = {**module._modules, **module._parameters}
     return [(name, id(part)) for name, part in parts.items()]
 
@@ -179,8 +177,7 @@ def _named(path: str, module: Module) -> str:
 
 
 def _cut_by(segment: Segment, graph: Graph) -> Iterator[str]:
-    """Yields the paths of the modules of which a segment (pipeline stage) runs only single nodes,
-    so that it does not call their `forward`."""
+    """Yields modules of which a segment runs single nodes, not `forward`."""
     whole = [call.path for run in segment.runs for call in run if call.path is not None]
     for k in segment.nodes:
         words = graph.nodes[k].within.split(".") if graph.nodes[k].within else []
@@ -201,8 +198,7 @@ def _same_arguments(a: Graph, b: Graph) -> bool:
 
 
 def _shape_of(graph: Graph) -> Any:
-    """Returns the structure of a graph for comparison: everything except the values of constants in
-    the arguments of its calls."""
+    """Returns a graph's structure, without values of constants, for comparison."""
 
     def placeholder(value: Any) -> Any:
         if isinstance(value, TensorRef | VariableRef):

@@ -28,8 +28,7 @@ class Recorder:
     """Returns the time in seconds."""
 
     def begin(self, step: int) -> None:
-        """Begins step number `step`: events that are added from now on belong to it. Does nothing
-        here."""
+        """Begins step number `step`, to which later events belong. Does nothing here."""
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
         """Records an event called `name` that began at the time `began` and ends now; -1 means that
@@ -53,8 +52,7 @@ class Recorder:
 NO_RECORDER = Recorder()
 
 current_recorder: ContextVar[Recorder] = ContextVar("nnmpi_recorder", default=NO_RECORDER)
-"""The recorder of the step or evaluation in progress; a context variable, because ranks may be
-threads."""
+"""The recorder of the step in progress; a variable, since ranks may be threads."""
 
 
 class Timed:

@@ -187,22 +187,19 @@ def check(config: Config, ranks: int) -> None:
 
 
 def relies_on(wanted: Property, config: Config, ranks: int) -> bool:
-    """Returns True if some option in the config needs a run on `ranks` ranks to have the property
-    `wanted`."""
+    """True if an option needs a run to have the property `wanted`."""
     return any(f.asked(config, ranks) for f in FEATURES if wanted in f.relies_on)
 
 
 def why_not(option: str, config: Config, ranks: int) -> str:
-    """Returns the reason why `option` cannot be added to the options of a config on this number of
-    ranks; "" if it can."""
+    """Says why `option` cannot be added to a config, or ""."""
     rows = (row for row in REFUSALS if row.feature.name == option)
     asked_rows = ((row.beside.asked(config, ranks), row.reason) for row in rows)
     return next((f"{asked}: {reason}" for asked, reason in asked_rows if asked), "")
 
 
 def is_met(other: str, config: Config) -> bool:
-    """Returns True if a config has `other`: an option that is given ("pp"), or that has one of some
-    values ("schedule gpipe or 1f1b")."""
+    """True if a config has `other`, as "pp" or "schedule gpipe or 1f1b"."""
     name, _, value = other.partition(" ")
     if value:
         return str(getattr(config, name)) in value.split(" or ")

@@ -1,5 +1,4 @@
-"""Decides where a model is cut into pipeline stages, by the cost of its units: layers, or fused
-groups of layers."""
+"""Cuts a model into pipeline stages by the costs of its units."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -53,14 +52,12 @@ def division_of(
 
 
 def copies(config: Config) -> int:
-    """Returns how many numbers a rank stores for each element of a parameter: the value, its
-    gradient and its optimizer state."""
+    """Returns the numbers per element of a parameter: value, gradient, state."""
     return 2 + len(state_arrays_of(config))
 
 
 def most_in_flight(config: Config) -> list[int]:
-    """Returns, for each pipeline stage, the largest number of micro-batches whose activations it
-    keeps at a time: the forward pass is done and the backward pass is not."""
+    """Returns for each stage the most micro-batches whose activations it keeps."""
     stages = len(place_of(config))
     most, count, virtual = [0] * stages, [0] * stages, stages // config.pp
     # 1F1B keeps no more at once with more; a user's schedule may allow no other number

@@ -33,8 +33,7 @@ class StagingMemory:
         return self._copies.pinned(max(self._nbytes, 1))[: self._nbytes]
 
     def give_back(self, memory: np.ndarray) -> None:
-        """Puts the host buffer `memory` back into the pool; called when the host no longer uses
-        it."""
+        """Puts a host buffer back into the pool, when the host is done with it."""
         self._free.append(memory)
 
 

@@ -10,14 +10,12 @@ from nnmpi.run.training import Sampler, StepHook, Training
 
 
 def after_step(trainer: Training) -> list[StepHook]:
-    """Returns the functions that a run calls after each step, such as progress reports and
-    checkpoints."""
+    """Returns the functions called after each step, such as reports and checkpoints."""
     return trainer.supervisor.around(trainer, [*_hooks(trainer)])
 
 
 def _hooks(trainer: Training) -> Iterator[StepHook]:
-    """Yields the functions that a run calls after each step, one for each feature that is on, in
-    the order in which they are called."""
+    """Yields the functions called after each step, in order, one for each feature that is on."""
     config = trainer.config
     if config.check_copies:
         yield every(config.check_copies, trainer, trainer.session.check_copies)
@@ -54,8 +52,7 @@ def every(steps: int, trainer: Training, act: Callable[[], None]) -> StepHook:
 
 
 def _progress(trainer: Training, result: StepResult, loss: float) -> None:
-    """Reports the step number and `loss` as the progress of the run, unless this step was reported
-    before a rank was lost."""
+    """Reports step and `loss` as progress, unless reported before a rank was lost."""
     run, step = trainer.run, result.state.step
     if run.reported.claim(step, "progress"):
         run.report.progress(step, run.total_steps, loss, run.pace.epoch_rates)
@@ -88,8 +85,7 @@ def _call_on_step(trainer: Training, result: StepResult, loss: float) -> None:
 
 
 def _agree(trainer: Training, result: StepResult, loss: float) -> None:
-    """Lets ranks that take their steps together compare settings and agree on a stop, if callbacks
-    were called after this step."""
+    """Lets ranks that step together compare settings and agree on a stop, after callbacks."""
     is_called = "on_step" in trainer.hears or trainer.run.logs_step
     if is_called and trainer.session.arrangement.steps_together:
         agree(trainer)

@@ -40,8 +40,7 @@ OCCASIONS = ("on_log", "on_step", "on_evaluate", "on_epoch", "on_end")
 
 
 def check_callbacks(objects: Iterable[object]) -> list[object]:
-    """Returns the objects as a list; raises ValueError for one that has none of the methods of a
-    callback."""
+    """Returns the objects as a list; raises ValueError for one without a callback's methods."""
     if not isinstance(objects, Iterable):
         raise ValueError(f"callbacks is a {type(objects).__name__}: give a list of callbacks")
     callbacks = list(objects)
@@ -64,8 +63,7 @@ def states_of(callbacks: Sequence[Any]) -> list[tuple[str, Any]]:
 
 
 def load_states(callbacks: Sequence[Any], states: Sequence[tuple[str, Any]]) -> None:
-    """Restores the states of callbacks; raises ValueError if the class names are not those of the
-    callbacks."""
+    """Restores the states of callbacks, which must have the same class names."""
     with_state = [callback for callback in callbacks if _has_state(callback)]
     here, saved = [type(callback).__name__ for callback in with_state], [name for name, _ in states]
     if here != saved:
@@ -89,8 +87,7 @@ SCHEDULE = "what the schedule returns"
 
 
 def plain(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of an optimizer's group that ranks can compare: all but `params`, with
-    arrays and scalars as Python numbers."""
+    """Returns the options of a group that ranks can compare: without `params`, as numbers."""
     options = {name: _of_python(value) for name, value in group.items() if name != "params"}
     return {name: value for name, value in options.items() if isinstance(value, PLAIN)}
 
@@ -117,14 +114,12 @@ class Settings:
         self._digest = 0
 
     def _current(self) -> tuple[list[bool], list[dict[str, Any]]]:
-        """Returns (the current `requires_grad` of each parameter, the current options of each
-        parameter group of the optimizer)."""
+        """Returns (`requires_grad` of each parameter, options of each group), as they are now."""
         trained = [p.needs_grad for p in self._parameters.values()]
         return trained, [plain(group) for group in self._optimizer.param_groups]
 
     def change(self, changes: Changes) -> None:
-        """Applies the given changes to the settings, and restores all other settings to their
-        initial values."""
+        """Applies changes to the settings; all others get their initial values."""
         trained, groups = self._start
         for (path, p), is_trained in zip(self._parameters.items(), trained, strict=True):
             p.needs_grad = is_trained and path not in changes.frozen
@@ -134,14 +129,12 @@ class Settings:
 
     @property
     def trains_others(self) -> bool:
-        """True if callbacks have changed which parameters are trained (`requires_grad`) since the
-        run was set up."""
+        """True if callbacks have changed which parameters are trained."""
         return self._current()[0] != self._trained
 
     @property
     def changes(self) -> Changes:
-        """The settings that differ from their initial values, as a Changes object, which a snapshot
-        can store and `change` applies."""
+        """The settings that differ from their initial values, as a snapshot stores them."""
         (was, groups), (trained, others) = self._start, self._current()
         both = zip(self._parameters, was, trained, strict=True)
         return Changes(
@@ -192,8 +185,7 @@ class Settings:
         when: str,
         factors: Sequence[float],
     ) -> None:
-        """Raises AgreedError, on all ranks, if settings differ that are of parts on several ranks.
-        Every rank calls it."""
+        """Raises AgreedError if settings of parts differ between ranks. Every rank calls it."""
         values = {
             f"requires_grad of {path}": repr(is_trained)
             for path, is_trained in zip(self._parameters, settings[0], strict=True)

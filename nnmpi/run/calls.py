@@ -1,5 +1,4 @@
-"""Calls callbacks after steps, evaluations, epochs and the run; then ranks compare the settings
-that callbacks may change, and agree on whether one of them has asked to stop."""
+"""Calls callbacks; then ranks compare settings, and agree on whether one asks to stop."""
 
 from collections.abc import Sequence
 
@@ -18,15 +17,13 @@ def compare_settings(trainer: Training, factors: Sequence[float] = ()) -> bool:
 
 
 def agree(trainer: Training) -> None:
-    """Compares settings after callbacks were called, and stops the run after this step on all ranks
-    if one of them has asked for that. Every rank calls it."""
+    """Compares settings after callbacks, and stops all ranks if one asks. Every rank calls it."""
     if compare_settings(trainer):
         trainer.run.stop_here()
 
 
 def call(trainer: Training, occasion: str, event: Event) -> None:
-    """Calls the method `occasion`, such as "on_step", of all callbacks, except for calls that were
-    completed before a rank was lost."""
+    """Calls a method such as "on_step" of all callbacks, but for calls made before a loss."""
     run, step = trainer.run, trainer.run.state.step
     for i, callback in enumerate(trainer.callbacks):
         position = event_position(step, occasion, i)

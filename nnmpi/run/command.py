@@ -1,5 +1,4 @@
-"""Runs commands on several ranks: parses their arguments, reports errors, and lets one rank
-print."""
+"""Runs commands on ranks: parses arguments, reports errors, lets one rank print."""
 
 import argparse
 import sys

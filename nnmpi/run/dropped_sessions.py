@@ -48,8 +48,7 @@ def watch(comm: Comm, owner: object, close: Callable[[], None]) -> Callable[[], 
 
 
 def close_dropped(comm: Comm) -> None:
-    """Closes the sessions of Trainers that have been garbage collected on all ranks. Every rank
-    calls it."""
+    """Closes sessions of Trainers collected as garbage on all ranks. Every rank calls it."""
     if SESSIONS in comm.attributes:
         dropped = comm.attributes[SESSIONS].dropped
         for number in sorted(set.intersection(*gather_objects(comm, {*dropped}))):

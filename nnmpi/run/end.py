@@ -1,5 +1,4 @@
-"""The end of a run: checks that the loss has not diverged, makes the last event, writes the file of
---save, and reports errors."""
+"""The end of a run: checks the loss, makes the last event, saves, reports errors."""
 
 import math
 from contextlib import suppress
@@ -29,8 +28,7 @@ class DivergedError(AgreedError):
 
 
 def check_finite(session: Session, quantity: str, value: float, step: int) -> None:
-    """Raises DivergedError if `value` is NaN or infinite; `quantity` is its name in the message,
-    such as "test loss"."""
+    """Raises DivergedError if `value`, called `quantity`, is NaN or infinite."""
     if not math.isfinite(value):
         base, lr = session.optimizer.param_groups[0]["lr"], session.last_lr
         remedy = f"--lr {base / 10:g}" if lr <= base else "another --lr-schedule"
@@ -49,8 +47,7 @@ def has_huge_loss(run: RunState) -> bool:
 
 
 def check_rise(trainer: Training) -> None:
-    """Raises DivergedError if the huge loss with which the run ends has diverged (see MOST_RISE).
-    Every rank calls it."""
+    """Raises DivergedError if a huge loss has diverged (MOST_RISE). Every rank calls it."""
     run = trainer.run
     losses = run.first_loss, run.metrics["loss"], run.metrics["test_loss"]
     # ranks that have joined since know no first loss, and must come to the same result

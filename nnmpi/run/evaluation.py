@@ -1,5 +1,4 @@
-"""Evaluates the model during training: after each epoch, and with --evaluate-every between
-steps."""
+"""Evaluates during training: after epochs, and with --evaluate-every between steps."""
 
 import numpy as np
 

@@ -1,5 +1,4 @@
-"""Footprint: measures how much the memory of a rank's process grows in a run, for comparison with
-the prediction."""
+"""Footprint: how much a process grows in a run, to compare with predictions."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -11,8 +10,7 @@ PROCESS = Path("/proc/self")
 
 
 class Footprint:
-    """Measures by how many bytes the memory of a rank's process grows, starting before its model is
-    made."""
+    """Measures by how many bytes the process grows from before its model on."""
 
     def __init__(self) -> None:
         with suppress(OSError):
@@ -31,8 +29,7 @@ class Footprint:
 
 
 def memory(name: str) -> int:
-    """Returns the resident bytes of this process, now (`VmRSS`) or at most (`VmHWM`); 0 without
-    Linux."""
+    """Returns the process's resident bytes, now or at most (`VmHWM`); 0 without Linux."""
     with suppress(OSError):
         for line in (PROCESS / "status").read_text().splitlines():
             key, _, value = line.partition(":")

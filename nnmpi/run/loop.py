@@ -52,8 +52,7 @@ def _epochs(trainer: Training) -> None:
 
 
 def _epoch(trainer: Training) -> None:
-    """Makes the remaining steps of an epoch, or of the run if it ends earlier. A callback may
-    replace the session meanwhile."""
+    """Makes the remaining steps of an epoch or run; a callback may replace the session."""
     run, sessions = trainer.run, 0
     run.in_epoch = True
     if run.sums.samples:
@@ -92,8 +91,7 @@ def _steps(trainer: Training, following: list[StepHook]) -> None:
 
 
 def _follow(trainer: Training, following: Iterable[StepHook], result: StepResult) -> None:
-    """Counts a completed step, and calls the functions that follow each step, such as reports and
-    checkpoints."""
+    """Counts a step, and calls what follows each step, such as reports."""
     run, loss = trainer.run, mean(result.loss, result.divisor)
     end.check_finite(trainer.session, "loss", loss, result.state.step)
     if result is not run.unfollowed:  # otherwise it is counted already

@@ -44,8 +44,7 @@ MODEL = "initialise all ranks from the same seed, or load the same file"
 
 
 Compared: TypeAlias = tuple[str, Any, str]
-"""An item that must be equal on all ranks: its name, its value (compared by `repr`), and the remedy
-for an error message."""
+"""An item equal on all ranks: its name, its value (by `repr`), and the remedy."""
 
 
 def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
@@ -66,8 +65,7 @@ def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
 
 
 def digest_of(dataset: Dataset) -> str:
-    """Returns a hash of a data set, by which ranks find out if they have different data: of some
-    rows of samples and labels."""
+    """Returns a hash of some rows of samples and labels, by which ranks compare data."""
     splits = (dataset.train, dataset.test)
     described = [(_described(split.y), *map(_described, arrays(split.x))) for split in splits]
     return f"{_digest(repr(described).encode()):016x}"
@@ -92,8 +90,7 @@ def check_given(comm: Comm, given: Mapping[str, Any], remedy: str = OPTIONS) -> 
 
 
 def check_weights(comm: Comm, path: str) -> None:
-    """Raises an error on all ranks if the file of weights for --load differs between ranks. Every
-    rank calls it."""
+    """Raises an error on all ranks if the file for --load differs. Every rank calls it."""
     remedy = "name a safetensors file, one of torch.save, or a folder of GPT-2 or Llama"
     check_files(comm, f"--load {shown(path)}", lambda: files_of(model_file(path).source), remedy)
 
@@ -126,15 +123,13 @@ def check_samples(comm: Comm, x: Inputs) -> None:
 
 
 def check_model(comm: Comm, model: Module) -> None:
-    """Raises an error on all ranks if the parameters and buffers of their models have different
-    names or shapes. Every rank calls it."""
+    """Raises an error on all ranks if names or shapes of tensors differ. Every rank calls it."""
     shapes = [(place.path, place.shape) for place, _ in model.tensors()]
     check_same(comm, [("the names and shapes of parameters and buffers", shapes, MODEL)])
 
 
 def check_graph(comm: Comm, graph: Graph) -> None:
-    """Raises an error on all ranks if their models run their layers and ops in different orders.
-    Every rank calls it."""
+    """Raises an error on all ranks if layers run in different orders. Every rank calls it."""
     nodes = [(n.name, n.kind, n.inputs, n.outputs, n.variables) for n in graph.nodes]
     edges = [(edge.axes, edge.dtype) for edge in graph.edges]
     trained = [(v.path, v.is_trained) for v in graph.variables if v.is_parameter]
@@ -203,8 +198,7 @@ def _options_of(config: Config) -> dict[str, Any]:
 
 
 def _described(array: Any) -> tuple[Any, ...]:
-    """Returns the shape, the type and a hash of an array; of a large one, a hash of every k-th
-    row."""
+    """Returns shape, type and hash of an array; of a large one, of every k-th row."""
     k = -(-array.size * array.dtype.itemsize // MAX_BYTES) or 1
     rows = np.ascontiguousarray(backend.to_host(array[::k] if array.ndim else array))
     return array.shape, str(array.dtype), _digest(rows.tobytes())

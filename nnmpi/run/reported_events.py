@@ -18,8 +18,7 @@ REPORT_KINDS = (
 """Kinds of events and calls of callbacks after a step, in the order in which they occur."""
 
 EventPosition: TypeAlias = tuple[int, int, int]
-"""The position of an event in their order: the step, the index of its kind in REPORT_KINDS, and the
-index of the callback."""
+"""The position of an event: step, index of its kind in REPORT_KINDS, callback."""
 
 
 def event_position(step: int, kind: str, callback: int = 0) -> EventPosition:
@@ -58,8 +57,7 @@ class ReportedEvents:
 
     @contextmanager
     def call(self, position: EventPosition) -> Iterator[None]:
-        """Returns a context around a call of a callback; the call counts as completed at the end of
-        the block."""
+        """A context of a callback's call, which counts as completed at its end."""
         self.calling = position
         yield
         self.calling, self.to_repeat = None, self.to_repeat - {position}

@@ -121,8 +121,7 @@ class RunState:
         self.end()
 
     def set_step_range(self, step_range: tuple[int, int] | None) -> None:
-        """Sets the first step of the run and its end; for None they are as the options say. The
-        learning rate schedule extends over these steps."""
+        """Sets first step and end of the run (None: by options) and so of its schedule."""
         self.step_range, (start, self.total_steps) = step_range, step_range or (0, self._steps)
         given, steps = self._log_every, self.total_steps - start
         self.log_every = max(1, steps // STEP_EVENTS) if given is None else given
@@ -130,8 +129,7 @@ class RunState:
         self.lr_factor = (lambda step: factor(max(step - start, 0))) if start else factor
 
     def begin(self, epochs: int | None) -> None:
-        """Begins a run of `epochs` more epochs; for None, of the steps that the options ask for and
-        that are not made yet."""
+        """Begins a run of `epochs` more epochs, or of the steps that options ask for."""
         self.fit_calls, self.first_step, self.is_running = self.fit_calls + 1, self.state.step, True
         self.phase = StepPhase.BETWEEN_STEPS  # an error may have ended the last run in a step
         self.first_loss = math.inf
@@ -156,14 +154,12 @@ class RunState:
         self.measured = {}
 
     def stop_here(self) -> None:
-        """Records that all ranks have agreed to stop after this step; has no effect if they had
-        agreed on an earlier one."""
+        """Records that all ranks stop after this step, if not earlier."""
         if self.stop_at is None:
             self.stop_at = self.state.step
 
     def end(self) -> None:
-        """Clears this rank's requests to stop, suspend or save, because the run is over or has
-        failed."""
+        """Clears this rank's requests: the run is over or has failed."""
         self.stop_at, self.unfollowed, self.opened, self.is_running = None, None, None, False
         self.stop_requested = False  # to end the run
         self.suspend_requested = False  # to end it with a checkpoint, to be resumed
@@ -229,20 +225,17 @@ class RunState:
 
     @property
     def is_stopped(self) -> bool:
-        """True if the run has reached the step after which ranks have agreed to stop. After the
-        loss of a rank the run may go back to before that step."""
+        """True after the step at which ranks stop; a loss may take the run back before it."""
         return self.stop_at is not None and self.state.step >= self.stop_at
 
     @property
     def is_behind(self) -> bool:
-        """True if the next step was made before and is repeated, because the run went back after
-        the loss of a rank."""
+        """True if the next step is repeated after the loss of a rank."""
         return self.state.step < self.reached
 
     @property
     def is_over(self) -> bool:
-        """True if the run makes no further step: all steps are made, or ranks have agreed to
-        stop."""
+        """True if all steps are made, or ranks have agreed to stop."""
         return not self.has_more or self.is_stopped
 
     @property
@@ -296,8 +289,7 @@ class RunState:
         return self.version
 
     def _is_read(self, step: int) -> bool:
-        """True if the host needs the values that the step computes on a device, or the time of the
-        step: then the host must wait for the device."""
+        """True if the host needs a step's values or time, and so waits for the device."""
         known, logged = (self.first_step + 1, self.total_steps), self.log_every
         is_logged = self.reads_logged and logged > 0 and step % logged == 0
         return step in known or is_logged or any(step % n == 0 for n in self.read_every)
@@ -307,7 +299,6 @@ class RunState:
         self.phase = StepPhase.COMPUTING
 
     def _begin_update(self, step: int) -> float:
-        """Called before the update of a step: begins the phase UPDATING, and returns the factor of
-        the learning rates."""
+        """Begins the phase UPDATING; returns the factor of the learning rates."""
         self.phase = StepPhase.UPDATING
         return self.lr_factor(step)

@@ -171,8 +171,7 @@ class Session:
         move(arrays, target, self.comm, partial(terms_of, old=replicas, new=new))
 
     def _spec(self, part: ModelPart, arrangement: Arrangement, layout: Layout) -> TrainSpec:
-        """Returns the TrainSpec of a model, from which a strategy is built: the parameters that
-        this rank trains, the loss and metrics, the optimizer."""
+        """Returns what a strategy is built from: parameters, loss and metrics, optimizer."""
         setup, named = self.setup, dict(part.model.named_parameters())
         objective = objectives.objective(
             setup.loss, setup.metrics, arrangement.sharding, layout.axis
@@ -218,15 +217,13 @@ class Session:
         return self._steps
 
     def evaluate(self) -> Sums:
-        """Evaluates the model on the test split; returns Sums: the loss and metrics, summed over
-        its samples, with what to divide them by for the means."""
+        """Evaluates on the test split; returns sums of loss and metrics, with divisors."""
         measured = LossAndMetrics(self.task.objective)
         self._evaluate(self.setup.test, measured)
         return measured.sums
 
     def predict(self, x: Any) -> np.ndarray:
-        """Returns the scores that the model computes for all samples x, whole and on every rank; x
-        is like the training samples."""
+        """Returns the model's scores of all samples x, whole and on every rank."""
         given = all_or_none(self.comm, lambda: samples_like(x, self.setup.dataset.train))
         rank_agreement.check_samples(self.comm, given)
         graph, n, config = self.arrangement.graph, len(arrays(given)[0]), self.config
@@ -246,8 +243,7 @@ class Session:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """A context in which the model is in evaluation mode, and a trace does not record passes as
-        part of a step."""
+        """A context for the model in evaluation mode, without passes in a trace's step."""
         self.model.eval()
         self.part.follow()
         with self._recorder.evaluation():
@@ -262,8 +258,7 @@ class Session:
 
     @property
     def scale(self) -> dict[str, float]:
-        """The current loss scale as a dict for the log, {"loss_scale": 65536.0}; an empty dict
-        without loss scaling."""
+        """The loss scale for the log, {"loss_scale": 65536.0}, or {}."""
         scaler = self.task.scaler
         return {} if scaler is None else {"loss_scale": scaler.current.scale}
 
@@ -293,8 +288,7 @@ class Session:
         saving.write_whole(where, self.strategy.full_state, self.metadata, sizes, model)
 
     def check_copies(self, buffers: bool = False) -> None:
-        """Compares the copies of parameters, or also of buffers, that several ranks have; raises
-        AgreedError, on all ranks, if they differ."""
+        """Compares copies of parameters or buffers; raises AgreedError if they differ."""
         together = self.arrangement.steps_together
         if self.config.check_copies and self.comm.size > 1 and together:
             rank_agreement.check_copies(self.part, self.comm, self.run.state.step, buffers)
@@ -340,8 +334,7 @@ class Session:
     # ---- between two runs, and the end
 
     def unshard(self) -> None:
-        """Gathers all parameter values of this rank's stages if ZeRO divides them, so that a
-        program can use the model until the next run begins."""
+        """Gathers values that ZeRO divides, for use of the model until the next run."""
         for store in stores_of(self.part.parameters):
             self._unsharded.enter_context(store.between_runs())
         self.is_unsharded = True
@@ -352,8 +345,8 @@ class Session:
         self.is_unsharded = False
 
     def close(self) -> None:
-        """Frees resources that ranks share; the model keeps this rank's part of its parameter
-        values. Every rank calls it; further calls do nothing."""
+        """Frees resources that ranks share; the model keeps this rank's part of its values. Every
+        rank calls it; further calls do nothing."""
         if not self.is_closed:
             self.comm.meet("close")
             self.is_closed, self.is_unsharded = True, False
@@ -361,8 +354,7 @@ class Session:
             self._release()
 
     def leave(self) -> None:
-        """Abandons the resources that this rank shares with others, after one of them was lost.
-        Nothing is freed, since that would need all ranks."""
+        """Abandons what ranks share after a loss: to free it would need all ranks."""
         self.is_closed = True
         self._unwatch()
         self.strategy.leave()

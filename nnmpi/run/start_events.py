@@ -22,8 +22,7 @@ from nnmpi.run.setup.setup import Setup
 
 
 def devices(a: Arrangement) -> Event:
-    """Returns {"devices": ...}, the number of each rank's GPU on its node, as a field of the start
-    event and of the output of --dry-run; an empty dict on the CPU."""
+    """Returns {"devices": ...}, the GPU number of each rank on its node; {} on the CPU."""
     return {"devices": list(a.cluster.devices)} if a.cluster.has_devices else {}
 
 

@@ -43,8 +43,7 @@ T = TypeVar("T")
 
 
 def read(get: Callable[[Training], T], doc: str) -> T:
-    """Makes a read-only property of Trainer that calls `get`, with the docstring `doc`; type
-    checkers see the type of its value."""
+    """Makes a read-only property of Trainer that calls `get`, typed by its value."""
     return cast(T, property(get, doc=doc))
 
 
@@ -178,8 +177,7 @@ class Trainer:
         self._stop_alone()
 
     def suspend(self) -> None:
-        """Stops the run as `stop` does, with a checkpoint, to be resumed; without `checkpoint_dir`
-        it does what `stop` does."""
+        """Stops the run with a checkpoint to resume, or as `stop` without `checkpoint_dir`."""
         if self.checkpoints.are_written:
             self.run.suspend_requested = True
             self._stop_alone()
@@ -284,8 +282,7 @@ class Trainer:
         load_state(self.optimizer, self.model, state, self.comm)
 
     def save_checkpoint(self, directory: str | os.PathLike[str]) -> str:
-        """Writes a checkpoint to a directory, waits until it is complete, and returns its path;
-        every rank calls it, after the same step or epoch."""
+        """Writes a checkpoint, waits for it, and returns its path; every rank calls it."""
         save = addons.needed("methods", "save_checkpoint")
         self._meet("save_checkpoint")
         path: str = save(self, directory)
@@ -357,8 +354,7 @@ class Trainer:
             self.close()
 
     def _meet(self, call: str) -> None:
-        """Waits until all ranks make this call; raises ValueError unless every rank can make it
-        now. `call` is its name for messages."""
+        """Waits for all ranks; raises ValueError unless each can make `call` now."""
         self._check_together(call, self.session.is_closed and self.comm.size > 1)
         self.comm.meet(call)
 

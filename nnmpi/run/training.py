@@ -32,17 +32,14 @@ from nnmpi.run.session import Session
 from nnmpi.run.setup.setup import NOTHING_GIVEN, Setup, TrainerArguments, set_up
 
 StepHook: TypeAlias = Callable[[StepResult, float], None]
-"""A function that is called after a completed step; its second argument is the mean loss per
-sample."""
+"""A function called after a step with its result and the mean loss per sample."""
 
 GC_LOCK = RLock()
-"""A lock around `gc.collect`: if ranks are threads, a second call at the same time would return at
-once, without collecting anything."""
+"""A lock around `gc.collect`: a second call at the same time would return at once."""
 
 
 class Sampler(Protocol):
-    """The interface of an object that generates text with the model in training, every `every`
-    steps."""
+    """Generates text with the model in training, every `every` steps."""
 
     every: int
 
@@ -51,8 +48,7 @@ class Sampler(Protocol):
 
 
 class Tracer(Protocol):
-    """The interface of an object that records the steps of a run (--trace), and summarizes them at
-    its end."""
+    """Records the steps of a run (--trace), and summarizes them at its end."""
 
     recorder: Recorder
 
@@ -95,8 +91,7 @@ class Checkpoints(Protocol):
         """Prepares to write checkpoints of a run."""
 
     def after_step(self, session: Session, result: StepResult) -> None:
-        """Called after each step: starts to write a checkpoint if one is due, and reports an
-        earlier one if it has been written by now."""
+        """Starts a checkpoint if one is due, and reports the last if it is written."""
 
     def is_due(self) -> bool:
         """Returns True if this rank asks for a checkpoint after the evaluation of this epoch. Ranks
@@ -107,12 +102,10 @@ class Checkpoints(Protocol):
         rank asks for one), or if the options ask for one after this epoch."""
 
     def suspend(self, session: Session) -> Event:
-        """Writes the last checkpoint of a run that is suspended, with steps left to make; returns
-        fields about it for the last event of the run's log."""
+        """Writes a suspended run's last checkpoint; returns fields for its last event."""
 
     def finish(self) -> Event:
-        """Waits until the checkpoint that is being written is complete; returns fields about all
-        checkpoints of the run for the last event of its log."""
+        """Waits for the checkpoint under way; returns fields on all for the last event."""
 
     def end(self, session: Session) -> None:
         """Writes the checkpoint of a completed run."""
@@ -121,12 +114,10 @@ class Checkpoints(Protocol):
         """Forgets checkpoints of later steps, when the run goes back to `step`."""
 
     def close(self) -> None:
-        """Stops writing checkpoints after a run that has ended on all ranks in the same way: waits
-        for the one that is being written."""
+        """Stops writing after a run that ended alike on all ranks; waits."""
 
     def abandon(self) -> None:
-        """Stops writing checkpoints after a run that has ended on this rank alone: removes the
-        files of the one that is being written, without waiting for other ranks."""
+        """Stops writing after an end on this rank alone, and removes unfinished files."""
 
 
 class NoCheckpoints:
@@ -144,8 +135,7 @@ class NoCheckpoints:
     begin = after_step = after_epoch = end = go_back = close = abandon = nothing
 
     def no_fields(self, *_: object) -> Event:
-        """Stands for each method that would return fields about checkpoints, and returns an empty
-        dict."""
+        """Returns {}, no fields about checkpoints."""
         return {}
 
     suspend = finish = no_fields
@@ -167,8 +157,7 @@ class Supervisor(Protocol):
     def fitted(self) -> str: ...
 
     def set_up(self, trainer: "Training") -> None:
-        """Prepares the run (data, model, counters) and opens its first session; every rank calls
-        it."""
+        """Makes data, model and counters, and the first session; every rank calls it."""
 
     def run(self, trainer: "Training", body: Callable[[list[Event]], Event]) -> Event:
         """Calls body(events), the training of `fit`, and returns its result, the last event of the
@@ -176,8 +165,7 @@ class Supervisor(Protocol):
         list of events about losses of ranks; `body` reports them, and clears the list."""
 
     def is_start_reported(self, trainer: "Training") -> bool:
-        """True if the start of this run was reported before a rank was lost, so that it is not
-        reported again."""
+        """True if this run's start was reported before a rank was lost."""
 
     def opened_reports(self, trainer: "Training", is_new: bool) -> None:
         """Uses the run's reports (log, output), which are open now, for example to read from the
@@ -203,8 +191,7 @@ class Supervisor(Protocol):
         steps."""
 
     def around(self, trainer: "Training", hooks: list[StepHook]) -> list[StepHook]:
-        """Returns the functions to be called after each step: `hooks`, and others that the
-        Supervisor adds."""
+        """Returns the functions called after each step: `hooks`, and the Supervisor's."""
 
 
 class Unsupervised:
@@ -221,26 +208,21 @@ class Unsupervised:
         load_callbacks(trainer, comm)
 
     def run(self, trainer: "Training", body: Callable[[list[Event]], Event]) -> Event:
-        """Calls body([]), the training of `fit`, once, and returns its result: no rank was lost
-        before, so there are no such events to report."""
+        """Returns body([]), called once: no rank was lost before."""
         return body([])
 
     def is_start_reported(self, trainer: "Training") -> bool:
-        """Returns False: the start of a run is never reported earlier, since a run begins only
-        once."""
+        """Returns False: the run begins once."""
         return False
 
     def opened_reports(self, trainer: "Training", is_new: bool) -> None:
-        """Does nothing when reports are open: after the loss of a rank this run is not
-        continued."""
+        """Does nothing: after a loss this run is not continued."""
 
     def called(self, trainer: "Training", occasion: str) -> None:
-        """Does nothing after callbacks: no step is repeated, so changed settings need not be
-        recorded."""
+        """Does nothing: no step is repeated."""
 
     def restoring(self, trainer: "Training", snapshot: Snapshot) -> AbstractContextManager[None]:
-        """Returns a context that does nothing while a session is replaced by one from a
-        snapshot."""
+        """Returns a context that does nothing."""
         return nullcontext()
 
     def opened(self, session: Session) -> None:
@@ -291,8 +273,7 @@ class Training(Protocol):
 
 
 class NoModelError(AttributeError, ValueError):
-    """Raised because this Trainer has no model at the moment: its last restore failed, or its rank
-    is spare."""
+    """Raised without a model: after a failed restore, or on a spare rank."""
 
 
 class NoSession:
@@ -317,8 +298,7 @@ NO_SESSION = cast(Session, NoSession("because its last restore failed: restore a
 
 
 def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
-    """Loads the data and makes all objects that do not depend on the arrangement of ranks. Every
-    rank calls it."""
+    """Makes data and all that does not depend on the arrangement. Every rank calls it."""
     trainer.setup = set_up(config, comm, trainer.given, ranks)
     config, given = trainer.setup.config, trainer.given.callbacks
     makers = addons.given("callbacks", config)
@@ -387,15 +367,13 @@ def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | 
 
 
 def load_callbacks(trainer: Training, comm: Comm) -> None:
-    """If the run continues from a checkpoint, gives the callbacks the states that are stored there.
-    Every rank calls it."""
+    """Gives callbacks their states in the checkpoint, if any. Every rank calls it."""
     if (resumed := trainer.run.resumed) is not None:
         all_or_none(comm, lambda: load_states(trainer.callbacks, resumed.callbacks))
 
 
 def open_session(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
-    """Opens a session with ranks arranged as the config says, from a snapshot if there is one;
-    every rank calls it."""
+    """Opens a session as the config says, from a snapshot if given; every rank calls it."""
     trainer.comm, config = comm, replace(config, model=trainer.setup.config.model)
     for planned in addons.given("plans", config):
         trainer.run.plan = plan = planned(trainer.setup, config, comm)

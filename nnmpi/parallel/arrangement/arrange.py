@@ -103,8 +103,7 @@ PIPELINE = StrategyKind("pipeline", f"{_PARTS}:pipelined", is_pipeline=True)
 
 
 def strategy_of(config: Config) -> StrategyKind:
-    """Returns the kind of training strategy (data-parallel replicas, a pipeline, a parameter
-    server, ...) that a config asks for."""
+    """Returns the kind of strategy (replicas, pipeline, server, ...) of a config."""
     if kind := addons.chosen("strategy_kinds", config):
         return cast(StrategyKind, kind)
     is_cut = config.pp > 1 or config.recompute == "stage" or config.schedule != Config().schedule

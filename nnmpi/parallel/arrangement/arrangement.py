@@ -238,15 +238,13 @@ class Arrangement:
 
     @property
     def updated_dtype(self) -> np.dtype[Any]:
-        """The dtype of the values that the optimizer updates, and of its state: float32 master
-        weights in mixed precision."""
+        """The dtype of optimizer state and updated values: float32 in mixed precision."""
         dtype: np.dtype[Any] = types_of(self.dtype).masters
         return dtype
 
     @property
     def is_mixed(self) -> bool:
-        """True in mixed precision: the optimizer updates float32 master weights, and parameters are
-        these, rounded to 16 bits."""
+        """True in mixed precision: parameters are rounded float32 master weights."""
         return types_of(self.dtype).is_mixed
 
     @property
@@ -267,8 +265,7 @@ class Arrangement:
 
     @property
     def tied(self) -> dict[str, tuple[int, ...]]:
-        """A dict: path of a tied parameter (one that several stages use) -> the coordinates along
-        pp of the ranks that share it."""
+        """By path of a tied parameter, the ranks along pp that share it."""
         return tied(self)
 
     def model_on(self, rank: int) -> RankModel:
@@ -294,8 +291,7 @@ class Arrangement:
     # ---- who sums and updates a bucket
 
     def summed_over(self, rank: int, bucket: BucketSlice) -> tuple[int, ...]:
-        """Returns the ranks over which the gradients of a bucket are summed, or
-        reduce-scattered."""
+        """Returns the ranks over which a bucket's gradients are summed or scattered."""
         if bucket.tied == NOT_TIED or self.store.scatters:
             return self.replicas(rank)
         return self.across_stages(rank, bucket, *self.summed_axes, "pp")
@@ -313,8 +309,7 @@ class Arrangement:
         return _replicas_on_node(self, self.replicas(rank)[0], self.cluster.nodes[rank])
 
     def owned_ranges(self, rank: int) -> Iterator[tuple[int, int]]:
-        """Yields, for each gradient bucket, the (start, stop) of its part in the flat buffer that
-        `rank` updates."""
+        """Yields (start, stop) of `rank`'s part in each bucket, which it updates."""
         for bucket in self.model_on(rank).buckets:
             ranks = self.store.updaters(self, rank, bucket)
             n, p, r = bucket.stop - bucket.start, len(ranks), ranks.index(rank)
@@ -323,22 +318,19 @@ class Arrangement:
     # ---- activations
 
     def local_shape(self, e: int, samples: int, at: Mapping[str, int]) -> tuple[int, ...]:
-        """Returns the shape, on a rank with mesh coordinates `at`, of the activation that is edge
-        `e` of the graph, for a micro-batch of `samples` samples."""
+        """Returns the shape of edge `e` at mesh coordinates `at`, for so many samples."""
         shape = list(self.graph.edges[e].shape(samples))
         for axis, localise in LOCAL_SHAPES.items():
             localise(self.sharding, e, at[axis], shape)
         return tuple(shape)
 
     def local_bytes(self, e: int, samples: int, at: Mapping[str, int]) -> int:
-        """Returns the bytes, on a rank with mesh coordinates `at`, of the activation that is edge
-        `e` of the graph, for `samples` samples."""
+        """Returns the bytes of edge `e` at mesh coordinates `at`, for so many samples."""
         numbers = prod(self.local_shape(e, samples, at))
         return numbers * np.dtype(self.graph.edges[e].dtype).itemsize
 
     def sums_by(self, group: tuple[int, ...]) -> str:
-        """Returns the name of the all-reduce for sums of activations among the ranks `group` along
-        tp: "shared" if their node has enough shared memory, else "ring"."""
+        """Returns "shared" or "ring", the all-reduce of activations in a tp group."""
         lengths = 1 << 20  # bytes: with less free memory than that, a ring
         free = min(self.cluster.free_memory[r] for r in group)
         return "shared" if free > lengths and not self.cluster.has_devices else "ring"
@@ -347,8 +339,7 @@ class Arrangement:
 
     @property
     def has_to_be_measured(self) -> bool:
-        """True if the fastest all-reduce of gradients is to be chosen by measuring, and has not
-        been measured yet."""
+        """True if the all-reduce of gradients is to be measured, and is not yet."""
         return self.algorithm == MEASURED and self.store.buckets
 
     @property
@@ -359,14 +350,12 @@ class Arrangement:
 
     @property
     def recomputes(self) -> bool:
-        """True if some forward passes run again in the backward pass, to save memory (activation
-        checkpointing)."""
+        """True if some forward passes run again in the backward pass."""
         return self.config.recompute != "none" or self.strategy.recomputes
 
     @property
     def steps_together(self) -> bool:
-        """True if all ranks make each step together; False if ranks, or batches in flight, may be
-        at different steps at the same time."""
+        """True if all ranks are always at the same step, and batches do not overlap."""
         return self.strategy.steps_together
 
 
@@ -378,8 +367,7 @@ def _replicas_on_node(a: Arrangement, first: int, node: int) -> tuple[int, ...]:
 
 @cached
 def layers(a: Arrangement) -> Mapping[int, ShardedLayer]:
-    """Returns, by node of the graph, the layer at this node as a ShardedLayer: a layer that is
-    divided among the ranks along tp, or has parameters."""
+    """Returns layers by node: those divided along tp, and those with parameters."""
     return {layer.node: layer for layer in reversed(a.sharding.layers)}
 
 
@@ -393,15 +381,13 @@ def node_leaders(a: Arrangement, group: tuple[int, ...]) -> Mapping[int, int]:
 
 @cached
 def tied(a: Arrangement) -> dict[str, tuple[int, ...]]:
-    """Returns a dict: path of a tied parameter (one that several stages use) -> the coordinates
-    along pp of the ranks that share it."""
+    """Returns by path of a tied parameter the ranks along pp that share it."""
     return a.division.tied(a.graph)
 
 
 @cached
 def ranks_of_variables(a: Arrangement) -> Mapping[int, tuple[int, ...]]:
-    """Returns a dict: number of a variable (parameter or buffer) in the graph -> the coordinates
-    along pp of the ranks that have it."""
+    """Returns by number of a variable the ranks along pp that have it."""
     return a.division.ranks()
 
 
@@ -420,6 +406,5 @@ def counting_flags(a: Arrangement, rank: int) -> list[bool]:
 
 
 def users_of(variables: Collection[HeldVariable]) -> frozenset[int]:
-    """Returns the numbers of the rank's pipeline stages that use any of `variables` (parameters and
-    buffers)."""
+    """Returns the rank's stages that use any of `variables`."""
     return frozenset[int]().union(*(held.users for held in variables))

@@ -1,5 +1,4 @@
-"""cached: a decorator for functions of an arrangement. Many ranks need the same result, so it is
-computed once."""
+"""cached: a decorator by which many ranks share results on an arrangement."""
 
 from collections.abc import Callable
 from functools import wraps

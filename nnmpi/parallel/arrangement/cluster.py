@@ -1,5 +1,4 @@
-"""Cluster: facts about the machines of a job, such as which ranks share a node or have GPUs, by
-which the work of each rank is arranged."""
+"""Cluster: facts about a job's machines, by which work is arranged."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,5 +1,4 @@
-"""Division: how a model is divided into pipeline stages, and the graph nodes, parameters and
-buffers of each stage."""
+"""Division: the pipeline stages of a model, with nodes and variables of each."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -32,15 +31,13 @@ class StagePart(NamedTuple):
 
 
 class Division(NamedTuple):
-    """How a model is divided into pipeline stages: for each stage, in order, a StagePart (its rank,
-    graph nodes, parameters and buffers)."""
+    """The stages of a model in order, each a StagePart."""
 
     stages: tuple[StagePart, ...]
 
     @property
     def begins(self) -> list[int]:
-        """For each stage except the first, the index of the layer of the model with which it
-        begins."""
+        """The index of the layer with which each stage but the first begins."""
         return list(accumulate(stage.layers for stage in self.stages[:-1]))
 
     @property
@@ -49,13 +46,11 @@ class Division(NamedTuple):
         return tuple(stage.rank for stage in self.stages)
 
     def of_rank(self, rank: int) -> dict[int, StagePart]:
-        """Returns a dict: number of a stage -> the StagePart, for the stages of the rank with this
-        coordinate along pp."""
+        """Returns the StageParts of the rank with this coordinate along pp, by number."""
         return {s: stage for s, stage in enumerate(self.stages) if stage.rank == rank}
 
     def ranks(self) -> dict[int, tuple[int, ...]]:
-        """Returns a dict: number of a parameter or buffer in the graph -> the coordinates along pp
-        of the ranks that have it."""
+        """Returns by number of a variable the ranks along pp that have it."""
         ranks_of: dict[int, set[int]] = {}
         for stage in self.stages:
             for v in stage.variables:
@@ -63,8 +58,7 @@ class Division(NamedTuple):
         return {v: tuple(sorted(ranks)) for v, ranks in ranks_of.items()}
 
     def tied(self, graph: Graph) -> dict[str, tuple[int, ...]]:
-        """Returns a dict: path of a tied parameter (a trained one that stages on several ranks use)
-        -> the coordinates along pp of these ranks."""
+        """Returns by path of a tied, trained parameter the ranks along pp that use it."""
         ranks_of = sorted(self.ranks().items())
         shared = ((graph.variables[v], ranks) for v, ranks in ranks_of if len(ranks) > 1)
         return {variable.path: ranks for variable, ranks in shared if variable.is_trained}
@@ -107,8 +101,7 @@ def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], place: Place
 
 
 def place_of(config: Config) -> tuple[int, ...]:
-    """Returns the coordinate along pp of each stage's rank, as the schedule in the config places
-    the stages."""
+    """Returns each stage's rank along pp, as the config's schedule places it."""
     schedule = find(config.schedule)
     stages = schedule.stages_a_rank(config.virtual_stages)
     schedule.check(config.pp, config.micro_batches, stages)

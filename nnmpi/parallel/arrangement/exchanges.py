@@ -66,8 +66,7 @@ class Exchange(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the buffer, counted once although the exchange may happen several times in a
-        step (`times`)."""
+        """The bytes of the buffer, counted once, not `times`."""
         return self.elements * self.dtype.itemsize
 
     @property
@@ -111,8 +110,7 @@ def new_exchange(
 
 
 class Traffic(NamedTuple):
-    """The bytes and the number of messages that a rank sends; a mean over steps may have fractions
-    of messages."""
+    """Bytes and messages that a rank sends; means have fractions of messages."""
 
     bytes: int = 0
     messages: float = 0
@@ -129,8 +127,7 @@ class Traffic(NamedTuple):
         return Traffic(self.bytes * n, self.messages * n)
 
     def over(self, steps: int) -> "Traffic":
-        """Returns the mean traffic of one step, in whole bytes, if this is the traffic of `steps`
-        steps."""
+        """Returns the mean traffic of one of `steps` steps, in whole bytes."""
         messages = self.messages / steps
         return Traffic(
             round(self.bytes / steps), int(messages) if messages.is_integer() else messages
@@ -141,16 +138,14 @@ AxisTraffic: TypeAlias = Mapping[str, Traffic]
 """The traffic of a rank in a step, by the axis along which it is sent."""
 
 TRAFFIC_AXES = (*REPLICAS, "tp", "pp", "model")
-"""The axes in tables of traffic: those of the mesh, and "model" for the ranks that together hold
-one model."""
+"""The axes of traffic: the mesh's, and "model" for ranks that hold one model."""
 
 MESSAGE = 1 << 30
 """The bytes of the longest message; longer ones are split."""
 
 RING = ALGORITHMS["ring"]
 PASSES_OF_RINGS = {c.algorithms["ring"]: c.passes for c in Collective if "ring" in c.algorithms}
-"""The passes around the ring of each ring algorithm: True for a pass that adds up partial sums,
-False for one that copies complete sums."""
+"""Passes of ring algorithms: True adds partial sums, False copies complete ones."""
 
 
 def algorithm_traffic(
@@ -195,14 +190,12 @@ def algorithm_traffic(
 
 
 def _elements(message: Pieces, edge: Callable[[int], int]) -> int:
-    """Returns the number of elements in a message of chunks; edge(c) is the index at which chunk c
-    starts."""
+    """Returns the elements in a message; chunk c starts at index edge(c)."""
     return sum(edge(hi) - edge(lo) for lo, hi in message)
 
 
 def _messages(n: int, itemsize: int) -> Traffic:
-    """Returns the bytes and the number of messages for sending n elements of `itemsize` bytes each,
-    split into messages of at most MESSAGE bytes."""
+    """Returns the traffic of n elements in messages of at most MESSAGE bytes."""
     return Traffic(n * itemsize, -(-n // (MESSAGE // itemsize)))
 
 
@@ -274,8 +267,7 @@ def algorithm_of_sum(
 
 @cached
 def _proven(a: Arrangement, name: str, p: int) -> Algorithm:
-    """Returns the user's algorithm `name`, after a proof that it is correct for p ranks. The proof
-    runs once for an arrangement, and serves all its ranks."""
+    """Returns the user's algorithm, proved for p ranks once for an arrangement."""
     return verify.proven(name, [p])
 
 
@@ -283,8 +275,7 @@ def _proven(a: Arrangement, name: str, p: int) -> Algorithm:
 
 
 def sent(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
-    """Returns the bytes and messages that a rank sends in one step for an exchange that it takes
-    part in."""
+    """Returns bytes and messages that a rank sends in a step for an exchange."""
     if len(exchange.group) == 1:
         return Traffic()
     return TRAFFIC_OF.get(exchange.operation, _by_algorithm)(a, exchange, rank).times(
@@ -293,8 +284,7 @@ def sent(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
 
 
 def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
-    """Returns the bytes of temporary memory that a rank needs during an exchange, to receive
-    partial sums."""
+    """Returns the temporary bytes in which a rank receives partial sums."""
     adds = True in exchange.operation.passes and len(exchange.group) > 1
     carrier = _carrier(a, exchange, rank) if adds else None
     numbers = largest_receive(*carrier, rank, exchange.elements, exchange.edges) if carrier else 0
@@ -333,5 +323,4 @@ TRAFFIC_OF: Mapping[Collective, Callable[[Arrangement, Exchange, int], Traffic]]
     Collective.MESSAGE: _to_each,
     Collective.NEIGHBOURS: _to_neighbours,
 }
-"""By kind of message, a function that returns its traffic; that of collectives follows from their
-algorithm."""
+"""Traffic by kind of message; that of collectives follows from algorithms."""

@@ -21,11 +21,9 @@ SAVES slices.
 """
 
 FlatSlice = tuple[int, int]
-"""A (start, stop) slice of a flat buffer, which may span several parameters; a `Range` is within
-one tensor."""
+"""(start, stop) of a flat buffer, over several parameters; a `Range` is within one."""
 
 
 def scalar_count(parameters: Sequence[object]) -> int:
-    """Returns the number of scalars in front of the gradients in a flat buffer: the loss, the
-    request (to stop or save), and one for each parameter."""
+    """Returns how many scalars precede gradients: loss, request, one per parameter."""
     return USED + len(parameters)

@@ -57,8 +57,7 @@ class Unit(NamedTuple):
         return " + ".join(self.layers)
 
     def with_following(self, following: "Unit") -> "Unit":
-        """Returns one unit (layers that stay in one pipeline stage) made of this one and
-        `following`, which comes next in the model."""
+        """Returns the unit of this one and `following`, the next in the model."""
         return self._replace(
             nodes=range(self.nodes.start, following.nodes.stop),
             layers=self.layers + following.layers,
@@ -103,8 +102,7 @@ def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
 
 
 def layers(graph: Graph) -> list[Unit]:
-    """Returns each layer of a graph as a Unit by itself, without joining layers that run as one
-    fused op."""
+    """Returns each layer as a Unit, without joining fused ones."""
     return units(graph, range(len(_places(graph))))
 
 
@@ -151,8 +149,7 @@ def bounds(cut: Sequence[int], n: int) -> list[tuple[int, int]]:
 
 
 def as_text(cut: SplitPoints, units: Sequence[Unit]) -> str:
-    """Returns a cut (the first unit of each stage except the first) as users write it, by layer
-    numbers: "3,7"."""
+    """Returns a cut as users write it, by layer numbers: "3,7"."""
     return ",".join(str(units[k].first) for k in cut)
 
 

@@ -80,14 +80,12 @@ class RankModel(NamedTuple):
         return spans_of([held.padded_size for held in self.trained], self.scalars)
 
     def slices_of(self, variables: Collection[int]) -> list[tuple[int, int]]:
-        """Returns the slices of the flat buffer, without padding, that contain the trained
-        parameters among these variables (numbers of parameters and buffers in the graph)."""
+        """Returns the slices, without padding, of trained parameters among variables."""
         pairs = zip(self.trained, self.spans, strict=True)
         return [(at, at + held.size) for held, (at, _) in pairs if held.variable in variables]
 
     def inside(self) -> dict[BucketSlice, list[HeldVariable]]:
-        """Returns, for each bucket of gradients, the list of trained parameters in it. If gradients
-        are not cut into buckets, all parameters are in one."""
+        """Returns the trained parameters in each bucket, or all of them in one."""
         whole = [BucketSlice(0, self.length)] if self.trained else []
         in_order = sorted(self.buckets) or whole
         starts = [bucket.start for bucket in in_order]

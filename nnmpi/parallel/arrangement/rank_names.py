@@ -6,8 +6,7 @@ import numpy as np
 
 
 def ranks_text(ranks: tuple[int, ...]) -> str:
-    """Returns ranks as text, for example "0-3, 8, 10", "10 to 1022 in steps of 4" or "4-7, 12-15,
-    20-23, ... 252-255"."""
+    """Returns ranks as text: "0-3, 8, 10", "10 to 1022 in steps of 4"."""
     step = ranks[1] - ranks[0] if len(ranks) > 2 else 0
     if step > 1 and ranks == (*range(ranks[0], ranks[-1] + 1, step),):
         return f"{ranks[0]} to {ranks[-1]} in steps of {step}"

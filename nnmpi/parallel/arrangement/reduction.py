@@ -1,5 +1,4 @@
-"""Chooses the all-reduce that sums gradients over replicas (the ranks along dp and cp): the rules
-of `--allreduce auto`."""
+"""Chooses the all-reduce of gradients over replicas: `--allreduce auto`."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -193,8 +192,7 @@ def _lack(
 
     @cache
     def memory(n: int, ranks: int) -> int:
-        """Returns the bytes of shared memory that a group of replicas with `ranks` ranks on a node
-        needs there, for n elements."""
+        """Returns the shared memory that replicas on a node need for n elements."""
         values = n * dtype.itemsize if shares_values(config, cluster) else 0
         return memory_of_sums(n, dtype, ranks) + values
 

@@ -78,8 +78,7 @@ def held_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[
 
 
 def place_of(a: Arrangement, v: int, rank: int) -> Place:
-    """Returns the Place (path, whole shape, and this rank's part) of parameter or buffer number `v`
-    on a rank."""
+    """Returns path, whole shape and part of variable `v` on a rank."""
     path, shape = a.graph.variables[v].path, a.graph.variables[v].shape
     part, cut = whole(shape), a.sharding.variables.get(v)
     if cut is not None:
@@ -120,8 +119,7 @@ def _clipped(
 
 
 class Holders:
-    """An index that tells which ranks have which ranges of each state array; lists[r] are the
-    arrays of rank r."""
+    """Tells which ranks have which ranges of state; lists[r] are rank r's arrays."""
 
     def __init__(self, lists: Sequence[Sequence[StateArray]]) -> None:
         self._lists = lists
@@ -148,12 +146,10 @@ class Holders:
 
 @cached
 def holders_on_paper(a: Arrangement) -> Holders:
-    """Returns an index of which ranks have which ranges of the training state, computed without
-    building models."""
+    """Returns which ranks have which ranges of state, without building models."""
     return Holders([[*state_on_paper(a, rank)] for rank in range(a.ranks)])
 
 
 def unreplicated_bytes(a: Arrangement, rank: int) -> int:
-    """Returns the bytes of a rank's training state that no other rank has, and that would be lost
-    with it."""
+    """Returns the bytes of state that would be lost with a rank."""
     return sum(x.nbytes for x in holders_on_paper(a).only_on(rank))

@@ -15,8 +15,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind
 
 
 def asked_kind(config: Config) -> StoreKind:
-    """Returns the kind of store that the options select (such as ZeRO), for the case that several
-    ranks have the same parameters."""
+    """Returns the kind of store (such as ZeRO) for ranks with equal parameters."""
     if kind := addons.chosen("store_kinds", config):
         return cast(StoreKind, kind)
     return next(kind for kind in STORE_KINDS.values() if kind.zero == config.zero)

@@ -52,8 +52,7 @@ WORDS = {"tp": "activations", "cp": "keys", "pp": "activations", "model": "agree
 def exchange_in_pass(
     a: Arrangement, rank: int, made: PassExchange, kind: Kind, stage: int
 ) -> AxisExchange:
-    """Returns an exchange within a pass of kind `kind` through a stage as one of this rank, with
-    the ranks that take part."""
+    """Returns an exchange in a stage's pass as this rank's, with its group."""
     axis, elements, algorithm = made.axis, made.elements, made.algorithm
     if axis == STATISTICS:
         axis, group = "dp", a.replicas(rank)
@@ -74,8 +73,7 @@ def exchange_in_pass(
 
 
 def messages(a: Arrangement, rank: int, op: Op, samples: int) -> Iterator[AxisExchange]:
-    """Yields the messages that a rank sends in the operation SEND_F or SEND_B `op`, for a
-    micro-batch of `samples` samples."""
+    """Yields the messages of SEND_F or SEND_B, for a micro-batch's samples."""
     ends = rank, a.mesh.rank({**a.mesh.coordinates(rank), "pp": op.peer})
     for e in a.division.stages[op.at].takes:
         edge = a.graph.edges[e]
@@ -175,8 +173,7 @@ _OF_KIND: Mapping[Kind, Callable[[Arrangement, int, Op], Iterator[AxisExchange]]
 }
 
 PassExchanges: TypeAlias = Callable[[int, int], Mapping[Kind, Mapping[PassExchange, int]]]
-"""Returns, for a stage and a number of samples, the exchanges of each kind of pass, with how often
-a pass makes each."""
+"""Returns how often each kind of a stage's passes makes each exchange."""
 
 
 # ---- the walk
@@ -194,8 +191,7 @@ class SameOps(NamedTuple):
 
 
 def counted(ops: Iterable[Op], sizes: Sequence[int]) -> Counter[SameOps]:
-    """Returns how often the operations of a step occur that exchange the same. `sizes` are the
-    numbers of samples of the micro-batches."""
+    """Returns how often operations that exchange the same occur in a step."""
     of = [*sizes, 0]  # micro-batch -1 is none
     alike = Counter((op.kind, op.at, op.peer, op.stage, of[op.micro]) for op in ops)
     first = dict[int, int]()  # unit of each stage: a recording is of all of them together
@@ -214,8 +210,7 @@ def counted(ops: Iterable[Op], sizes: Sequence[int]) -> Counter[SameOps]:
 def exchanges(
     a: Arrangement, rank: int, ops: Mapping[SameOps, int], passes: PassExchanges
 ) -> Counter[AxisExchange]:
-    """Returns how often a rank makes each exchange in the operations `ops` of its step, which
-    `counted` has counted."""
+    """Returns how often a rank makes each exchange in counted operations."""
     made = Counter[AxisExchange]()
     for (op, samples), times in ops.items():
         if op.kind in PASSES:

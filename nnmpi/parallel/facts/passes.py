@@ -62,13 +62,11 @@ STARTED = {
     "start_reduce_scatter": Collective.REDUCE_SCATTER,
     "isend": Collective.MESSAGE,
 }
-"""The exchanges that a call starts in the background; a receive belongs to the message that another
-rank sends."""
+"""Exchanges started in the background; a receive belongs to its message."""
 
 
 def exchange_of_call(call: Call) -> PassExchange | None:
-    """Returns the exchange with other ranks that a call in the list of a pass makes or starts; None
-    if it makes none."""
+    """Returns the exchange that a recorded call makes or starts, or None."""
     read = _READERS.get(call.function)
     return None if read is None else read(*call.args)
 
@@ -205,8 +203,7 @@ def bytes_of(p: RecordedPass, inputs: Sequence[Any], outputs: Sequence[Any]) -> 
 
 
 def _of(blocks: Mapping[int, Lifetime], arrays: Iterable[Any]) -> dict[int, Lifetime]:
-    """Returns those of the memory blocks `blocks` that contain the given arrays, by the id of the
-    array that owns the block."""
+    """Returns the blocks that contain given arrays, by id of the owner."""
     owners = {id(owner(a)): None for a in arrays}
     return {key: blocks[key] for key in owners if key in blocks}
 
@@ -216,6 +213,5 @@ def _nbytes(blocks: Iterable[Lifetime]) -> int:
 
 
 def _across(blocks: Iterable[Lifetime], edge: int) -> int:
-    """Returns the bytes of the memory blocks that are in use across a point of time: first used
-    before function call number `edge`, and last used in this call or later."""
+    """Returns the bytes in use from before call number `edge` to it or later."""
     return _nbytes(block for block in blocks if block.first < edge <= block.last)

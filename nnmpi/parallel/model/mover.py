@@ -23,8 +23,7 @@ from nnmpi.parallel.model.moving import arrivals
 from nnmpi.parallel.model.nearest import Held, plan_moves
 
 HeldArray: TypeAlias = tuple[Holder, StateArray]
-"""(holder, array): the rank or file that has an array, and the array on paper: its name, range and
-dtype without the data."""
+"""(holder, array): a rank or file, and what it has, on paper."""
 
 Terms: TypeAlias = Callable[[str], Sequence[str]]
 """A function that returns, for the name of a target array, the names of the source arrays whose sum
@@ -32,14 +31,12 @@ it gets; none: the target keeps its values."""
 
 
 def same_name(name: str) -> Sequence[str]:
-    """Returns (name,): an array is copied from the arrays with the same name. It is the default of
-    the argument `terms`; other functions may name several arrays, whose sum the array gets."""
+    """Returns (name,): by default an array is copied from those of its name."""
     return (name,)
 
 
 def gathered(arrays: Sequence[StateArray], comm: Comm) -> list[HeldArray]:
-    """Returns (rank, description of the array without data) for the arrays of all ranks; every rank
-    calls it."""
+    """Returns (rank, array on paper) for all ranks' arrays; every rank calls it."""
     of_ranks = gather_objects(comm, [x.on_paper() for x in arrays])
     return [(rank, x) for rank, xs in enumerate(of_ranks) for x in xs]
 
@@ -131,8 +128,7 @@ class Mover:
 
 
 def _moved(path: str, target: StateArray, sources: Sequence[StateArray]) -> MovedTensor:
-    """Returns a description of the whole tensor `path` to which a target array belongs; raises
-    ValueError if a source array has another shape."""
+    """Returns the whole tensor of a target; sources must have its shape."""
     shape, axes = target.place.shape, target.axes
     for x in sources:
         if (x.place.shape, x.axes) != (shape, axes):

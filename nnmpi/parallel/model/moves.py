@@ -44,8 +44,7 @@ class Runs(NamedTuple):
     length: np.ndarray
 
     def cut(self, lo: int, hi: int) -> "Runs":
-        """Returns the runs for elements lo..hi-1, numbered through all runs one after the other;
-        runs at both ends are shortened."""
+        """Returns the runs for elements lo..hi-1, the ends shortened."""
         ends = np.cumsum(self.length)
         first, stop = np.searchsorted(ends, lo, "right"), np.searchsorted(ends, hi) + 1
         runs = Runs(*(a[first:stop].copy() for a in self))
@@ -53,8 +52,7 @@ class Runs(NamedTuple):
         return runs
 
     def shorten(self, first: int, last: int) -> None:
-        """Removes the first `first` elements of the first run and the last `last` elements of the
-        last run, in place."""
+        """Removes elements at the start of the first and the end of the last run."""
         for array, less in zip(self, (-first, -first, first), strict=True):
             array[0] -= less
         self.length[-1] -= last
@@ -144,8 +142,7 @@ TOGETHER = 1 << 25
 
 MESSAGE = 1 << 22
 UNDER_WAY = 1 << 27
-"""The most bytes that a rank may be sending at the same time; the same limit holds for
-receiving."""
+"""The most bytes that a rank may be sending, or receiving, at a time."""
 
 
 class MovedTensor(NamedTuple):
@@ -225,8 +222,7 @@ class MovePiece(NamedTuple):
 
 
 class MovedBytes(NamedTuple):
-    """The bytes that one rank copies within its memory (`kept`), reads from files, sends, and
-    receives when a MovePlan is carried out."""
+    """Bytes that a rank copies (`kept`), reads, sends and receives in a MovePlan."""
 
     kept: int
     read: int
@@ -267,16 +263,14 @@ class MovePlan(NamedTuple):
             yield MovePlan(self.tensors, (*rows,), moves.get(k, ()))
 
     def between(self) -> dict[tuple[Holder, int], list[TensorMove]]:
-        """Returns a dict: (holder, receiving rank) -> the copies of tensor elements between these
-        two, where a holder is a rank or a file."""
+        """Returns the copies between each (holder, receiving rank)."""
         by_ends = defaultdict[tuple[Holder, int], list[TensorMove]](list)
         for move in self.moves:
             by_ends[move.holder, move.rank].append(move)
         return by_ends
 
     def messages(self, moves: Iterable[TensorMove], max_bytes: int) -> Iterator[list[MovePiece]]:
-        """Packs moves into messages of at most `max_bytes` bytes; yields each message as a list of
-        pieces of moves."""
+        """Packs moves into messages of at most `max_bytes`, as lists of pieces."""
         message, room = list[MovePiece](), max_bytes
         for move in moves:
             dtype, start, size = self.tensors[move.need.tensor].dtype, 0, move.size
@@ -292,8 +286,7 @@ class MovePlan(NamedTuple):
             yield message
 
     def moved(self, ranks: int) -> list[MovedBytes]:
-        """Returns the bytes that each of `ranks` ranks copies, reads from files, sends and receives
-        when the plan is carried out."""
+        """Returns the bytes that each rank copies, reads, sends and receives."""
         kept, read = [0] * ranks, [0] * ranks
         sent, received = [Traffic()] * ranks, [Traffic()] * ranks
         for plan in self.together():

@@ -90,8 +90,7 @@ class _Exchange:
         }
 
     def exchange(self) -> None:
-        """Sends the elements that other ranks need from this rank, and receives those that this
-        rank needs."""
+        """Sends what other ranks need of this one, and receives what it needs."""
         streams = [self._receives(*peer) for peer in self._received.items()]
         streams += [self._sends(*peer) for peer in self._sent.items()]
         under_way = [(work, stream) for stream in streams for work in islice(stream, 1)]
@@ -133,8 +132,7 @@ class _Exchange:
             _copy(row, source, self._array(piece), target, runs.length)
 
     def arrived(self) -> Iterator[Arrival]:
-        """Yields (range, values) for each range of elements that this rank needs, and drops its own
-        reference to the values, to free their memory."""
+        """Yields (range, values) of each needed range, and frees the values."""
         while self._arrived:  # popped first, so that the caller's array is freed when it is done
             need = next(iter(self._arrived))
             yield need, self._arrived.pop(need)
@@ -174,8 +172,7 @@ def _packed(length: np.ndarray) -> np.ndarray:
 def _copy(
     row: np.ndarray, source: np.ndarray, into: np.ndarray, target: np.ndarray, length: np.ndarray
 ) -> None:
-    """Copies runs of adjacent elements from the flat array `row` to the flat array `into`: run k
-    begins at source[k] in `row`, at target[k] in `into`, and has length[k] elements."""
+    """Copies runs: run k from source[k] of `row` to target[k] of `into`."""
     # one slice assignment per run is slow where runs are short, as rows of a cut matrix may be
     if length.sum() < SHORT_RUN * len(length):
         into[_indices(target, length)] = row[_indices(source, length)]
@@ -185,7 +182,6 @@ def _copy(
 
 
 def _indices(start: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Returns the indices of all elements of runs (ranges of adjacent elements), given the index at
-    which each run starts and its length."""
+    """Returns the indices of all elements of runs, given starts and lengths."""
     indices: np.ndarray = np.repeat(start - _packed(length), length) + np.arange(length.sum())
     return indices

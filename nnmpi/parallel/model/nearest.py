@@ -65,8 +65,7 @@ def plan_moves(
 
 
 class _Overlap(NamedTuple):
-    """A candidate for sending elements of a cell: its holder, the elements of the cell that it has,
-    and its range that contains them."""
+    """A candidate to send elements of a cell: its holder, elements, and range."""
 
     elements: Range
     holder: Holder
@@ -74,8 +73,7 @@ class _Overlap(NamedTuple):
 
 
 class _HolderPicker:
-    """Chooses, for each element that a rank needs, the rank or file that provides it, and counts
-    the bytes that each has to send."""
+    """Chooses who provides each needed element, and counts bytes to send."""
 
     def __init__(self, nodes: Sequence[int]) -> None:
         self._nodes, self._sent = nodes, defaultdict[Holder, int](int)
@@ -153,8 +151,7 @@ class _HolderPicker:
             lo = end
 
     def _distance(self, holder: Holder, rank: int) -> int:
-        """Returns how far the holder of elements is from a rank: 0 for the rank itself, 1 for a
-        rank on its node, 2 for one on another node, 3 for a file."""
+        """Returns a holder's distance: 0 itself, 1 on its node, 2 elsewhere, 3 a file."""
         if isinstance(holder, str):
             return 3
         return 0 if holder == rank else 1 + (self._nodes[holder] != self._nodes[rank])

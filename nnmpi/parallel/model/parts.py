@@ -13,13 +13,11 @@ from nnmpi.nn.state import everything
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 
 Boundary: TypeAlias = tuple[Edge, ...]
-"""The tensors that one stage sends to the next, in this order. Gradients are sent back for those
-that require one."""
+"""The tensors from a stage to the next, in order; gradients go back."""
 
 
 def boundaries_of(a: Arrangement, at: Mapping[str, int]) -> list[Boundary]:
-    """Returns, for each pair of consecutive stages, the tensors that the first sends to the second,
-    with their shapes on ranks at the mesh coordinates `at`."""
+    """Returns the tensors at each boundary of stages, shaped for ranks at `at`."""
 
     def here(e: int) -> Edge:
         axes = zip(a.graph.edges[e].axes, a.local_shape(e, 1, at), strict=True)
@@ -64,8 +62,7 @@ class ModelPart(NamedTuple):
 
     @property
     def fields(self) -> WantedFields:
-        """The fields of a batch that the stages of this rank need: inputs for the first stage,
-        labels for the last."""
+        """The fields of a batch that this rank's stages need: inputs first, labels last."""
         return WantedFields(0 in self.stages, len(self.boundaries) in self.stages, self.positions)
 
     @property

@@ -81,8 +81,7 @@ def module_state(model: Module) -> Iterator[tuple[Module, StateArray]]:
 
 
 def _with_own_name(x: StateArray, model: Module, names: set[str]) -> StateArray:
-    """Returns the array x after adding its name to `names`; raises ValueError if a tensor of the
-    model or another array has the name."""
+    """Adds x's name to `names`; raises ValueError if it is in use."""
     if x.name in names or x.name in whole_tensors(model):
         raise ValueError(f"{x.name}: state_arrays gives it a name that is in use; choose another")
     names.add(x.name)
@@ -90,8 +89,7 @@ def _with_own_name(x: StateArray, model: Module, names: set[str]) -> StateArray:
 
 
 def optimizer_state(optimizer: Optimizer) -> Iterator[StateArray]:
-    """Yields the state arrays of this rank's optimizer. Where replicas have different states, names
-    end with the number of the replica."""
+    """Yields state arrays of the optimizer, numbered where replicas differ."""
     replica = optimizer.replica_state
     for x in optimizer.state_arrays():
         yield replica.own(x) if replica else x
@@ -110,15 +108,13 @@ def whole_tensors(model: Module) -> dict[str, StateArray]:
 
 
 def model_tensors(model: Module) -> tuple[StateArray, ...]:
-    """Returns descriptions (without data) of all whole parameters and buffers of a model, each
-    once, under its first name."""
+    """Returns all whole tensors on paper, once each, under their first names."""
     tensors, names = whole_tensors(model), first_names(model).values()
     return tuple(tensors[name] for name in dict.fromkeys(names))
 
 
 def first_names(model: Module) -> dict[str, str]:
-    """Returns a dict from each name in the state dict to the first name of the same tensor, since
-    tied weights have several names."""
+    """Returns each name's first name of the same tensor: tied weights have several."""
     first = dict[int, str]()
     return {place.path: first.setdefault(id(t), place.path) for place, t in model.tensors()}
 
@@ -141,8 +137,7 @@ def values_and_others(
 
 
 def held_tensors(part: ModelPart) -> Iterator[tuple[Place, Any]]:
-    """Yields (place, tensor) for each parameter and buffer of which this rank has a part; a tensor
-    with several names only under the first."""
+    """Yields (place, tensor) of this rank's parts, under their first names."""
     tensors, seen = [*part.model.tensors()], set[int]()
     for (place, tensor), is_held in zip(tensors, which_held(tensors, part.held), strict=True):
         if is_held and id(tensor) not in seen:

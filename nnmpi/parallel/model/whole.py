@@ -81,8 +81,7 @@ class WholeArrays:
             self._to_writer = self._mover([WRITER])
 
     def __iter__(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields (name, values) of each whole array on rank 0, the writer, and nothing on other
-        ranks; every rank iterates."""
+        """Yields (name, values) of whole arrays on rank 0; every rank iterates."""
         return self._on_writer() if self._is_local else self._arrivals(self._to_writer)
 
     def on_all_ranks(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -90,8 +89,7 @@ class WholeArrays:
         return self._arrivals(self._to_all)
 
     def sha256(self) -> str:
-        """Returns the SHA-256 of all parameters, whole and in the order of the state dict; equal on
-        all ranks, which all call it."""
+        """Returns the SHA-256 of all whole parameters, on all ranks, which call it."""
         digest = hashlib.sha256()
         for name, values in self:  # nothing on other ranks, which have to iterate: they send
             if name in self.digested:
@@ -100,8 +98,7 @@ class WholeArrays:
 
     @property
     def writer_has_all(self) -> bool:
-        """True if rank 0, the writer, has all elements itself, for example because each replica has
-        the whole model, so that nothing is sent."""
+        """True if rank 0 has all elements, so that nothing is sent."""
         return self._is_local or self._comm.size == 1
 
     @cached_property
@@ -113,8 +110,7 @@ class WholeArrays:
         return Mover(self._have, need, [0] * self._comm.size, self._terms)
 
     def _on_writer(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields (name, copy of the values) for each array on rank 0, the writer, and nothing on
-        other ranks; used if the writer has all elements itself."""
+        """Yields (name, copy) of each array on rank 0, if it has all elements."""
         if self._comm.rank == WRITER:
             local = {x.name: x for x in self._source()}
             for x in self.arrays:

@@ -1,2 +1,1 @@
-"""Data parallelism: each rank computes a part of the batch, and the gradients are summed over
-ranks."""
+"""Data parallelism: ranks compute parts of a batch, and sum gradients."""

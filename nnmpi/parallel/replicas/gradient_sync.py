@@ -98,8 +98,7 @@ def _without_op(act: Callable[[], None], op: Op) -> None:
 
 
 class ScatteredSums(BucketSums):
-    """The BucketSums of ZeRO 2 and 3: gradients are summed by a reduce-scatter after each backward
-    pass of a stage."""
+    """The BucketSums of ZeRO 2 and 3: a reduce-scatter after each backward pass."""
 
     def begin(self, step: int) -> None:
         super().begin(step)

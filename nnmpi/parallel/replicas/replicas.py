@@ -73,8 +73,7 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
 
 
 def pipelined(layout: Layout, spec: TrainSpec) -> StrategyParts:
-    """Returns the StrategyParts of a pipeline, with data parallelism in each stage. Every rank
-    calls it."""
+    """Returns the parts of a pipeline of replicas. Every rank calls it."""
     config, parts = spec.arrangement.config, replicas(layout, spec)
     facts = {"schedule": config.schedule, "micro_batches": config.micro_batches, **spec.part.facts}
     return parts._replace(
@@ -180,8 +179,7 @@ def check_micro_batches(model: Module, loader: Loader, batches: float, parts: in
 
 
 def _sizes(loader: Loader, batches: float) -> list[int]:
-    """Returns the sizes of the first `batches` batches of an epoch, each size once: that of full
-    batches, and that of a shorter last one."""
+    """Returns the sizes of an epoch's first batches, each size once."""
     samples, size = len(loader.split.y), loader.batch_size
     full_batches, rest = divmod(samples, size)
     sizes = [size] * min(full_batches, 1)

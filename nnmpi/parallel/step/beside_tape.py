@@ -60,8 +60,7 @@ class ForwardBeside:
         return is_left
 
     def is_same(self, outputs: Sequence[Array]) -> bool:
-        """Returns True if the outputs and buffers of autograd's pass and of the replay have the
-        same bits."""
+        """True if outputs and buffers of autograd and replay have the same bits."""
         pairs = zip((*outputs, *self._buffers), (*self.replay.outputs, *self._own), strict=True)
         return all(same_bits(*pair) for pair in pairs)
 

@@ -45,8 +45,7 @@ class Buffer(NamedTuple):
     array: Array
 
     def give_back(self) -> None:
-        """Gives the memory back to its pool, which may hand it out again at once: nobody may use
-        the array after that."""
+        """Gives the memory back to its pool, which may hand it out at once."""
         self.pool.free.append(self.memory)
 
 

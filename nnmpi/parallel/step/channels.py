@@ -59,15 +59,13 @@ class Sends:
         self._works: deque[tuple[Transfer, Buffer | None]] = deque()
 
     def add(self, work: Transfer, buffer: Buffer | None = None) -> None:
-        """Adds a send, the transfer `work`, that was started; `buffer`, whose contents are sent,
-        goes back to its pool when the send is complete."""
+        """Adds a started send; its `buffer` goes back to the pool when it is complete."""
         while self._works and self._works[0][0].done:
             self._end()
         self._works.append((work, buffer))
 
     def poll(self) -> bool:
-        """Polls the oldest send, which progresses all messages. Returns True if it is still
-        incomplete; False if it is complete, or there is none."""
+        """Polls the oldest send, which moves all messages; True if it is incomplete."""
         return bool(self._works) and not self._works[0][0].poll()
 
     def finish(self) -> None:
@@ -83,13 +81,11 @@ class Sends:
 
 
 Outgoing: TypeAlias = list[tuple[Edge, Array, Buffer | None]]
-"""The tensors that leave a stage, as (edge, array, buffer); the buffer is None if the array is not
-in one."""
+"""The tensors that leave a stage, as (edge, array, buffer or None)."""
 
 
 class Here:
-    """Takes the place of a Transfer for an array that needs no message, since it is on this rank
-    already. It is always complete."""
+    """Stands for a Transfer of an array that is on this rank already."""
 
     done = True
 
@@ -148,8 +144,7 @@ class BoundaryEnd(Port):
             self._arriving[micro].append((work, buffer))
 
     def send(self, micro: int, peer: int) -> None:
-        """Starts to send the outputs or gradients of micro-batch `micro` to rank `peer`, with their
-        axes in memory order."""
+        """Starts to send a micro-batch's outputs or gradients, in memory order."""
         for edge, array, buffer in self._outgoing.pop(micro):
             work = self._comm.isend(array.transpose(edge.order), peer, self._send_tag)
             self._sends.add(work, buffer)
@@ -163,8 +158,7 @@ class BoundaryEnd(Port):
         return None
 
     def done(self, micro: int) -> None:
-        """Gives the buffers of micro-batch `micro`, which are not needed any more, back to their
-        pools."""
+        """Gives a micro-batch's buffers back to their pools."""
         for buffer in self._used.pop(micro):
             buffer.give_back()
 
@@ -186,8 +180,7 @@ class BoundaryEnd(Port):
 
 
 class Inlet(BoundaryEnd, Source):
-    """The input side of every pipeline stage except the first: receives activations, and sends
-    their gradients back."""
+    """The input of later stages: receives activations, sends gradients back."""
 
     def next_input(self, micro: int) -> Tensors:
         samples = self._samples(micro)
@@ -205,8 +198,7 @@ class Inlet(BoundaryEnd, Source):
 
 
 class Outlet(BoundaryEnd, Sink):
-    """The output side of every pipeline stage except the last: sends activations, and receives
-    their gradients."""
+    """The output of earlier stages: sends activations, receives gradients."""
 
     def root(self, micro: int, y: Any) -> JoinedOutputs:
         return joined(y)
@@ -229,8 +221,7 @@ class Outlet(BoundaryEnd, Sink):
         return [next(arrived) if pool.edge.requires_grad else None for pool in self._pools]
 
     def _check(self, dtype: Any, wanted: tuple[int, ...], array: Array) -> None:
-        """Raises ValueError unless an array has the shape `wanted` and the dtype of the buffer at
-        the receiver."""
+        """Raises ValueError unless an array has the receiver's shape and dtype."""
         if array.shape != wanted or array.dtype != dtype:
             raise ValueError(
                 f"stage {self.stage} returns {array.dtype} of shape {array.shape} in training, but "
@@ -265,8 +256,7 @@ class Channels:
         self.ops: Mapping[Kind, Do] = dict.fromkeys(MESSAGES, self.start)
 
     def poll(self) -> None:
-        """Polls one incomplete message, which makes progress with all messages; at most once in
-        POLL_SECONDS."""
+        """Polls one message, which moves all, at most once in POLL_SECONDS."""
         now = self._clock()
         if now < self._next_poll:
             return
@@ -280,8 +270,7 @@ class Channels:
                 return
 
     def start(self, op: Op) -> None:
-        """Starts the send or the receive of tensors between two stages that the operation `op`
-        names (RECV_F, SEND_F, RECV_B or SEND_B)."""
+        """Starts the send or receive of RECV_F, SEND_F, RECV_B or SEND_B."""
         is_inlet = op.kind in (Kind.RECV_F, Kind.SEND_B)
         end = self.inlets[op.at] if is_inlet else self.outlets[op.at - 1]
         if op.kind in (Kind.RECV_F, Kind.RECV_B):

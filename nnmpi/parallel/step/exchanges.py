@@ -39,8 +39,7 @@ class Notes:
 
     @property
     def is_same(self) -> bool:
-        """True if the replay of the pass, which has ended, would have sent the same bits and
-        received as many arrays as autograd's pass."""
+        """True if the replay would have sent and received the same as autograd."""
         return self._is_same and not (self._sent or self._arrived)
 
     def add_sent(self, array: Array) -> None:
@@ -52,8 +51,7 @@ class Notes:
         self._arrived.append(array.copy())
 
     def check_sent(self, array: Array) -> None:
-        """Compares an array that the replay would send with the next array that autograd's pass
-        sent."""
+        """Compares what the replay would send with what autograd sent next."""
         self._is_same &= bool(self._sent) and same_bits(array, self._sent.popleft())
 
     def write_next(self, array: Array) -> None:
@@ -64,13 +62,11 @@ class Notes:
             self._is_same = False
 
     def noting(self) -> AbstractContextManager[None]:
-        """Returns a context for a pass by autograd: copies of the arrays that it sends and receives
-        are kept in this object."""
+        """A context for autograd's pass, which keeps what it sends and receives."""
         return wires(lambda comm, array: _NotingWire(comm, self))
 
     def recalling(self) -> AbstractContextManager[None]:
-        """Returns a context for a replay: nothing is sent, and arrays that would be received get
-        the copies that `noting` has kept, in order."""
+        """A context for a replay, which gets kept copies and sends nothing."""
         return wires(lambda comm, array: _RecallingWire(comm, self))
 
 
@@ -115,8 +111,7 @@ def _wait(work: "_LoggedWork", array: Array) -> None:
 
 
 class _LoggedWork:
-    """A transfer in the background, in a recorded pass: one recorded call starts it, and a later
-    one waits for it."""
+    """A transfer in a recorded pass: one call starts it, another waits."""
 
     started: Any
 
@@ -124,8 +119,7 @@ class _LoggedWork:
         self._array, self._number = array, len(call_log.get() or ())
 
     def __eq__(self, other: object) -> bool:
-        """True if `other` is the same transfer in another recording of the pass: both have the same
-        number in the order of calls."""
+        """True if `other` has the same number in another recording."""
         return isinstance(other, _LoggedWork) and other._number == self._number
 
     __hash__ = None  # type: ignore[assignment]
@@ -177,8 +171,7 @@ class LoggedWire:
 
 
 class _NotingWork:
-    """A transfer in the background that, when it is complete, keeps a copy of its array for a
-    replay."""
+    """A transfer that keeps a copy of its array for a replay."""
 
     def __init__(self, work: Any, array: Array, notes: Notes) -> None:
         self._work, self._array, self._notes = work, array, notes
@@ -189,8 +182,7 @@ class _NotingWork:
 
 
 class _NotingWire:
-    """Exchanges arrays with other ranks as usual, and keeps copies of sent and received arrays for
-    a replay."""
+    """Exchanges arrays as usual, and keeps copies for a replay."""
 
     def __init__(self, comm: Comm, notes: Notes) -> None:
         self._comm, self._notes = comm, notes
@@ -230,8 +222,7 @@ class _RecallingWork:
 
 
 class _RecallingWire:
-    """Stands in for communication in a replay that is compared with autograd's pass: sends nothing,
-    and arrays that would be received get the copies that were kept."""
+    """Stands for communication in a compared replay, with kept copies."""
 
     def __init__(self, comm: Comm, notes: Notes) -> None:
         self._comm, self._notes = comm, notes

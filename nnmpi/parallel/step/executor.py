@@ -81,8 +81,7 @@ class GradientSync:
         operation NOTE calls it, when the rank has no more losses to add."""
 
     def poll(self) -> None:
-        """Makes progress with the messages of the sums, without waiting. The executor calls it
-        often in a step."""
+        """Makes progress with sums without waiting; called often in a step."""
 
 
 NO_SYNC = GradientSync()
@@ -286,8 +285,7 @@ class Executor:
         return StepResult(state.next(batches), len(load.rows), load.divisor, *self._outcome)
 
     def begin(self, load: StepBatch) -> None:
-        """Hands the micro-batches of `load`, the batch of a step, to the input and output side of
-        each stage."""
+        """Hands the batch's micro-batches to the ports of each stage."""
         self._load = load
         for port in self._ports:
             port.begin(load)
@@ -370,8 +368,7 @@ class Executor:
             self._running[where] = OVER if is_over else running
 
     def _is_last(self, op: Op) -> bool:
-        """Returns True if the unit of this operation is the last one of a stage's forward or
-        backward pass."""
+        """True if this operation's unit is the last of a stage's pass."""
         return op.at == self._stages[op.stage].units[-1 if op.kind in FORWARD else 0]
 
     def _forward(self, op: Op) -> Generator[None, None, None]:
@@ -447,7 +444,6 @@ class Executor:
         self._sync.note(self.loss.loss(), self._request())
 
     def _end(self, end: Callable[[int], Outcome | None], op: Op) -> None:
-        """Carries out AGREE or APPLY, the operations that end a step, and keeps the outcome of the
-        step if it returns one."""
+        """Carries out AGREE or APPLY, and keeps the outcome if it returns one."""
         if (outcome := end(self._step)) is not None:
             self._outcome = outcome

@@ -25,15 +25,13 @@ ZERO = np.zeros(())
 
 
 class Criterion(Protocol):
-    """A loss that returns the sum over samples, and the number by which to divide it to get the
-    mean."""
+    """A loss that sums over samples, and the divisor of its mean."""
 
     def __call__(self, scores: Tensor, labels: Any, /) -> Tensor:
         """Returns the sum of the losses of samples, given the model's scores and their labels."""
 
     def divisor(self, target: Any, /) -> float:
-        """Returns the number by which the sum over samples with these targets is divided to get the
-        mean."""
+        """Returns the divisor by which the sum over samples becomes the mean."""
 
 
 class SumOfMean:
@@ -43,8 +41,7 @@ class SumOfMean:
         self.function = function
 
     def __call__(self, scores: Tensor, labels: Any, /) -> Tensor:
-        """Returns the sum of the losses; floating-point labels are cast to the dtype of the
-        scores."""
+        """Returns the sum of losses; float labels get the scores' dtype."""
         if not len(labels):  # the mean of no samples may be NaN
             return scores.sum()
         dtype = scores.dtype if labels.dtype.kind == "f" else None
@@ -86,8 +83,7 @@ class Objective:
         self._names = (*[ACCURACY] * self._counts_correct, *metrics)
 
     def empty_row(self) -> Row:
-        """Returns a row, the list of sums that `evaluate` returns, for no samples: all sums
-        are 0."""
+        """Returns a row of sums, as of `evaluate`, for no samples."""
         return [np.zeros(3), *[ZERO] * len(self._names)]
 
     def evaluate(self, scores: Tensor, labels: np.ndarray) -> Row:
@@ -131,8 +127,7 @@ class Objective:
         return Sums(float(loss), float(divisor), int(samples), named)
 
     def add(self, a: Row, b: Row) -> Row:
-        """Returns the sum of two rows (lists of sums, see `evaluate`); raises ValueError if a
-        metric has different shapes in them."""
+        """Returns the sum of two rows; metrics must have the same shapes."""
         self._shapes([[sums.shape for sums in row] for row in (a, b)])
         return [x + y for x, y in zip(a, b, strict=True)]
 
@@ -151,8 +146,7 @@ class Objective:
 
 
 def _share(name: str, returned: Any) -> np.ndarray:
-    """Returns the (sum, count) that a metric returned, stacked; raises ValueError if it returned
-    anything else."""
+    """Returns a metric's (sum, count), stacked, or raises ValueError."""
     try:
         total, count = (np.asarray(x, float) for x in returned)
         return np.stack([total, np.broadcast_to(count, total.shape)])
@@ -164,25 +158,21 @@ def _share(name: str, returned: Any) -> np.ndarray:
 
 
 class Outputs(Protocol):
-    """The interface to accumulate the outputs of a model in an evaluation, on one rank and then
-    over all ranks."""
+    """Accumulates a model's outputs in an evaluation, on one rank and over all."""
 
     def add(self, scores: Tensor, batch: Batch) -> None:
-        """Adds `scores`, the output of the model for the samples of `batch`, to what this rank has
-        accumulated."""
+        """Adds the model's output for a batch to what this rank has."""
 
     def clear(self) -> None:
         """Sets the accumulated outputs to zero. Ranks that have computed the same as another rank
         call it before `add_up`, so that the sum over ranks counts each output once."""
 
     def add_up(self, comm: Comm, all_reduce: SumRow) -> None:
-        """Sums the accumulated outputs over all ranks of `comm`, by the function `all_reduce`;
-        every rank calls it."""
+        """Sums what ranks have accumulated; every rank calls it."""
 
 
 class LossAndMetrics:
-    """Accumulates the loss and metrics of an evaluation as sums in `row`; `add_up` sums them over
-    ranks into `sums`."""
+    """Accumulates loss and metrics in `row`; `add_up` sums them into `sums`."""
 
     def __init__(self, objective: Objective) -> None:
         self._objective, self.row, self.sums = objective, objective.empty_row(), Sums()
@@ -199,8 +189,7 @@ class LossAndMetrics:
 
 
 class AllScores:
-    """Accumulates the model's outputs for every sample in `array`; outputs computed on other ranks
-    are zeros until `add_up`."""
+    """Accumulates scores of all samples; other ranks' are 0 until `add_up`."""
 
     def __init__(self, objective: Objective, n: int, shape: tuple[int, ...], dtype: Any) -> None:
         self.array, self._n, self._objective = np.zeros(shape, dtype), n, objective

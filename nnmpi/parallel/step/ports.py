@@ -66,8 +66,7 @@ def forward(module: Module, x: Tensors, current: Pass) -> Any:
 
 
 def call(module: Module, x: Tensors) -> Any:
-    """Returns the output of a module for one tensor, a tuple of arguments, or a dict of keyword
-    arguments."""
+    """Returns the output for a tensor, a tuple, or a dict of arguments."""
     if isinstance(x, dict):
         return module(**x)
     return module(*x) if isinstance(x, tuple) else module(x)
@@ -134,8 +133,7 @@ class Port:
     has_memory = False
 
     def begin(self, load: StepBatch) -> None:
-        """Stores the batch `load` of a step that begins; its micro-batches will go through this
-        side of the stage."""
+        """Stores the batch of a step whose micro-batches pass here."""
         self._load = load
 
     def done(self, micro: int) -> None:
@@ -158,8 +156,7 @@ class Source(Port):
 
 
 class Sink(Port):
-    """The output side of a stage: takes its output, and provides the gradient with which the
-    backward pass starts."""
+    """The output side of a stage: takes outputs, provides gradients."""
 
     def root(self, micro: int, y: Any) -> Tensor:
         """Returns the tensor at which the backward pass starts: the output y, or its loss."""
@@ -175,8 +172,7 @@ class Sink(Port):
         raise NotImplementedError
 
     def evaluate(self, micro: int, y: Any) -> None:
-        """Takes the output y of a stage for a micro-batch in an evaluation, where no backward pass
-        follows."""
+        """Takes the output y of a micro-batch in an evaluation."""
         raise NotImplementedError
 
 
@@ -218,8 +214,7 @@ class LossSink(Sink):
         return self._load.micro[micro].y
 
     def loss_of(self, y: Tensor, labels: Any) -> Tensor:
-        """Returns the sum of the losses over the samples of a micro-batch, given the model's output
-        y and the labels."""
+        """Returns the sum of losses over a micro-batch."""
         return self.criterion(y, labels)
 
     def put(self, micro: int, outputs: Sequence[Array]) -> None:
@@ -236,8 +231,7 @@ class LossSink(Sink):
         return self._seeds[1]
 
     def loss(self) -> Any:
-        """Returns the sum of the losses since the last call, and resets it to 0; 0 on a rank
-        without the last stage."""
+        """Returns the losses since the last call; 0 without the last stage."""
         total, self._sum = self._sum, None
         return 0.0 if total is None else total
 
@@ -298,12 +292,10 @@ class StagePass(Protocol):
         """The outputs of the stage, or their loss."""
 
     def release(self) -> None:
-        """Drops references to outputs that were sent, so that memory which the backward pass does
-        not need is freed."""
+        """Drops outputs that were sent, whose memory may be freed."""
 
     def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Runs the backward pass, starting from `seeds`, the gradients of the outputs; stops
-        between units."""
+        """Runs the backward pass from the outputs' gradients; stops between units."""
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Computes the gradients of the inputs that come from another stage, starting from `seeds`,
@@ -329,14 +321,12 @@ class TapePass:
         self._rest: UnfinishedBackward | None = None
 
     def release(self) -> None:
-        """Drops references to outputs that were sent, so that memory which the backward pass does
-        not need is freed."""
+        """Drops outputs that were sent, whose memory may be freed."""
         if isinstance(self._root, JoinedOutputs):
             self._root.parts = self.outputs = ()
 
     def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Runs the backward pass, starting from `seeds`, the gradients of the outputs; stops
-        between units."""
+        """Runs the backward pass from the outputs' gradients; stops between units."""
         if self._root.needs_grad:
             self._rest = begun(self._root, seed_of(self._root, seeds))
         return self.second_half()
@@ -386,8 +376,7 @@ def by_tape(
 
 
 def pauses(units: Sequence[int]) -> Generator[None, None, None]:
-    """Yields once between every two of a stage's units, and does nothing else. It stands for a pass
-    that has nothing left to do."""
+    """Yields between every two units, in place of a pass that has nothing to do."""
     for _ in units[1:]:
         yield
 
@@ -417,8 +406,7 @@ class PassState:
         self.input, self.stats, self.kind, self._digests = x, stats, kind, list[int]()
 
     def note(self, outputs: Sequence[Array]) -> None:
-        """Keeps checksums of the outputs of a forward pass, with which those of its recomputation
-        are compared."""
+        """Keeps checksums of outputs, to compare with those of a recomputation."""
         self._digests = [*map(digest, outputs)]
 
     def compare(self, outputs: Sequence[Array], stage: int) -> None:

@@ -126,8 +126,7 @@ def record(
 
 
 def on_tape(poll: Callable[[], object]) -> AbstractContextManager[None]:
-    """Returns a context in which autograd records ops, and kernels call `poll` to let communication
-    in the background advance."""
+    """A context in which autograd records, and kernels call `poll`."""
     return variables_set((recording, True), (progress_hook, poll))
 
 

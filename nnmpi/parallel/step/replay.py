@@ -48,8 +48,7 @@ class Replay:
         raise NotImplementedError
 
     def _first(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Starts the backward pass, given the gradients of the outputs, and runs its first half.
-        Yields between units."""
+        """Runs the first half of the backward pass, from the outputs' gradients."""
         raise NotImplementedError
 
     def _second(self) -> Generator[None, None, None]:
@@ -60,8 +59,7 @@ class Replay:
         """Does nothing: the outputs lie in memory of this object."""
 
     def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Runs the whole backward pass, given the gradients of the outputs. Yields between
-        units."""
+        """Runs the backward pass from the outputs' gradients. Yields between units."""
         yield from self._first(seeds)
         yield from self._second()
         self._pass_on()
@@ -114,8 +112,7 @@ class BoundCalls(Replay):
         self._adds, self._trained = recorded.adds, planned.trained
 
     def end(self) -> None:
-        """Deletes the bound calls. They refer to this object and to its memory, which they would
-        keep alive."""
+        """Deletes the calls, which refer to this object and its memory."""
         self._of_forward, self._of_first, self._of_second, self.free = [], [], [], list
 
     def _ready(self, p: Parameter) -> None:
@@ -153,8 +150,7 @@ class BoundCalls(Replay):
 
 
 def _in_turn(slices: Sequence[Sequence[Call]]) -> Generator[None, None, None]:
-    """Runs recorded calls slice by slice, where a slice has the calls of one unit; yields between
-    two slices."""
+    """Runs recorded calls unit by unit; yields between two."""
     for k, calls in enumerate(slices):
         if k:
             yield

@@ -51,8 +51,7 @@ class ReplayedStages:
                 lists.memory.clear()
 
     def _tell(self, s: int, lists: StageLists) -> None:
-        """Adds an entry to the run's log if the passes of stage s have begun to be replayed, or to
-        run by modules and autograd."""
+        """Logs that the passes of stage s are replayed now, or are not."""
         if lists.reason == self._told.get(s, "") or not (lists.reason or lists.compared):
             return
         self._told[s] = lists.reason

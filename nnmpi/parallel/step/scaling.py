@@ -14,8 +14,7 @@ from nnmpi.parallel.step.ports import LossSink
 
 
 def widened(scores: Tensor) -> Tensor:
-    """Returns the scores in the dtype in which the loss is computed: float32 for 16-bit scores,
-    otherwise unchanged."""
+    """Returns 16-bit scores in float32, others unchanged."""
     types = types_of(scores.dtype)
     return scores.astype(types.sums) if types.is_mixed else scores
 

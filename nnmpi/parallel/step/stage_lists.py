@@ -164,8 +164,7 @@ class StageLists:
             self.reason = "a parameter has memory of its own, as frozen ones have"
 
     def _look_again(self) -> None:
-        """Finds the modules of the stage and of the loss, and checks whether their code may be
-        recorded; otherwise sets `reason`."""
+        """Finds the modules of stage and loss; sets `reason` if one is unfit."""
         module, sink = self._stage.module, self._stage.sink
         self._modules, self._parameters = [*module.modules()], [*module.parameters()]
         criterion: Any = sink.criterion if isinstance(sink, LossSink) else None
@@ -221,8 +220,7 @@ class StageLists:
         return replay
 
     def _look(self) -> None:
-        """Looks whether the stage has changed since its passes were recorded, and which recorded
-        passes can be replayed now."""
+        """Looks whether the stage has changed, and which passes can be replayed."""
         self._looked_at = self._version()
         if self.reason is None and self._has_changed():
             self._look_again()
@@ -399,8 +397,7 @@ def _of_first_run(stats: BatchStats) -> BatchStats:
 
 
 def _values_of(parts: Sequence[Any]) -> ReadValues:
-    """Returns the values that the modules and functions of a stage read; raises UnfitError if one
-    may change unnoticed."""
+    """Returns the values that code reads; raises UnfitError if one may change."""
     values = ReadValues()
     if foreign(parts):
         _read_code(values, parts)

@@ -131,8 +131,7 @@ class Update:
 
     @property
     def ends(self) -> Ends:
-        """The functions that carry out the two operations at the end of a step: AGREE (`agree`) and
-        APPLY (`apply`)."""
+        """The functions of AGREE (`agree`) and APPLY (`apply`)."""
         return {Kind.AGREE: self.agree, Kind.APPLY: self.apply}
 
     def agree(self, step: int) -> None:
@@ -150,8 +149,7 @@ class Update:
         self.decision = sums
 
     def apply(self, step: int) -> Outcome:
-        """Makes one optimizer step if all sums that the ranks agreed on are finite, otherwise skips
-        it; returns the outcome of the step."""
+        """Makes an optimizer step, or skips it unless all agreed sums are finite."""
         assert self.decision is not None
         outcome = self.carry_out(self.decision)
         self._store.wait_for_updates()
@@ -218,8 +216,7 @@ class Update:
         return backend.to_list(row)
 
     def _variables(self) -> list[int]:
-        """Returns, for each parameter of the optimizer in order, its number in the graph of the
-        model."""
+        """Returns the graph's number of each parameter of the optimizer."""
         return [self._norms.variables[p.index] for p in self._optimizer.parameters]
 
     def _sums(self) -> list[float]:
@@ -240,8 +237,7 @@ class Update:
         return [loss, scalars[REQUEST], not finite, squares, *(p.has_grad for p in self._tied)]
 
     def _agreed(self, sums: list[float]) -> list[float]:
-        """Sums a list of numbers, in float64, over all ranks that together hold one replica of the
-        model, by one all-reduce."""
+        """Sums numbers, in float64, over the ranks of one replica."""
         row = np.array(sums, float)
         with waiting("agree"):
             self._model.all_reduce(row, "doubling")

@@ -83,8 +83,7 @@ def _parts(
 
 
 def gathers_for_use(a: Arrangement) -> bool:
-    """Returns True if buckets of parameters share memory and are gathered before each use (ZeRO
-    3)."""
+    """True if buckets share memory and are gathered before use (ZeRO 3)."""
     return a.store.zero > 0 and not a.store.has_all_values and not a.graph.may_differ
 
 

@@ -45,15 +45,13 @@ def with_buckets(a: Arrangement, rank: int, micro: int) -> StepList:
 
 
 def evaluation(a: Arrangement, rank: int, micro: int) -> StepList:
-    """Returns the operations that a rank carries out to evaluate a batch in `micro`
-    micro-batches."""
+    """Returns the operations of an evaluation in `micro` micro-batches."""
     return with_values(a, evaluation_list(chain_of(a, rank), micro, a.mesh.axes["pp"]))
 
 
 @cached
 def passes_of(a: Arrangement, micro: int) -> Sequence[Sequence[Op]]:
-    """Returns, for each rank along pp, the passes of its whole stages in order, without
-    messages."""
+    """Returns the passes of whole stages for each rank along pp."""
     if a.strategy.passes:
         return [a.strategy.passes(micro)]
     pp = a.mesh.axes["pp"]

@@ -17,13 +17,11 @@ from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.op import NONE, PASSES, Kind, Op
 
 SLOTS = 2
-"""The least number of slots that several buckets share: one bucket is in use while the next one is
-gathered."""
+"""The fewest slots: one bucket is in use while the next is gathered."""
 
 
 def with_values(a: Arrangement, step: StepList) -> StepList:
-    """Returns the list of a step or of an evaluation with the gathers of parameters; unchanged
-    without ZeRO."""
+    """Returns the list with gathers of parameters, with ZeRO."""
     slots = value_slots(a, step.chain)
     if not slots:
         return step

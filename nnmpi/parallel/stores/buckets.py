@@ -17,8 +17,7 @@ GATHER = "ring"
 
 
 class CommBucket(NamedTuple):
-    """A gradient bucket: elements start..stop of a rank's flat gradient buffer, which are summed by
-    one collective over the ranks of `comm`."""
+    """Elements start..stop of the gradient buffer, summed over `comm`."""
 
     start: int
     stop: int

@@ -46,8 +46,7 @@ class GatheredValues:
         return self._values[i]
 
     def current(self, i: int) -> Array:
-        """Returns the values of parameter i without waiting: the all-gather of its bucket must be
-        complete."""
+        """Returns parameter i without waiting; its all-gather must be complete."""
         return self._values[i]
 
     def updated(self) -> None:
@@ -82,8 +81,7 @@ class GatheredValues:
             self.wait_for(b)
 
     def wait_for(self, b: int) -> None:
-        """Waits until the all-gather of bucket b is complete, so that this rank has the updated
-        parameters in it."""
+        """Waits until bucket b has the updated values of all ranks."""
         while b in self._due:  # those before b first: gathers of a Comm start in one order
             self._start(self._due.popleft(), self._gathers)
         work = self._works.pop(b, None)

@@ -40,12 +40,10 @@ class WholeGradients:
         self._memories = store.views(self.flat)
 
     def begin(self) -> None:
-        """Does nothing at the start of a step, since new gradients overwrite those of the last
-        step."""
+        """Does nothing: new gradients overwrite those of the last step."""
 
     def grad_memory(self, i: int) -> Array:
-        """Returns the array to which backward passes on this rank write or add the gradient of
-        parameter i."""
+        """Returns the memory to which backward passes write gradient i."""
         return self._memories[i]
 
     def start(self, b: int) -> Transfer | None:

@@ -1,2 +1,1 @@
-"""Sets up a run: makes and checks data, model, loss and optimizer, and divides the model among
-ranks."""
+"""Makes and checks data, model, loss and optimizer, and divides the model."""

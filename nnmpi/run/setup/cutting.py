@@ -56,8 +56,7 @@ class UncutModel(NamedTuple):
 
 
 def check_lengths(how: str, dataset: Dataset) -> None:
-    """Raises ValueError if sequences have different lengths in training and in test samples; `how`
-    is the option by which sequences are divided among ranks."""
+    """Raises ValueError if training and test sequences differ in length; `how` cuts them."""
     both = [[*map(np.shape, (*arrays(s.x), s.y))] for s in (dataset.train, dataset.test)]
     for train, test in zip(*both, strict=True):
         if train[1:2] != test[1:2]:
@@ -121,20 +120,17 @@ class AxisSetUp(NamedTuple):
 
 
 SET_UPS = {"tp": AxisSetUp(_cut_layers, _rebuilt)}
-"""How each axis cuts a model. Along other axes that are not of add-ons, ranks have whole layers and
-sequences."""
+"""How each axis cuts a model; along others ranks have whole layers and sequences."""
 
 
 def set_ups(config: Config) -> dict[str, AxisSetUp]:
-    """Returns, for each axis with several ranks that divides a model, the functions that do it;
-    axes of add-ons come first."""
+    """Returns what divides a model along axes with several ranks, add-ons' first."""
     axes = (axis for axis in reversed(CUT_BY_AXIS) if getattr(config, axis) > 1)
     return {axis: SET_UPS.get(axis) or addons.row("axis_set_ups", axis) for axis in axes}
 
 
 def sharding_of(uncut: UncutModel) -> Sharding:
-    """Returns a Sharding: the description of how the layers and sequences of a model are divided
-    among ranks."""
+    """Returns how layers and sequences of a model are divided among ranks."""
     config, sharding = uncut.config, UNSHARDED
     if config.cuts_positions:
         check_lengths("sequence_parallel", uncut.dataset)
@@ -207,8 +203,7 @@ def uncut(
 
 
 def on_cluster(uncut: UncutModel, cluster: Cluster, divide: Divide) -> Arrangement:
-    """Returns the arrangement that a run on this cluster would have; the function `divide` divides
-    the model into stages."""
+    """Returns the arrangement of a run on a cluster; `divide` makes the stages."""
     config, graph = uncut.config, uncut.graph
     filled = replace(config, dp=mesh_of(config, cluster.size).axes["dp"])
     sharding = sharding_of(uncut._replace(config=filled))

@@ -1,5 +1,4 @@
-"""Loads the data set of a run, and makes the standardiser, which subtracts the mean of samples and
-divides by their deviation."""
+"""Loads the data set, and makes the standardiser of its samples."""
 
 from typing import Any
 
@@ -18,8 +17,7 @@ SAYS_HOW = {"mean", "std"}
 
 
 def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Criterion) -> Dataset:
-    """Returns the data set that the user gave, as a Dataset or as arrays; otherwise the one that
-    the config names."""
+    """Returns the given data set, as Dataset or arrays, or the config's."""
     ignored = loss.ignore_index if isinstance(loss, ClassLoss) else None
     if isinstance(given, Dataset):
         return given
@@ -45,8 +43,7 @@ def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Cr
 
 
 def data_options(config: Config) -> dict[str, Any]:
-    """Returns the keyword arguments of `nnmpi.data.load` that add-ons determine from options of the
-    config, such as the tokenizer and the lengths of windows of a text."""
+    """Returns keyword arguments of `nnmpi.data.load` from add-ons, such as a tokenizer."""
     options = {k: v for f in addons.given("data_options", config) for k, v in f(config).items()}
     tokenizer_of = addons.row("tokenizers", config.data.partition(":")[0])
     return options | ({"tokenizer": tokenizer_of(config)} if tokenizer_of else {})

@@ -1,5 +1,4 @@
-"""Makes the model that the option --model names: by a user's function, or by the name of a kind of
-model with its sizes."""
+"""Makes the model of --model: by a user's function, or by kind and sizes."""
 
 import re
 from collections.abc import Callable
@@ -41,8 +40,7 @@ class ModelFacts:
         return {}
 
     def sizes(self) -> tuple[Any, ...] | None:
-        """Returns the sizes from which a model without values can be made; None if they are
-        unknown."""
+        """Returns the sizes from which the model can be made again; None if unknown."""
         return None
 
     def check(self, dataset: Dataset) -> None:
@@ -86,8 +84,7 @@ def builder(config: Config, dataset: Dataset) -> Build:
 
 
 def _sized(spec: str) -> SizedModel | None:
-    """Returns the kind of model, such as mlp, that `spec` names by its text before the colon; None
-    if that is no known kind."""
+    """Returns the kind of model, such as mlp, before the colon of `spec`, or None."""
     name = spec.partition(":")[0]
     sized: SizedModel | None = SIZED.get(name) or addons.row("models", name)
     return sized

@@ -37,8 +37,7 @@ class MisfitError(ValueError):
 
 
 def criterion(loss: Any) -> Criterion:
-    """Converts a user's loss to one that sums over samples instead of taking the mean; None stands
-    for the cross-entropy."""
+    """Converts a user's loss to one that sums over samples; None is cross-entropy."""
     if loss is None:
         return CrossEntropyLoss(reduction="sum")
     if isinstance(loss, Loss):
@@ -77,8 +76,7 @@ def checked(loss: Any, metrics: Mapping[str, Metric]) -> Criterion:
 
 
 def described(loss: Criterion) -> str:
-    """Returns a loss and its options as text, by which a run that is resumed checks that it has the
-    same loss."""
+    """Returns a loss and its options as text, which resumed runs compare."""
     if not isinstance(loss, Loss):
         return repr(loss)
     public = {
@@ -89,8 +87,7 @@ def described(loss: Criterion) -> str:
 
 
 def check_labels(loss: Criterion, data: Dataset) -> None:
-    """Raises ValueError if the loss is for classification, and the data has the targets of a
-    regression."""
+    """Raises ValueError for a loss of classes on targets of a regression."""
     y = data.train.y
     if isinstance(loss, ClassLoss) and y.dtype.kind not in "iu":
         raise ValueError(
@@ -213,8 +210,7 @@ def model_graph(
 
 
 def _check_call(model: Module, x: Inputs) -> None:
-    """Raises ValueError unless the first layer that gets the samples takes as many arguments as a
-    sample has inputs."""
+    """Raises ValueError unless the first layer takes as many arguments as inputs."""
     while only_runs_layers(model) and len(model):
         model = model[0]
     given = dict.fromkeys(x, "") if isinstance(x, dict) else {}
@@ -225,8 +221,7 @@ def _check_call(model: Module, x: Inputs) -> None:
 
 
 def _shapes(x: Inputs) -> str:
-    """Returns the shape of each input of a sample as text; for integer inputs also the type, which
-    explains most errors."""
+    """Returns the shapes of a sample's inputs as text, of integers also the type."""
     described = []
     for name, array in parts(x):
         shape = "x".join(map(str, array.shape[1:])) or "() (x[:, None] has one feature)"

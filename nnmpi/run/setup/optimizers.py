@@ -1,5 +1,4 @@
-"""Makes the optimizer and the learning rate schedule of a run: by the config, or by a user's
-function."""
+"""Makes optimizer and learning rate schedule, by config or a user's function."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -39,8 +39,7 @@ SAMPLES = 16
 
 
 class BufferChangeError(ValueError):
-    """Refuses a model because `forward` changes a buffer, and the model does not say how changes by
-    parts of a batch are combined."""
+    """Refuses a `forward` that changes a buffer without a rule to combine changes."""
 
 
 class ModuleOutput(NamedTuple):
@@ -77,8 +76,7 @@ def _cuts(a: Arrangement) -> bool:
 
 
 def _runs_on_parts(a: Arrangement) -> bool:
-    """True if each rank runs only some of the samples of a micro-batch, or if the strategy cuts
-    batches in another way."""
+    """True if ranks run parts of micro-batches, or the strategy cuts batches itself."""
     return a.mesh.count(*BATCH) > 1 or a.strategy.micro_batches is not None
 
 
@@ -181,8 +179,7 @@ def _widened(array: np.ndarray) -> np.ndarray:
 
 
 def _record_outputs(model: Module) -> list[ModuleOutput]:
-    """Registers hooks on users' modules that record their outputs; returns the list to which the
-    hooks append them."""
+    """Records outputs of users' modules by hooks; returns the list of them."""
     outputs: list[ModuleOutput] = []
 
     def note(name: str, module: Module, args: Any, result: Any) -> None:
@@ -198,8 +195,7 @@ def _arrays(result: Any) -> list[np.ndarray]:
 
 
 def _uncombined_buffers(model: Module) -> list[tuple[str, np.ndarray]]:
-    """Returns (name, values) of those buffers of users' modules that have no rule for combining the
-    changes that parts of a batch make."""
+    """Returns (name, values) of users' buffers without a rule to combine changes."""
     return [
         (f"{path}.{name}" if path else name, backend.to_host(t.operand))
         for path, m in own_modules(model)

@@ -55,8 +55,7 @@ NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
 
 
 class TrainerArguments(NamedTuple):
-    """The arguments that users give a Trainer besides a Config and a Comm; the docstring of Trainer
-    explains them."""
+    """All that users give a Trainer besides Config and Comm; see the docstring of Trainer."""
 
     build: Callable[[], Module] | None = None
     data: Dataset | tuple[Any, ...] | None = None
@@ -96,8 +95,7 @@ class Setup(NamedTuple):
     guess: str
 
     def samples(self, n: int, fields: WantedFields = X_AND_Y) -> Inputs:
-        """Returns the inputs of the first n training samples, or of all if there are fewer;
-        `fields` says what this rank needs of a sample."""
+        """Returns inputs of the first n training samples; `fields` says what is needed."""
         return self.train.gather(np.arange(min(n, len(self.dataset.train.y))), fields).x
 
 

@@ -22,8 +22,7 @@ from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.mesh import REPLICAS
 
 LEAST = 1 << 23
-"""The fewest multiplications of a product per thread: about 0.1 ms, ten times as long as threads
-take to synchronize."""
+"""The fewest multiplications per thread: about 0.1 ms, ten times a synchronization."""
 
 
 def useful_threads(a: Arrangement, cores: int) -> int:
@@ -57,8 +56,7 @@ def agreed_threads(a: Arrangement, comm: Comm) -> int:
 
 
 def reason(a: Arrangement, useful: int, cores: int) -> str:
-    """Returns a text that says why this number of BLAS threads was chosen: the user has set it, or
-    the matrix products are large enough for `useful` of the rank's `cores` cores."""
+    """Says why this number of BLAS threads: by the user, or for `useful` cores."""
     if a.strategy.one_thread:
         return a.strategy.name
     if name := blas.set_by_user():
@@ -67,8 +65,7 @@ def reason(a: Arrangement, useful: int, cores: int) -> str:
 
 
 def advice(a: Arrangement, useful: int) -> str:
-    """Returns advice for the user if BLAS has more threads than are useful for this model
-    (`useful`), or if its threads wait for other programs; otherwise ""."""
+    """Returns advice if BLAS has too many threads, or they wait for programs; or ""."""
     n, load = blas.threads(), os.getloadavg()[0]
     if n == 1 or blas.set_by_user() or a.cluster.has_devices:
         return ""
