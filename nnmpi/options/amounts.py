@@ -2,8 +2,7 @@
 
 
 def plural(n: int, noun: str, ending: str = "s") -> str:
-    """Formats a count with its noun, as in `1 rank` or `1,024 ranks`; `ending` is added to the noun
-    for the plural."""
+    """Formats a count with its noun: `1 rank`, `1,024 ranks`."""
     return f"{n:,} {noun}{ending * (n != 1)}"
 
 
@@ -33,6 +32,5 @@ def _three(x: float) -> str:
 
 
 def three_or_none(x: float | None) -> str:
-    """Formats a number with three significant digits (a whole number from 1000 on); returns `-` for
-    None."""
+    """Formats a number with three digits, whole from 1000 on; None as `-`."""
     return "-" if x is None else _three(x)

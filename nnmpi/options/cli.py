@@ -1,5 +1,4 @@
-"""Functions that all commands share: they read options from flags and TOML files, and report an
-error in one line."""
+"""What commands share: options from flags and files, errors in one line."""
 
 import argparse
 import json
@@ -58,15 +57,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def called(program: str) -> str:
-    """Returns how the command `program` (such as nnmpi.train) was called, for its usage text:
-    `nnmpi train` or `python -m nnmpi.train`."""
+    """Returns how a command was called: `nnmpi train` or `python -m nnmpi.train`."""
     by_name = "nnmpi" in [Path(word).name for word in sys.orig_argv[1:3]]  # -m nnmpi, or bin/nnmpi
     return program.replace(".", " ") if by_name else f"python -m {program}"
 
 
 def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Makes a `type=` function for argparse from `parse`, which parses the text of an option: if
-    `parse` raises ValueError, argparse shows its message."""
+    """Makes a `type=` function of argparse, which shows the ValueError of `parse`."""
 
     def parsed_argument(text: str) -> T:
         try:
@@ -200,8 +197,7 @@ def refuse_code(path: str, of_file: Config, given: Container[str]) -> None:
 
 
 def _by_name(table: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values of a TOML table by the names of Config's fields; raises ValueError for
-    unknown or repeated options."""
+    """Returns a TOML table by Config's names; raises ValueError for others."""
     names = {o.name: o.name for o in options()}
     names |= {o.metadata["alias"]: o.name for o in options() if o.metadata["alias"]}
     values: dict[str, Any] = {}
@@ -262,8 +258,7 @@ def run(program: str, command: Callable[[], int], memory: str = SMALLER) -> int:
 
 
 def fail(program: str, message: object, status: int) -> int:
-    """Prints an error message of the command `program` as one line on stderr, with long words cut;
-    returns `status`, the exit status."""
+    """Prints an error as one line on stderr; returns `status`."""
     line = " ".join(shown(word, MOST_OF_WORD) for word in str(message).split())
     print(f"{program}:", shown(line, MOST_CHARACTERS), file=sys.stderr)
     return status

@@ -49,15 +49,13 @@ SCHEDULES = (
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
 RECOMPUTED = ("none", "stage", "block")
 EPOCHS, LEAST_STEPS = 10, 300
-"""The default number of epochs; a run gets more epochs if it would have fewer than LEAST_STEPS
-steps."""
+"""The default of epochs; more, if these had fewer than LEAST_STEPS steps."""
 
 _ADDED: tuple[AddOnOptions, ...] = tuple(addons.rows("options"))
 
 
 def _choices(option: str, *names: str) -> tuple[str, ...]:
-    """Returns the allowed values of an option: the given names, and the names that add-ons
-    (optional parts of the library) contribute."""
+    """Returns an option's allowed values: these names, and those of add-ons."""
     return (*names, *(name for added in _ADDED for name in added.choices.get(option, ())))
 
 
@@ -302,15 +300,13 @@ class Config(*(added.options for added in _ADDED if added.options)):  # type: ig
 
     @property
     def cuts_positions(self) -> bool:
-        """True if ranks along tp (tensor parallelism) divide the positions of sequences, because of
-        --sequence-parallel or --layout."""
+        """True if ranks along tp divide positions, by option."""
         along_tp = value_forms.layout(self.layout).along("tp") if self.layout else ()
         return self.sequence_parallel or "length" in along_tp
 
 
 def options(groups: Collection[str] = GROUPS) -> "tuple[Field[Any], ...]":
-    """Returns the dataclass fields of the options in these groups, in the order of --help: options
-    of add-ons come last."""
+    """Returns the options of groups as fields, those of add-ons last."""
     return tuple(entry for entry in _OPTIONS if entry.metadata["group"] in groups)
 
 
@@ -321,7 +317,6 @@ _OPTIONS = sorted(
 
 
 def not_an_option(name: str) -> str:
-    """Returns the error message for a name that is not an option, with the nearest name as a
-    hint."""
+    """Returns the error for a name that is no option, with the nearest one."""
     known = [entry.name for entry in options()]
     return f"{shown(name)} is not an option{nearest(name.replace('-', '_'), known)}"

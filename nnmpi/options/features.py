@@ -14,8 +14,7 @@ from nnmpi.options.quoting import shown
 LEAVE_ONE = "leave one of the two out"
 
 Asks: TypeAlias = Callable[[Any, int], str]
-"""A function of a Config and a number of ranks that returns the feature they ask for, as text; ""
-if they do not ask for it."""
+"""(config, ranks): returns the feature asked for as text, or ""."""
 
 
 class Property(NamedTuple):
@@ -137,8 +136,7 @@ class Requires(NamedTuple):
 
 
 def choice(option: str, *values: object) -> Asks:
-    """Returns a function for `Feature.asks`: it returns the option with its value as text if the
-    value is one of `values`, otherwise ""."""
+    """Returns `Feature.asks` for an option with one of these values."""
     return lambda config, ranks: (
         f"{option} {value}" if (value := getattr(config, option)) in values else ""
     )

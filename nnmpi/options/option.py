@@ -52,8 +52,7 @@ def kind_of(option: "Field[Any]") -> type:
 
 
 def checked(option: "Field[Any]", value: Any) -> Any:
-    """Returns the value of an option converted to a Python type; raises ValueError if its type,
-    form or range is wrong."""
+    """Returns an option's value as a Python type, or raises ValueError."""
     name, metadata = option.name, option.metadata
     kind, choices = kind_of(option), metadata["choices"]
     if value is None and option.default is None:

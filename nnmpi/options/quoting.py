@@ -15,14 +15,12 @@ def printable(text: str) -> str:
 
 
 def shown(text: object, most: int = MOST_CHARACTERS) -> str:
-    """Returns a path, a name or a message in a form for messages: unquoted, shortened to about
-    `most` characters."""
+    """Returns a text for messages, unquoted, of about `most` characters."""
     return printable(_cut(str(text), most))
 
 
 def quoted(value: object) -> str:
-    """Returns the repr of a value for a message; for lists and tables, which may be endless, only
-    the type."""
+    """Returns a value's repr for a message; of lists and tables only the type."""
     if isinstance(value, str):
         return repr(_cut(value, MOST_CHARACTERS))
     if isinstance(value, list | dict):

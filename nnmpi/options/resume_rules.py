@@ -1,13 +1,11 @@
-"""Rules for resuming a run from a checkpoint with other options: whether the result is the same,
-and what is refused."""
+"""Resuming with other options: is the result the same, what is refused."""
 
 from enum import Enum
 from typing import NamedTuple
 
 
 class ResumeEffect(Enum):
-    """The effect of an option that differs between a run and the run that resumes it: from "the
-    same bits" to "refused"."""
+    """How an option's change affects a resumed run, from same bits to refused."""
 
     SAME = "the same bits"
     EQUAL = "equal to one rank, but sums are added in another order"

@@ -1,5 +1,4 @@
-"""Imports objects that users name as package.module:NAME, such as models, algorithms and
-schedules."""
+"""Imports objects that users name as package.module:NAME."""
 
 import importlib
 import traceback
@@ -15,8 +14,7 @@ def is_named(spec: str) -> bool:
 
 
 def imported(spec: str, option: str) -> Any:
-    """Imports and returns the object that `package.module:NAME` (`spec`) names; raises ValueError,
-    which names the option, if that fails."""
+    """Imports the object `spec` names; a ValueError names the option."""
     module_name, _, name = spec.partition(":")
     try:
         module = importlib.import_module(module_name)

@@ -1,5 +1,4 @@
-"""Reads users' files safely: limits their size and nesting, and turns errors into one line with a
-remedy."""
+"""Reads users' files: limits size and nesting, and says errors in one line."""
 
 import errno
 import json
@@ -43,8 +42,7 @@ def content(
 
 
 def parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
-    """Returns the result of `parse` for a text; raises ValueError if the text is nested too
-    deeply."""
+    """Returns `parse(text)`; raises ValueError for text nested too deeply."""
     try:
         return parse(text)
     except RecursionError:
@@ -52,8 +50,7 @@ def parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
 
 
 def check_regular(path: str | os.PathLike[str], most: float = math.inf) -> None:
-    """Raises OSError for a pipe (reading it could wait for ever), for a device, and for a file of
-    more than `most` bytes."""
+    """Raises OSError for a pipe, a device, or more than `most` bytes."""
     facts = os.stat(path)
     if not stat.S_ISREG(facts.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
@@ -84,8 +81,7 @@ def reading(file: object, remedy: str) -> Iterator[None]:
 
 
 def read_json(path: Path, remedy: str) -> Any:
-    """Returns the value in a JSON file; raises RefusedError, with the advice `remedy`, if the file
-    is not JSON or is too long."""
+    """Returns a JSON file's value; raises RefusedError with advice."""
     with reading(path, remedy):
         check_regular(path, JSON_BYTES)
         return parsed(json.loads, path.read_bytes())

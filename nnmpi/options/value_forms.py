@@ -1,5 +1,4 @@
-"""Types and parsers of option values: ranges of numbers, durations, sizes, schedules, and the terms
-of --layout."""
+"""Types and parsers of option values: numbers, durations, sizes, schedules."""
 
 import math
 import os
@@ -17,8 +16,7 @@ NUMBERS = {"constant": (0,), "cosine": (0,), "step": (1, 2)}
 
 
 class Allowed(NamedTuple):
-    """The numbers that an option allows: `words` describes them in messages, and `has` returns True
-    for each of them."""
+    """The numbers that an option allows, in `words`, and by `has`."""
 
     words: str
     has: Callable[[float], bool]
@@ -44,8 +42,7 @@ class Rate(NamedTuple):
 
 
 def rate(spec: str) -> Rate:
-    """Parses `constant`, `cosine` or `step:EVERY[:FACTOR]`, each optionally after `warmup:STEPS+`;
-    `warmup:STEPS` alone is followed by a constant rate."""
+    """Parses `constant`, `cosine` or `step:EVERY[:FACTOR]`, after any `warmup:STEPS`."""
     head, plus, tail = spec.partition("+")
     name, _, steps = head.partition(":")
     try:
@@ -60,8 +57,7 @@ def rate(spec: str) -> Rate:
 
 
 def _term(spec: str) -> Rate:
-    """Parses a learning-rate schedule without warm-up, such as `cosine` or `step:30:0.1`; raises
-    ValueError for any other text."""
+    """Parses a schedule without warm-up; raises ValueError for another text."""
     name, *numbers = spec.split(":")
     if len(numbers) not in NUMBERS.get(name, ()):
         raise ValueError(spec)
@@ -82,14 +78,12 @@ _CUTTABLE_ALONG = {
     **dict.fromkeys(addons.table("layout_axes"), ("tp",)),
     "columns": (),
 }
-"""By axis of activations, the axes of the mesh along which it may be cut; axes that add-ons add are
-not included."""
+"""The mesh axes along which each axis of activations may be cut, without add-ons."""
 
 
 @cache
 def cuttable() -> dict[str, tuple[str, ...]]:
-    """Returns, for each named axis of activations (such as "channels"), the axes of the mesh along
-    which --layout may divide it among ranks."""
+    """Returns the mesh axes along which --layout may divide each named axis."""
     axes = [axis for part in addons.rows("options") for axis in part.axes]
     return {
         name: (*(axis.name for axis in axes if name in axis.activations), *along)
@@ -109,8 +103,7 @@ class LayoutTerms(NamedTuple):
     ways: Mapping[str, str] = {}
 
     def along(self, mesh_axis: str) -> frozenset[str]:
-        """Returns the named axes of activations that --layout divides among the ranks along the
-        axis `mesh_axis` of the mesh."""
+        """Returns the named axes that --layout divides along `mesh_axis`."""
         return frozenset(name for name, along in self.cuts if along == mesh_axis)
 
 
@@ -198,8 +191,7 @@ LOGGERS = ("tensorboard", "mlflow", "wandb", "trackio")
 
 
 def logger(spec: str) -> tuple[str, str]:
-    """Parses `tensorboard:FOLDER` or another of LOGGERS; returns the name of the logger and where
-    it writes."""
+    """Parses `tensorboard:FOLDER` and the like: the logger, and where it writes."""
     name, _, where = spec.partition(":")
     if name not in LOGGERS or not where:
         raise ValueError(

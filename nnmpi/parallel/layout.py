@@ -107,8 +107,7 @@ class Layout(NamedTuple):
 
     @property
     def counts_loss(self) -> bool:
-        """True if this rank's loss is counted in a sum over the ranks of one model. All ranks along
-        tp compute the same loss, and only the first of them counts it."""
+        """True if this rank's loss counts: the first along tp, since all have it."""
         at = self.mesh.coordinates(self.all.rank)
         return not any(at[axis.name] for axis in AXES if axis.same_loss)
 
@@ -125,8 +124,7 @@ class Layout(NamedTuple):
 
 
 def mesh_of(config: Config, ranks: int) -> Mesh:
-    """Returns the mesh of the ranks that compute, out of `ranks` ranks; parameter servers are left
-    out. Raises ValueError if no rank is left, or if the axes do not fit those that are."""
+    """Returns the mesh without parameter servers; raises ValueError if axes do not fit."""
     servers = server_count(config)
     if ranks <= servers:
         raise _without_workers(config.sync, servers, ranks)
@@ -144,8 +142,7 @@ def _without_workers(sync: str, servers: int, ranks: int) -> ValueError:
 
 
 def duplicate(comm: Comm) -> Comm:
-    """Returns a Comm of the same ranks with a context of its own, so that its messages cannot match
-    those of `comm`; every rank calls it."""
+    """Returns a Comm of the same ranks with its own messages; every rank calls it."""
     copy = comm.split(0)
     assert copy is not None
     return copy

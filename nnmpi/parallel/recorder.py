@@ -31,16 +31,14 @@ class Recorder:
         """Begins step number `step`, to which later events belong. Does nothing here."""
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
-        """Records an event called `name` that began at the time `began` and ends now; -1 means that
-        it belongs to no micro-batch or stage. Does nothing here."""
+        """Records an event that began at `began` and ends now; -1: of none. Does nothing here."""
 
     def evaluation(self) -> AbstractContextManager[None]:
         """Returns a context for an evaluation, whose events belong to no training step."""
         return nullcontext()
 
     def recorded(self, name: str, do: Do) -> Do:
-        """Returns a function like `do`, which carries out an operation, that also adds an event
-        called `name` at its end."""
+        """Returns `do` with an event called `name` at its end."""
         return do
 
     def waits(self, name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
@@ -75,6 +73,5 @@ UNRECORDED = nullcontext()
 
 
 def waiting(name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
-    """Returns a context in which this rank waits for other ranks; at its end an event called
-    `name`, for this micro-batch and stage (-1: none), is added to the current recorder."""
+    """A context of a wait for ranks; its end adds an event to the current recorder."""
     return current_recorder.get().waits(name, micro, stage)

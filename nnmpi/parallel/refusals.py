@@ -171,8 +171,7 @@ REQUIREMENTS = requirements(FEATURES)
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raises ValueError for the first two options of a run that cannot be combined on this number
-    of ranks, or for an option that is given without another one that it needs."""
+    """Raises ValueError for two options that exclude each other, or one that lacks another."""
     asked = {feature.name: feature.asked(config, ranks) for feature in FEATURES}
     for feature, beside, reason, remedy in REFUSALS:
         first, second = asked[feature.name], asked[beside.name]

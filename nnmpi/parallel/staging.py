@@ -25,9 +25,7 @@ class StagingMemory:
         self._free: list[np.ndarray] = []
 
     def acquire(self) -> np.ndarray:
-        """Returns a free buffer of the pool, or a new one. Copies between the device and this
-        buffer, from its last use, may still be in progress; a copy that is started now comes after
-        them."""
+        """Returns a free buffer, or a new one; a copy started now comes after its last one."""
         if self._free:
             return self._free.pop()
         return self._copies.pinned(max(self._nbytes, 1))[: self._nbytes]

@@ -16,8 +16,7 @@ from nnmpi.parallel.strategy import Strategy, TrainSpec
 
 
 def held(layout: Layout, spec: TrainSpec) -> tuple[LocalStore, Optimizer]:
-    """Returns the store and the optimizer of one rank, made without other ranks, for example to
-    predict how much memory they take."""
+    """Returns store and optimizer of one rank, made without others, to predict memory."""
     kind = spec.arrangement.strategy
     if kind.held:
         made: tuple[LocalStore, Optimizer] = addons.loaded(kind.held)(layout, spec)

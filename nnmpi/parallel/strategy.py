@@ -139,8 +139,7 @@ class Undo(Protocol):
         """
 
     def restore(self) -> None:
-        """Undoes the last step, or the last round of local steps, if it is incomplete, by restoring
-        what it has changed; sends no message."""
+        """Undoes the last step or round if it is incomplete; sends no message."""
 
 
 class Strategy(Protocol):
@@ -164,20 +163,17 @@ class Strategy(Protocol):
 
     @property
     def position(self) -> WorkerPosition | None:
-        """The position of this rank in its data, if ranks may be at different steps; otherwise
-        None."""
+        """The position of this rank in its data, if ranks may differ; or None."""
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """Makes the training steps of an epoch, from `start` on: each `next` makes one and returns
-        its result. Close the generator to stop early."""
+        """Makes an epoch's steps from `start` on, one each `next`. Close it to stop early."""
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         """Runs forward passes over the data of `loader` with the current model. `outputs` gets the
         results, summed over all ranks; `step` is the number of the current training step."""
 
     def describe(self) -> dict[str, Any]:
-        """Returns fields that describe how the ranks train, such as the number of parameter
-        servers, for the start event, the first entry of the run's log."""
+        """Returns fields on how ranks train, for the start event."""
 
     def finish(self) -> dict[str, Any]:
         """Makes all copies of the model equal after the last epoch. Returns fields with facts about
@@ -187,9 +183,7 @@ class Strategy(Protocol):
         """
 
     def close(self) -> None:
-        """Frees communicators and shared memory, and moves the parameters to memory of each rank;
-        every rank calls it."""
+        """Frees communicators and shared memory; every rank calls it."""
 
     def leave(self) -> None:
-        """Stops threads that belong to this rank alone, without a message to other ranks: after the
-        loss of a rank, when `close` is impossible."""
+        """Stops this rank's threads without a message, when `close` is impossible."""

@@ -65,8 +65,7 @@ class UnitCost(NamedTuple):
         return self.forward + self.input_gradient + self.weight_gradient
 
     def scaled(self, factor: float) -> "UnitCost":
-        """Returns the cost of a micro-batch with `factor` times as many samples, assuming that all
-        but the parameters grow in proportion."""
+        """Returns the cost of `factor` times as many samples; parameters stay."""
         more = UnitCost(*(n * factor for n in self))
         return more._replace(parameter_bytes=self.parameter_bytes)
 
@@ -228,8 +227,7 @@ def _passes(
 
 
 def _now(on: Backend, clock: Timer) -> float:
-    """Returns the clock's time in seconds, after waiting until the device has completed its
-    work."""
+    """Returns the seconds after the device has completed its work."""
     backend.to_host(on.xp.zeros(1))
     return clock()
 

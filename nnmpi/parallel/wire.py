@@ -41,12 +41,10 @@ class Transfer(Protocol):
         """True if the operation is complete."""
 
     def poll(self) -> bool:
-        """Progresses all operations that this rank has started, without blocking; returns True if
-        this one is complete."""
+        """Progresses all operations of this rank; True if this one is complete."""
 
     def wait(self) -> None:
-        """Returns when the operation is complete or, on a device, when all kernels that are
-        launched later will run after it."""
+        """Returns when it is complete, or later kernels will run after it."""
 
 
 WIRE = "wire"
@@ -73,8 +71,7 @@ wire_around: ContextVar[Callable[[Comm, Array], Any] | None] = ContextVar(
 
 
 def wire_for(comm: Comm, array: Array) -> "Wire":
-    """Returns the object that carries out the collectives and messages of a Comm on arrays like
-    `array`, in host or device memory."""
+    """Returns what carries out a Comm's operations on arrays like this."""
     if (around := wire_around.get()) is not None:
         wire: Wire = around(comm, array)
         return wire
@@ -82,8 +79,7 @@ def wire_for(comm: Comm, array: Array) -> "Wire":
 
 
 def all_reduce_with_room(wire: "Wire", row: Array, algorithm: str) -> None:
-    """Sums a 1-D array over the ranks, in place, by the all-reduce `algorithm`; if that needs more
-    shared memory than there is, by `ring`."""
+    """Sums a 1-D array in place, by `ring` if shared memory is lacking."""
     try:
         wire.all_reduce(row, algorithm)
     except NoRoomError:
@@ -137,8 +133,7 @@ class StagedComm:
         self._last: Staging | None = None
 
     def chunk(self, n: int) -> slice:
-        """Returns the slice of an array of n elements that belongs to this rank: the one that
-        `reduce_scatter` sums here, and that `all_gather` sends from here."""
+        """Returns this rank's slice of n elements, as `reduce_scatter` sums it."""
         return self._comm.chunk(n)
 
     # ---- calls that return with the result
@@ -150,9 +145,8 @@ class StagedComm:
         self._in_place(array, lambda row: self._wait(self._summed(row, algorithm, is_kept=False)))
 
     def all_gather(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> None:
-        """Fills the array, on every rank, with the parts of all ranks: each rank sends its own
-        part, a slice of the array. `parts` has the lengths of the parts; None: nearly equal
-        ones."""
+        """Fills the array on every rank with all parts; `parts` are their lengths, None: nearly
+        equal."""
         self._in_place(
             array, lambda row: self._wait(self._gathered(row, algorithm, parts, is_kept=False))
         )
@@ -192,13 +186,11 @@ class StagedComm:
         return _one(self._gathered(one_row(array, "start_all_gather"), algorithm, parts))
 
     def start_broadcast(self, array: Array, root: int = 0) -> Transfer:
-        """Starts a broadcast. When it is complete, the array on every rank is that of rank `root`;
-        until then it must not be touched."""
+        """Starts a broadcast from `root`; the array must not be touched until it ends."""
         return _one(self._broadcast(one_row(array, "start_broadcast"), root))
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Transfer:
-        """Starts to send an array to rank `to`; the array must not change until the send is
-        complete."""
+        """Starts a send; the array must not change until it is complete."""
         row = self._xp.ascontiguousarray(array).reshape(-1)
         pieces = self._started(
             row,
@@ -290,8 +282,7 @@ class StagedComm:
             array[...] = row.reshape(array.shape)
 
     def _ends(self, parts: Parts, n: int) -> Sequence[int]:
-        """Returns the index at which each rank's part of n elements begins, followed by n. `parts`
-        are the lengths of the parts; None: nearly equal ones."""
+        """Returns where each rank's part of n elements begins, and n; None: nearly equal parts."""
         return bounds(n, self.size) if parts is None else [*accumulate(parts, initial=0)]
 
 
@@ -311,30 +302,26 @@ def _one(pieces: list[Piece]) -> Transfer:
 
 
 def one_row(array: Array, call: str) -> Array:
-    """Returns a 1-D view of a contiguous array. For another array it raises ValueError, with
-    `call`, the name of the method that got it."""
+    """Returns a contiguous array as 1-D; raises ValueError for another."""
     if not array.flags.c_contiguous:
         raise ValueError(f"{call} takes a device's array in C order only: use ascontiguousarray")
     return array.reshape(-1)
 
 
 def _spans(row: Array) -> Iterator[slice]:
-    """Yields the slices of the pieces in which a 1-D array is sent. An empty array has one empty
-    piece, because other ranks wait for its message."""
+    """Yields the pieces in which a 1-D array is sent; an empty one has one, which others await."""
     numbers = PIECE_BYTES // row.itemsize
     for lo in range(0, max(row.size, 1), numbers):
         yield slice(lo, min(lo + numbers, row.size))
 
 
 def _within(part: slice, span: slice) -> slice:
-    """Returns the intersection of `part` and `span`, two slices of one row, as indices that count
-    from the start of `span`; an empty slice if they do not overlap."""
+    """Returns the intersection of two slices of a row, counted from the start of `span`."""
     lo, hi = max(part.start, span.start), min(part.stop, span.stop)
     return slice(lo - span.start, max(lo, hi) - span.start)
 
 
 def _parts_within(ends: Sequence[int], span: slice) -> list[int]:
-    """Returns how many elements of each rank's part are within `span`, a piece of the row; part r
-    begins at ends[r]."""
+    """Returns how much of each rank's part lies within `span`; part r begins at ends[r]."""
     parts = (_within(slice(*part), span) for part in pairwise(ends))
     return [part.stop - part.start for part in parts]

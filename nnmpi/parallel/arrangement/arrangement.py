@@ -39,8 +39,7 @@ MEASURED = "auto"
 
 
 def own_samples(samples: int, ranks: int, r: int) -> range:
-    """Returns which of the `samples` samples of a micro-batch rank number `r` of the `ranks` ranks
-    along tp computes, in layers whose samples are divided among these ranks."""
+    """Returns which of a micro-batch's samples rank r along tp computes, where divided."""
     return range(chunk_start(samples, ranks, r), chunk_start(samples, ranks, r + 1))
 
 
@@ -62,8 +61,7 @@ LOCAL_SHAPES: Mapping[str, Callable[[Sharding, int, int, list[int]], None]] = {
     **{axis: partial(_own_part, axis) for axis in CUT_BY_AXIS},
     "tp": _own_channels,
 }
-"""By axis of the mesh: a function (sharding, e, r, shape) that changes the shape of edge `e` of the
-graph to the shape on rank `r` along this axis, in place."""
+"""(sharding, e, r, shape): changes the shape of edge e to that on rank r."""
 
 
 def _whole_buffer(a: "Arrangement", rank: int) -> Iterator[FlatSlice]:
@@ -71,8 +69,7 @@ def _whole_buffer(a: "Arrangement", rank: int) -> Iterator[FlatSlice]:
 
 
 ExchangesOf: TypeAlias = "Callable[[Arrangement, int, Op], Iterable[Any]] | None"
-"""A function (arrangement, rank, operation) that yields the exchanges that the rank makes in an
-operation, each with its axis of the mesh; None: it makes none."""
+"""(arrangement, rank, op): yields exchanges with their axes; None: none."""
 
 
 class StoreKind(NamedTuple):
@@ -249,8 +246,7 @@ class Arrangement:
 
     @property
     def sums_dtype(self) -> np.dtype[Any] | None:
-        """The dtype in which ranks send partial sums of gradients and activations; None if they are
-        sent in the dtype of the gradients and activations themselves."""
+        """The dtype of partial sums that ranks send; None: that of gradients themselves."""
         return self.updated_dtype if self.config.reduce_dtype != self.config.dtype else None
 
     @property
@@ -392,9 +388,8 @@ def ranks_of_variables(a: Arrangement) -> Mapping[int, tuple[int, ...]]:
 
 
 def counting_flags(a: Arrangement, rank: int) -> list[bool]:
-    """Returns, for each trained parameter of a rank, True if the rank adds it to a sum over the
-    whole model, such as a norm. If several ranks along pp or tp have copies of a parameter, only
-    the first of them adds it."""
+    """Returns which trained parameters a rank counts in a sum over the model: the first copy of
+    each."""
     at = a.mesh.coordinates(min(rank, a.mesh.size - 1))
     owned, stages = a.sharding.owned, ranks_of_variables(a)
 

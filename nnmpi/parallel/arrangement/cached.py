@@ -19,8 +19,7 @@ R = TypeVar("R")
 
 
 def cached(function: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[A, P], R]:
-    """Decorates a function whose first argument is an arrangement: results are stored in the
-    arrangement, so the function runs once for equal arguments."""
+    """Stores a function's results in the arrangement, its first argument."""
 
     @wraps(function)
     def wrapper(a: A, /, *args: P.args, **named: P.kwargs) -> R:

@@ -200,8 +200,7 @@ def _messages(n: int, itemsize: int) -> Traffic:
 
 
 def _lengths(n: int, chunks: int, edges: Sequence[int]) -> Mapping[int, int]:
-    """Returns a dict from length to the number of chunks with that length, for n elements in
-    `chunks` chunks. The chunks are about equal, unless `edges` gives their boundaries."""
+    """Returns how many chunks have each length, for n elements, about equal or at `edges`."""
     if edges:
         return Counter(b - a for a, b in pairwise(edges))
     short, more = divmod(n, chunks)
@@ -294,9 +293,7 @@ def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
 def _carrier(
     a: Arrangement, exchange: Exchange, rank: int
 ) -> tuple[Algorithm, Sequence[int]] | None:
-    """Returns (algorithm, the ranks that send messages in it) for the collective `exchange`; None
-    if `rank` sends no messages in it, or if they are unknown, as in the MPI library's own
-    all-reduce."""
+    """Returns (algorithm, ranks that send) for a collective; None if unknown, or not for `rank`."""
     if exchange.operation is Collective.ALL_REDUCE:
         return algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
     algorithm = exchange.operation.algorithms.get(exchange.algorithm)

@@ -107,9 +107,8 @@ def layers(graph: Graph) -> list[Unit]:
 
 
 def joined(graph: Graph, units: Sequence[Unit], by_one_tensor: bool = True) -> list[Unit]:
-    """Returns units in which those of `units` (layers) are joined that must be in the same pipeline
-    stage: units that use the same buffer, and the units between them; and with `by_one_tensor` two
-    neighbours, unless exactly one tensor passes from the first to the second."""
+    """Joins units that use one buffer, with those in between, and neighbours unless exactly one
+    tensor passes."""
     buffers = [{v for v in u.variables if not graph.variables[v].is_parameter} for u in units]
     last = {v: i for i, held in enumerate(buffers) for v in held}
     crossings = graph.crossings()
@@ -130,8 +129,7 @@ def _places(graph: Graph) -> list[int]:
 
 
 def _home_of_unused(graph: Graph) -> dict[int, int]:
-    """Returns, for each parameter or buffer that no node uses, the node with which it is stored:
-    that of the preceding parameter or buffer."""
+    """Returns for each unused variable the node of the one before, where it is stored."""
     users = {v: k for k, node in reversed([*enumerate(graph.nodes)]) for v in node.variables}
     homes, last = {}, 0
     for v in range(len(graph.variables)):
@@ -143,8 +141,7 @@ def _home_of_unused(graph: Graph) -> dict[int, int]:
 
 
 def bounds(cut: Sequence[int], n: int) -> list[tuple[int, int]]:
-    """Returns (start, end) of the units (layers) in each pipeline stage. `cut` has the index of the
-    unit with which each stage except the first begins; n is the number of units."""
+    """Returns (start, end) of the units of each stage, which begin at `cut`."""
     return list(pairwise((0, *cut, n)))
 
 
@@ -232,8 +229,7 @@ def _spans(costs: CutCosts, border: np.ndarray, stages: int) -> tuple[np.ndarray
 
 
 def _sums(values: Sequence[float], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Returns, for each span of units (consecutive layers), the sum of `values` over its units:
-    those from `starts` up to, and without, `ends`."""
+    """Returns the sums of `values` over spans of units from `starts` to `ends`."""
     up_to = np.concatenate(([0.0], np.cumsum(np.asarray(values, np.float64))))
     sums: np.ndarray = up_to[ends] - up_to[starts]
     return sums

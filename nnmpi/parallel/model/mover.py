@@ -26,8 +26,7 @@ HeldArray: TypeAlias = tuple[Holder, StateArray]
 """(holder, array): a rank or file, and what it has, on paper."""
 
 Terms: TypeAlias = Callable[[str], Sequence[str]]
-"""A function that returns, for the name of a target array, the names of the source arrays whose sum
-it gets; none: the target keeps its values."""
+"""Returns the names of the sources whose sum a target gets; none: it stays."""
 
 
 def same_name(name: str) -> Sequence[str]:

@@ -105,8 +105,7 @@ class ScatteredSums(BucketSums):
         self._store.scalars[USED:] = 0
 
     def _sum(self, op: Op) -> None:
-        """Starts to sum the gradients of a bucket over ranks, and marks its parameters as having no
-        gradient, so that the next backward pass overwrites them."""
+        """Starts to sum a bucket, whose parameters then have no gradient to add to."""
         members = self._members[op.at]
         fill_unused(members)
         for p in members:

@@ -96,15 +96,13 @@ class Compared:
         return self._by_tape.outputs
 
     def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Runs the backward pass twice: each unit first by autograd, then by the replay, from the
-        gradients of the outputs. Yields between units."""
+        """Runs the backward pass unit by unit, by autograd, then as a replay."""
         yield from self._both(self._by_tape.backward(seeds), self._replay.backward(seeds))
         self._compare_inputs()
         self._ended(self._same and self._notes.is_same)
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Computes the gradients of the inputs that come from another stage, by autograd and by the
-        replay, from the gradients of the outputs, and compares them."""
+        """Computes and compares the gradients of inputs by autograd and replay."""
         replayed = self._replay.first_half(seeds)
 
         def follow() -> bool:
@@ -118,8 +116,7 @@ class Compared:
         self._compare_inputs()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes the gradients of parameters, after `first_half`, by autograd and by the replay,
-        and compares them. Yields between units."""
+        """Computes and compares the gradients of parameters, after `first_half`."""
         yield from self._both(self._by_tape.second_half(), self._replay.second_half())
         self._ended(self._same and self._notes.is_same)
 
@@ -193,16 +190,13 @@ def _put_back(gradients: Iterable[_Gradient]) -> None:
 
 
 class NotedStats:
-    """BatchStats for a pass that autograd runs: they keep their arguments and results, so that a
-    replay of the pass (its recorded kernels, run without autograd) gets the same results."""
+    """BatchStats of autograd's pass, which keep arguments and results for a replay."""
 
     def __init__(self, inner: BatchStats, notes: Notes) -> None:
         self._inner, self._notes, self.moments_of = inner, notes, list[Moments]()
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns the moments (number of values, mean, sum of squared deviations) of the whole
-        batch, given `local`, those of this rank's samples, and keeps both for the replay. `track`
-        updates the running statistics."""
+        """Returns the moments of the whole batch, and keeps them with `local` for the replay."""
         if self._inner is not LOCAL:  # else the replay asks nobody
             self._notes.add_sent(np.concatenate((local.mean, local.m2)))
         with wires(None):
@@ -210,8 +204,7 @@ class NotedStats:
         return self.moments_of[-1]
 
     def sum(self, sums: Array) -> Array:
-        """Returns the sum of an array over all ranks, and keeps this sum: the replay that is
-        compared with this pass, of the same samples, takes it instead of a second message."""
+        """Returns the sum over ranks, and keeps it for the replay, which sends no message."""
         sent = sums.copy()
         with wires(None):
             total = self._inner.sum(sums)
@@ -222,22 +215,18 @@ class NotedStats:
 
 
 class RecalledStats:
-    """BatchStats for a replay of a pass: they return, in order, the results that a NotedStats has
-    kept in autograd's pass."""
+    """BatchStats of a replay: return in order what a NotedStats has kept."""
 
     def __init__(self, noted: NotedStats, notes: Notes) -> None:
         self._moments, self._notes = iter(noted.moments_of), notes
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns the next moments of the batch that autograd's pass has kept. `local`, the moments
-        of this rank's samples, must have the same bits as in autograd's pass, else the comparison
-        fails; `track` is not called."""
+        """Returns the next kept moments; `local` must have the bits that autograd had."""
         self._notes.check_sent(np.concatenate((local.mean, local.m2)))
         return next(self._moments)
 
     def sum(self, sums: Array) -> Array:
-        """Returns the next sum over ranks that autograd's pass has kept. `sums`, this rank's term,
-        must have the same bits as in autograd's pass, else the comparison fails."""
+        """Returns the next kept sum; `sums` must have the bits that autograd had."""
         self._notes.check_sent(sums)
         total = sums.copy()
         self._notes.write_next(total)

@@ -13,8 +13,7 @@ from nnmpi.nn.parameter import inverse
 
 
 class Pool:
-    """A pool of reusable buffers for one of the tensors that a pipeline stage sends to the next;
-    `edge` describes the tensor (shape, dtype, order of axes)."""
+    """A pool of buffers for a tensor between stages, which `edge` describes."""
 
     def __init__(self, edge: Edge, on: Backend = CPU) -> None:
         self.edge, self._xp, self.free = edge, on.xp, list[Array]()

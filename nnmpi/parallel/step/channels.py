@@ -124,9 +124,7 @@ class BoundaryEnd(Port):
         self.give: Callable[[int, Outgoing], None] = self._outgoing.__setitem__
 
     def accept(self, micro: int, outgoing: Outgoing) -> None:
-        """Takes `outgoing`, the tensors of micro-batch `micro`, directly from the neighbouring
-        stage, if that is on this rank too and sends no message. Arrays that the neighbour will
-        overwrite are copied."""
+        """Takes a micro-batch from a neighbouring stage on this rank; copies what it will reuse."""
         self._arriving[micro] = []
         for pool, (_, array, buffer) in zip(self._receives, outgoing, strict=True):
             if buffer is None:
@@ -167,8 +165,7 @@ class BoundaryEnd(Port):
         return len(self._load.micro[micro].samples)
 
     def _arrived(self, micro: int, name: str) -> list[Array]:
-        """Waits for the tensors of a micro-batch, and returns them; they stay valid until `done`.
-        `name` is that of the wait in a trace."""
+        """Waits for a micro-batch's tensors, valid until `done`; `name` is for traces."""
         buffers, arrays = list[Buffer](), list[Array]()
         with waiting(name, micro, self.stage):
             for work, buffer in self._arriving.pop(micro):

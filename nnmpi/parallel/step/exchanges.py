@@ -24,15 +24,12 @@ from nnmpi.parallel.wire import all_reduce_with_room, wire_around, wire_for
 
 
 def wires(around: Callable[[Comm, Any], Any] | None) -> AbstractContextManager[None]:
-    """Returns a context in which `around` makes the objects that carry out exchanges within passes,
-    such as a LoggedWire while a pass is recorded; None: the usual wires do, and nothing is recorded
-    or kept for a replay."""
+    """A context in which `around` makes what exchanges within passes; None: the usual."""
     return variables_set((wire_around, around))
 
 
 class Notes:
-    """Copies of the arrays that a rank sent and received in the exchanges of a pass that autograd
-    ran, in order, for comparison with a replay of the pass."""
+    """Arrays that a rank sent and received in a pass by autograd, for a replay to compare."""
 
     def __init__(self) -> None:
         self._arrived, self._sent, self._is_same = deque[Array](), deque[Array](), True
@@ -78,8 +75,7 @@ def same_bits(a: Array | None, b: Array | None) -> bool:
 
 
 def _own_part(buffer: Array, comm: Comm, parts: Sequence[int] | None) -> Array:
-    """Returns the slice of an all-gather's buffer that this rank contributes; `parts` has the
-    number of elements of each rank's slice, None if all are equal."""
+    """Returns this rank's slice of an all-gather's buffer; `parts` are all lengths."""
     row = buffer.reshape(-1)
     lengths = parts or [row.size // comm.size] * comm.size
     start = sum(lengths[: comm.rank])
@@ -104,8 +100,7 @@ def start_call(work: "_LoggedWork", name: str, comm: Comm, array: Array, *argume
 
 
 def _wait(work: "_LoggedWork", array: Array) -> None:
-    """The recorded call that waits for a transfer in the background. `array`, the memory of the
-    transfer, is an argument only so that the memory gets no other use before this call."""
+    """The recorded wait for a transfer; `array` keeps its memory from other use."""
     with waiting("tensor"):
         work.started.wait()
 

@@ -72,8 +72,7 @@ class GradientSync:
     units: "UnitValues | None" = None
 
     def begin(self, step: int) -> None:
-        """Prepares for the operations of step number `step`, at whose start no parameter has a
-        gradient. A subclass discards what is left of the last step, such as its sums."""
+        """Prepares for step `step`, and discards what is left of the last one."""
 
     def note(self, loss: Any, request: float) -> None:
         """Stores this rank's loss and its request (to stop the run, or to save a checkpoint), so
@@ -197,8 +196,7 @@ OVER: Iterator[None] = iter(())
 
 
 PassHooks: TypeAlias = Iterable[tuple[Kind, Callable[[Do, Op], None]]]
-"""(kind of pass, hook) pairs: hook(do, op) is called in place of do(op), which it calls: in other
-memory, on other weights, or later."""
+"""hook(do, op) is called in place of do(op): in other memory, on other weights, or later."""
 
 
 class Executor:
@@ -264,8 +262,7 @@ class Executor:
     def steps(
         self, loads: Iterable[StepBatch], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
-        """Yields the result of a step for each batch in `loads`, in an epoch of `batches` batches;
-        `start` is the state before the first one."""
+        """Yields each batch's StepResult, in an epoch of `batches` batches from `start` on."""
         state, self._checked_until = start, start.step + self._checked_steps
         for load in loads:
             result = self.run(load, state, batches)
@@ -274,8 +271,7 @@ class Executor:
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def run(self, load: StepBatch, state: StepState, batches: int) -> StepResult:
-        """Makes one step on the batch `load`, and returns its result. `state` is the position of
-        training before the step, in an epoch of `batches` batches."""
+        """Makes a step from `state` on the batch `load`, in an epoch of `batches` batches."""
         self._step = state.step
         self._plan, self._states, self._running = self._plan_of(len(load.micro)), {}, {}
         self.begin(load)

@@ -132,8 +132,7 @@ class Objective:
         return [x + y for x, y in zip(a, b, strict=True)]
 
     def _shapes(self, rows: Sequence[Sequence[tuple[int, ...]]]) -> list[tuple[int, ...]]:
-        """Returns the shape of each entry of the rows (lists of sums), which must be equal in all
-        rows; raises ValueError if a metric has different shapes."""
+        """Returns the shape of each entry, equal in all rows; raises ValueError otherwise."""
         shapes = [{*of_metric} - {()} or {(2,)} for of_metric in zip(*rows, strict=True)]
         for name, of_metric in zip(("loss", *self._names), shapes, strict=True):
             if len(of_metric) > 1:
@@ -164,8 +163,7 @@ class Outputs(Protocol):
         """Adds the model's output for a batch to what this rank has."""
 
     def clear(self) -> None:
-        """Sets the accumulated outputs to zero. Ranks that have computed the same as another rank
-        call it before `add_up`, so that the sum over ranks counts each output once."""
+        """Sets outputs to zero on ranks that have the same as another, so that each counts once."""
 
     def add_up(self, comm: Comm, all_reduce: SumRow) -> None:
         """Sums what ranks have accumulated; every rank calls it."""

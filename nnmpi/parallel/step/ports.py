@@ -56,8 +56,7 @@ class Task(NamedTuple):
 
 
 def forward(module: Module, x: Tensors, current: Pass) -> Any:
-    """Returns the output of a module for an input. `current` is the Pass: its step and samples
-    determine the random numbers within the module."""
+    """Returns a module's output in a Pass, on which random numbers depend."""
     token = current_pass.set(current)
     try:
         return call(module, x)
@@ -97,8 +96,7 @@ class JoinedOutputs(Tensor):
             self.node = TapeNode(self, [t.node or t for t in parts], needs, vjps)
 
     def seed(self, gradients: Sequence[Array | None]) -> Array:
-        """Sets the gradient of each output (None for one that requires none); returns a zero, with
-        which the backward pass is started."""
+        """Sets the outputs' gradients; returns the zero that starts the backward pass."""
         self.gradients = gradients
         return np.zeros(())
 
@@ -107,8 +105,7 @@ class JoinedOutputs(Tensor):
 
 
 def joined(y: Any) -> JoinedOutputs:
-    """Returns the output of a stage (a tensor or a tuple of tensors) as JoinedOutputs, a scalar
-    from which one backward pass covers all of them."""
+    """Returns a stage's outputs as a scalar, from which one backward pass covers all."""
     return JoinedOutputs(y if isinstance(y, tuple) else (y,))
 
 
@@ -118,8 +115,7 @@ def outputs_of(root: Tensor) -> Sequence[Tensor]:
 
 
 def seed_of(root: Tensor, gradients: Sequence[Any]) -> Any:
-    """Returns the gradient of `root` with which a backward pass starts, given those of the
-    outputs."""
+    """Returns the gradient of `root`, given those of the outputs."""
     return root.seed(gradients) if isinstance(root, JoinedOutputs) else gradients[0]
 
 
@@ -267,8 +263,7 @@ class Stage(NamedTuple):
     values: "UnitValues | None" = None
 
     def beside(self, follow: Callable[[], object]) -> AbstractContextManager[None]:
-        """Returns a context for a pass that cannot stop between units: before a further unit asks
-        for its values, follow() replays the one before, whose values are still in memory."""
+        """A context in which follow() replays a unit before the next one asks for values."""
         return nullcontext() if self.values is None else self.values.telling(follow)
 
 
@@ -298,8 +293,7 @@ class StagePass(Protocol):
         """Runs the backward pass from the outputs' gradients; stops between units."""
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Computes the gradients of the inputs that come from another stage, starting from `seeds`,
-        the gradients of the outputs; stops between units."""
+        """Computes the gradients of received inputs; stops between units."""
 
     def second_half(self) -> Generator[None, None, None]:
         """Computes the remaining gradients, those of parameters; stops between units."""
@@ -332,8 +326,7 @@ class TapePass:
         return self.second_half()
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Computes the gradients of the inputs that come from another stage, starting from `seeds`,
-        the gradients of the outputs; does not stop between units."""
+        """Computes the gradients of received inputs; does not stop between units."""
         leaves, seed = needing_gradients(self._state.input), seed_of(self._root, seeds)
         if leaves and self._root.needs_grad:
             self._rest = self._root.backward(seed, until=leaves)

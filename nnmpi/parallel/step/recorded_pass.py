@@ -160,8 +160,7 @@ def _backward(
 
 
 def _taken(inputs: Sequence[Tensor]) -> list[Any]:
-    """Returns the gradients of inputs, zeros where a stage has not used one, and removes them from
-    the inputs, as in a run, where a stage hands them on."""
+    """Returns inputs' gradients, zeros for unused ones, and removes them."""
     gradients = list[Any]()
     for t in inputs:
         if (array := t.grad_array) is None:

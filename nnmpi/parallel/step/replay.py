@@ -65,8 +65,7 @@ class Replay:
         self._pass_on()
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Computes the gradients of the inputs that another stage has sent, given those of the
-        outputs. Yields between units."""
+        """Computes the gradients of received inputs. Yields between units."""
         yield from self._first(seeds)
         self._pass_on()
 
@@ -218,8 +217,7 @@ class PassMemory(NamedTuple):
     replays: dict[PlannedPass, BoundCalls]
 
     def drop(self) -> None:
-        """Ends the replays that use this memory and removes their references to it. It is freed
-        when no array in it is in use any more."""
+        """Ends the replays in this memory, which is freed when no array is in use."""
         for replay in self.replays.values():
             replay.end()
         self.replays.clear()

@@ -44,8 +44,7 @@ class ReplayedStages:
             self.lists[s] = StageLists(stage, *how, partial(self._tell, s), reason or shared)
 
     def free(self) -> None:
-        """Frees the memory of replays (recorded passes) that no micro-batch uses now, for each
-        stage that has more than 16 MiB of it."""
+        """Frees idle memory of replays, of stages that have more than 16 MiB."""
         for lists in self.lists.values():
             if lists.memory.size > LITTLE:
                 lists.memory.clear()

@@ -20,8 +20,7 @@ def widened(scores: Tensor) -> Tensor:
 
 
 class ScaledLossSink(LossSink):
-    """The end of the last pipeline stage with loss scaling: computes the loss of 16-bit scores in
-    float32, and starts the backward pass from the loss times the loss scale."""
+    """A LossSink in float32 that starts from the loss times the loss scale."""
 
     def __init__(self, objective: Objective, scaler: Scaler) -> None:
         super().__init__(objective)

@@ -65,8 +65,7 @@ from nnmpi.parallel.step.recorded_pass import Forward, PlannedPass, RecordedPass
 from nnmpi.parallel.step.replay import Memory, Replay
 
 MOST_LISTS = 16
-"""The largest number of recorded passes of a stage. If more are needed, each pass seems to be
-different, and the stage runs by autograd."""
+"""The most recorded passes of a stage; with more, each seems to be another."""
 
 
 CHANGES = "forward changes what it reads, or draws random numbers itself"
@@ -92,8 +91,7 @@ class MicroBatch(NamedTuple):
 
 
 def _forward(stage: Stage, given: Tensors) -> Forward:
-    """Returns a function that runs the forward pass of a stage on arrays without data, which take
-    the place of its input `given` and of labels."""
+    """Returns a function of a stage's forward pass on arrays without data."""
 
     def forward(arrays: Sequence[Any]) -> tuple[Sequence[Tensor], Tensor]:
         pairs = zip((t for _, t in parts(given)), arrays, strict=False)
@@ -108,8 +106,7 @@ def _forward(stage: Stage, given: Tensors) -> Forward:
 
 
 def _input_like(t: Tensor, array: Any) -> Tensor:
-    """Returns a tensor without data that stands for the input `t` in a recording. If the gradient
-    of `t` is sent back to another stage, the tensor has memory for a gradient."""
+    """Returns a tensor without data for an input, with a gradient if it is sent back."""
     if not isinstance(t, Received):
         return Tensor(array)
     return Received(array, lambda: Buffer(cast(Any, None), array, meta.like(array)))
@@ -327,8 +324,7 @@ class StageLists:
         return partial(self.memory.acquire, planned)
 
     def _captured(self, forward: Forward, micro: MicroBatch) -> Replay:
-        """Lets the device capture a pass, and returns what it has captured. Raises NumbersReadError
-        if that is impossible."""
+        """Lets the device capture a pass; raises NumbersReadError if it cannot."""
         capture = addons.row("captures", self._on.name)
         if capture is None:
             raise NumbersReadError(f"nothing here captures passes on the device {self._on.name}")
@@ -339,8 +335,7 @@ class StageLists:
         return captured
 
     def _recorded(self, forward: Forward, micro: MicroBatch, counts: Sequence[int]) -> RecordedPass:
-        """Records the pass of a micro-batch two times or more, and returns the first recording.
-        Raises NumbersReadError if it may not be replayed."""
+        """Records a pass two times or more; raises NumbersReadError if it is unfit."""
         kind, stats, of_pass = micro.state.kind, micro.state.stats, micro.current
         assert kind is not None
         roots, again = (self._stage.module, *self._criteria), isinstance(stats, ReplayStats)
@@ -367,8 +362,7 @@ class StageLists:
         return first
 
     def _planned(self, recorded: RecordedPass, micro: MicroBatch) -> PlannedPass:
-        """Returns a recorded pass with its memory plan. Raises NumbersReadError if it may not be
-        replayed."""
+        """Returns a pass with its memory plan; raises NumbersReadError if it is unfit."""
         stage, kind = self._stage, micro.state.kind
         assert kind is not None
         of_units = stage.of_units, stage.absent, stage.unrepeated

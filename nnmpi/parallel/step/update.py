@@ -73,8 +73,7 @@ class Outcome(NamedTuple):
 
 
 Ends: TypeAlias = Mapping[Kind, Callable[[int], Outcome | None]]
-"""A dict: AGREE or APPLY, the kinds of the operations that end a step -> the function that carries
-the operation out, given the number of the step."""
+"""AGREE or APPLY -> the function that carries it out in a step."""
 
 
 class Norms(NamedTuple):
@@ -245,9 +244,7 @@ class Update:
 
 
 def _counted(store: LocalStore, counts: Sequence[bool]) -> Iterator[FlatSlice]:
-    """Yields the (start, stop) of those slices of the flat gradient buffer of `store` that this
-    rank counts in the gradient norm: of the parameters i with counts[i]. Consecutive ones are
-    joined; some slices may be empty."""
+    """Yields the slices of gradients that this rank counts in the norm, joined."""
     start = end = store.spans[0][0]
     for is_counted, (_, stop) in zip(counts, store.spans, strict=True):
         if is_counted:

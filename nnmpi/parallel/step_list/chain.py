@@ -69,8 +69,7 @@ def _crossings(a: Arrangement) -> Sequence[Sequence[int]]:
 def _parts(
     a: Arrangement, part: StagePart, bucket_of: Mapping[int, int]
 ) -> Iterable[Collection[int]]:
-    """Returns, for each unit of a stage, the numbers of its parameters and buffers in the graph.
-    `bucket_of` is a dict: number of a trained parameter -> its bucket."""
+    """Returns the variables of each unit; `bucket_of` maps trained ones."""
     if a.strategy.of_stages:
         return [part.variables]
     if a.store.scatters or gathers_for_use(a):

@@ -1,5 +1,4 @@
-"""Computes the list of operations that a rank carries out in a step, from the arrangement of ranks.
-Ranks with equal parts of the model, as along dp, have equal lists."""
+"""Computes a rank's list of a step; ranks with equal parts, as along dp, share it."""
 
 from collections.abc import Sequence
 
@@ -22,16 +21,14 @@ def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
 
 @cached
 def first_alike(a: Arrangement, rank: int) -> int:
-    """Returns the first rank with a part of the model like that of `rank`: one of its place along
-    pp, whose tensors are as long. Lists of buckets are equal on such ranks."""
+    """Returns the first rank of this place with an equal part: their lists are equal."""
     held = a.model_on(rank)
     return next(r for r in a.mesh.group(a.replicas(rank)[0], "tp") if a.model_on(r) == held)
 
 
 @cached
 def with_buckets(a: Arrangement, rank: int, micro: int) -> StepList:
-    """Returns the operations of a rank in a step in which gradients are summed bucket by bucket, as
-    most strategies do."""
+    """Returns the list of a step that sums gradients bucket by bucket."""
     chain, at = chain_of(a, rank), a.mesh.coordinates(rank)
     passes, ops = lowered(passes_of(a, micro)[at["pp"]], chain, a.config.recompute == "stage")
     scatters = a.store.scatters

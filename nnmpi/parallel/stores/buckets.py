@@ -1,5 +1,4 @@
-"""Buckets: slices of the flat buffer that holds all parameters or gradients of a rank. The
-gradients in a bucket are summed by one collective."""
+"""Buckets: slices of a rank's flat buffer, each summed by one collective."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -63,8 +62,7 @@ class Buckets:
         return shards_of((start + chunk.start, start + chunk.stop) for start, chunk in chunks)
 
     def views(self, memory: Array, b: int, parameters: Sequence[Parameter]) -> dict[int, Array]:
-        """Returns, by index of each parameter in bucket b, a view into `memory` in the parameter's
-        shape; `memory` holds the elements of this bucket from its start."""
+        """Returns views of bucket b's parameters into `memory`, by index."""
         origin, spans = self.all[b].start, self.spans
         view = FlatStore.view
         return {i: view(memory, parameters[i], spans[i][0] - origin) for i in self.members[b]}

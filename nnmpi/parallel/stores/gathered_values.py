@@ -41,8 +41,7 @@ class GatheredValues:
         return self._values[i]
 
     def fixed(self, i: int) -> Array:
-        """Returns the array that always holds the values of parameter i. It does not wait for an
-        all-gather, which may still be writing to the array."""
+        """Returns the memory of parameter i, which an all-gather may be writing to."""
         return self._values[i]
 
     def current(self, i: int) -> Array:
@@ -55,8 +54,7 @@ class GatheredValues:
             self.gather(b)
 
     def gather(self, b: int) -> None:
-        """Starts to gather the values of bucket b, or queues the gather. Every rank must have
-        updated its shard of the bucket before."""
+        """Starts or queues the gather of bucket b, whose shards are updated."""
         comm = self._buckets.all[b].comm
         if comm is self._sums:
             self._due.append(b)
@@ -75,8 +73,7 @@ class GatheredValues:
             self._start(self._due.popleft(), self._gathers)
 
     def wait(self) -> None:
-        """Waits until all ranks' updated values have arrived for all buckets, also for those whose
-        all-gather has not started yet."""
+        """Waits until all updated values are here, also of gathers not started yet."""
         for b in range(len(self._buckets.all)):
             self.wait_for(b)
 

@@ -58,8 +58,7 @@ class WholeGradients:
         return comm.start(self.flat[start:stop], algorithm)
 
     def fixed_gradient(self, i: int) -> Array:
-        """Returns the array to which backward passes on this rank write the gradient of parameter
-        i, in every step."""
+        """Returns the memory to which backward passes write gradient i, in every step."""
         return self._memories[i]
 
     def finish(self, b: int) -> None:
@@ -97,14 +96,12 @@ class GradientSlots:
         self._padding = [self._padding_of(b) for b in range(len(self._rows))]
 
     def begin(self) -> None:
-        """Starts a step: discards the summed gradients of the last step. From here on no bucket may
-        be written to until `open` is called for it."""
+        """Discards the last step's sums; each bucket has to be opened before it is written to."""
         self._open.clear()
         self._has_sum.clear()
 
     def open(self, b: int) -> None:
-        """Lets a backward pass write the gradients of bucket b to its slot (memory that buckets use
-        in turn), and sets the padding between parameters to 0."""
+        """Lets a backward pass write bucket b to its slot, and zeroes the padding."""
         self._open.add(b)
         for lo, hi in self._padding[b]:
             self._rows[b][lo:hi] = 0
@@ -133,8 +130,7 @@ class GradientSlots:
         return self._wire.start_reduce_scatter(self._rows[b], self._buckets.algorithm)
 
     def finish(self, b: int) -> None:
-        """Adds this rank's shard of bucket b, whose reduce-scatter is complete, to the sum over
-        earlier micro-batches."""
+        """Adds this rank's shard of bucket b to the sum over earlier micro-batches."""
         new, shard = self._rows[b][self._chunks[b]], self._shards[b]
         if b in self._has_sum:
             shard += new
@@ -143,8 +139,7 @@ class GradientSlots:
             self._has_sum.add(b)
 
     def whole(self, i: int) -> Array:
-        """Returns the gradient of parameter i, summed over ranks, after gathering it from their
-        shards; every rank along dp calls it."""
+        """Returns gradient i, gathered from shards; every rank along dp calls it."""
         b = self._of[i]
         start, stop, _ = self._buckets.all[b]
         array = self._on.xp.zeros(stop - start, self.flat.dtype)

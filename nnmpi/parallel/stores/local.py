@@ -122,8 +122,7 @@ class LocalStore(FlatStore):
             self.updated(shard)[...] = self._merged(shard, part)
 
     def updated(self, shard: Shard) -> Array:
-        """Returns the memory of a shard that the optimizer updates: its float32 masters if there
-        are any, otherwise the parameter values themselves."""
+        """Returns a shard's memory that the optimizer updates: float32 masters, or values."""
         return self.shard_values(shard) if self.masters is None else self.masters[shard.packed]
 
     def _merged(self, shard: Shard, values: Array) -> Array:
@@ -161,22 +160,19 @@ class LocalStore(FlatStore):
         return self.flat_grad[: self._in_front] if self._in_front else self._apart
 
     def set_loss(self, loss: Any, request: float) -> None:
-        """Stores the loss of this rank and its request (to stop or save), to be summed over
-        ranks."""
+        """Stores this rank's loss and request (to stop or save), to be summed."""
         self.loss, self.request = loss, request
         index, value = (LOSS, loss) if self._in_front else (REQUEST, request)
         self.scalars[index] = value
 
     def write_used(self) -> None:
-        """Writes to `scalars` this rank's request to stop or save, and for each parameter 1 if it
-        has a gradient, otherwise 0."""
+        """Writes this rank's request, and 1 for each parameter with a gradient, else 0."""
         scalars = self.scalars
         row = np.array([self.request, *map(_HAS_GRAD, self.parameters)], scalars.dtype)
         scalars[REQUEST : REQUEST + len(row)] = self.on.asarray(row) if self._in_front else row
 
     def counted(self, start: int, end: int) -> Iterator[Shard]:
-        """Yields the slices within elements start..end-1 of the flat buffer whose gradients this
-        rank counts in the gradient norm."""
+        """Yields the slices whose gradients this rank counts in the norm."""
         return within(self.shards, start, end)
 
     def totals(self, counted: Sequence[Shard]) -> Array:
@@ -218,8 +214,7 @@ class LocalStore(FlatStore):
         self.factor = 1.0 if self.scaler is None else 1.0 / self.scaler.current.scale
 
     def start(self, b: int) -> Transfer | None:
-        """Starts to sum the gradients of bucket b over its ranks, in place; returns None if there
-        is only one rank."""
+        """Starts to sum bucket b over its ranks, in place; None for one rank."""
         start, stop, comm = self.buckets.all[b]
         if comm.size == 1:
             return None
@@ -230,15 +225,13 @@ class LocalStore(FlatStore):
         since the sum is written in place; stores whose buckets share memory do."""
 
     def poll(self) -> None:
-        """Progresses the messages that this store has started, without blocking. Does nothing
-        here."""
+        """Progresses this store's messages without blocking. Does nothing here."""
 
     def wait(self) -> None:
         """Waits for all messages that this store has started. Does nothing here."""
 
     def keep_residuals(self) -> None:
-        """Keeps what compressed sums of gradients have left out, to be added in the next step;
-        called only if the update is not skipped. Does nothing here."""
+        """Keeps what compressed sums left out, if the step is updated. Does nothing here."""
 
     def owned(self, shard: Shard) -> tuple[Array, Array, MixedStep]:
         values, beside = self.shard_values(shard), None
@@ -261,17 +254,14 @@ class LocalStore(FlatStore):
         return self.unscaled(self.grad_memories[i])
 
     def unscaled(self, summed: Array) -> Array:
-        """Converts a summed gradient of any shape to what the optimizer reads: multiplied by
-        `self.factor` (loss scale and clipping), in the dtype of the masters."""
+        """Converts a summed gradient for the optimizer: scaled, in the masters' dtype."""
         return summed.astype(self.updated_dtype, copy=False) * self.factor
 
     def wait_for_updates(self) -> None:
-        """Waits until every rank has updated its shards, if ranks share the memory of parameters.
-        Does nothing here."""
+        """Waits until ranks that share parameters have updated them. Does nothing here."""
 
     def close(self) -> None:
-        """Frees shared memory, and moves parameters to memory of this rank; every rank calls it.
-        Does nothing here."""
+        """Frees shared memory; every rank calls it. Does nothing here."""
 
 
 def fill_unused(parameters: Iterable[Parameter]) -> None:

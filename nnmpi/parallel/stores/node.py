@@ -19,8 +19,7 @@ from nnmpi.parallel.wire import Transfer
 
 
 class NodeStore(LocalStore):
-    """Keeps the parameters and the summed gradients of a rank in memory that all ranks of a node
-    share."""
+    """Keeps parameters and summed gradients in memory that a node's ranks share."""
 
     def __init__(self, spec: StoreSpec) -> None:
         self._node = node = spec.dp.node()

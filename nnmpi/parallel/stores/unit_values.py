@@ -29,8 +29,7 @@ class AskingUnit(NamedTuple):
 
 
 class UnitValues:
-    """Carries out the operations on parameter values that the units of a rank ask for, each once,
-    in the order of the rank's list."""
+    """Carries out the operations on values that units ask for, once each, in order."""
 
     def __init__(self) -> None:
         self._left = deque[AskingUnit]()
@@ -55,8 +54,7 @@ class UnitValues:
         self._left = deque(units)
 
     def carry_out(self, do: Do, op: Op) -> None:
-        """Carries out `op`, the pass of a unit, by do(op), after the operations on values that it
-        asks for, unless it has asked for them already."""
+        """Carries out a unit's pass, after operations on values that it has not asked for."""
         if self._left and self._left[0].op is op:
             self._answer()
         self._under_way = op

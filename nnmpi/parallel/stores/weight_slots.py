@@ -51,8 +51,7 @@ class WeightSlots:
         return self._values[i]
 
     def fixed(self, i: int) -> Array:
-        """Returns the array in which parameter i always is when its bucket is gathered; at other
-        times another bucket may use the memory."""
+        """Returns the memory of parameter i whenever its bucket is gathered."""
         return self._values[i]
 
     def current(self, i: int) -> Array:
@@ -81,8 +80,7 @@ class WeightSlots:
         self._there[self._slots[b]] = b
 
     def updated(self) -> None:
-        """Declares the gathered parameters of all buckets invalid, because an update has given the
-        shards new values."""
+        """Declares gathered parameters invalid, since shards have new values."""
         self.wait()
         self._there.clear()
 

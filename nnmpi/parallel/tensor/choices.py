@@ -1,5 +1,4 @@
-"""Choices: how a node of a graph can be divided among ranks and what that costs, given how its
-inputs are divided."""
+"""Choices: how a node can be divided given its inputs, and what that costs."""
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
@@ -28,8 +27,7 @@ from nnmpi.parallel.tensor.ways import (
 
 BY_SAMPLES = Way(SAMPLES, SAMPLES, part=BySamples)
 FOLLOWS_SAMPLES = Way(SAMPLES, SAMPLES)
-"""The way of a layer that works unchanged on some samples; it may be fused with the layer before
-it."""
+"""The way of a layer that works on some samples, fused or not."""
 
 
 class PlanCost(NamedTuple):
@@ -97,8 +95,7 @@ class NodeChoices:
 
     @cached_property
     def ways(self) -> list[list[Way]]:
-        """For each node, the ways to divide its layer that the layer's settings allow, whatever its
-        inputs are."""
+        """The ways that each node's layer allows, whatever its inputs are."""
         return [possible(self.graph, node, self.cuts) for node in self.graph.nodes]
 
     def of(
@@ -233,14 +230,12 @@ class NodeChoices:
         )
 
     def gathered(self, node: Node, choice: NodeChoice) -> NodeChoice:
-        """Returns a choice like `choice`, but with the output all-gathered, and with the cost of
-        that."""
+        """Returns a choice with the output all-gathered, and its cost."""
         cost = choice.cost.plus(self.cost(node, GATHER_OUTPUT))
         return choice._replace(cost=cost, gathers=True, output=None)
 
     def cost(self, node: Node, *messages: Message) -> PlanCost:
-        """Returns the cost of a layer's `messages`: the elements of a sample that ranks send for
-        them."""
+        """Returns the cost of a layer's messages: elements of a sample that are sent."""
         return PlanCost(sent=sum(row.weight * row.carries(self.graph, node) for row in messages))
 
 

@@ -50,8 +50,7 @@ class Constraints(NamedTuple):
 
     @property
     def named(self) -> list[Marker]:
-        """The Markers of those axes of add-ons, such as image rows, that the layout names: layers
-        are cut along them wherever possible."""
+        """Markers of add-ons' axes in the layout: layers are cut there wherever possible."""
         return [*addons.of_fields("layout_axes", self.names)]
 
     @property
@@ -62,8 +61,7 @@ class Constraints(NamedTuple):
         return self.samples * (BATCH in self.names or bool(self.named))
 
     def allows(self, graph: Graph, node: Node, choice: NodeChoice) -> bool:
-        """Returns True if a layer may be divided as `choice` says: a layout that names axes allows
-        only cuts along these."""
+        """True if a choice is allowed: a layout with axes allows cuts along these only."""
         if choice.way is WHOLE:
             by_samples = BATCH in self.names and takes_samples(graph, node)
             return not by_samples or follows(node)
@@ -107,8 +105,7 @@ UNCONSTRAINED = Constraints()
 
 
 def _cut_of(graph: Graph, node: Node, choice: NodeChoice) -> str:
-    """Returns the name of the axis along which a choice cuts a tensor that was whole before the
-    layer; "" if there is none."""
+    """Returns the axis along which a choice cuts a whole tensor, or ""."""
     way, y = choice.way, graph.edges[node.outputs[0]]
     if not way.pattern.divides:
         return ""
@@ -152,8 +149,7 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
 
 
 def refuse_positions(graph: Graph, ranks: int) -> None:
-    """Raises ValueError for a model in which no layer can be divided along positions (sequence
-    parallelism); the message says why."""
+    """Raises ValueError, with a reason, if no layer can be divided by positions."""
     ways = [(node, way) for node in graph.nodes for way in possible(graph, node, (POSITIONS,))]
     samples = (graph.edges[node.outputs[0]].sample for node, way in ways if way.output is POSITIONS)
     longest = max((sample[0] for sample in samples if len(sample) == 2), default=0)

@@ -1,5 +1,4 @@
-"""Convolutions whose output channels (Column) or input channels (Row) are divided among the ranks
-of a communicator: see `layers.py`."""
+"""Convolutions with divided output (Column) or input channels (Row)."""
 
 from typing import Any
 
@@ -39,8 +38,7 @@ class _ShardedConvolution(Product):
 
 
 class ColumnConv2d(_ShardedConvolution, ColumnSharded, Conv2d):
-    """A Conv2d whose output channels are divided among the ranks of a Comm: every rank has the
-    whole input and computes some output channels (see `ColumnSharded`)."""
+    """A Conv2d with divided output channels (see `ColumnSharded`)."""
 
     fuses_as = Conv2d
 
@@ -54,10 +52,8 @@ class RowConv2d(_ShardedConvolution, RowSharded, Conv2d):
 
 
 class ColumnConv1d(_ShardedConvolution, ColumnSharded, Conv1d):
-    """A Conv1d whose output channels are divided among the ranks of a Comm: every rank has the
-    whole input and computes some output channels (see `ColumnSharded`)."""
+    """A Conv1d with divided output channels (see `ColumnSharded`)."""
 
 
 class RowConv1d(_ShardedConvolution, RowSharded, Conv1d):
-    """A Conv1d whose input channels are divided among the ranks of a Comm. The terms of all ranks
-    are summed, and every rank gets the whole output (see `RowSharded`)."""
+    """A Conv1d with divided input channels, whose terms are summed (`RowSharded`)."""

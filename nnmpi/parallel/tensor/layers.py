@@ -188,8 +188,7 @@ class RowLinear(_ShardedLinear, RowSharded, Linear):
 
 
 class ShardedEmbedding(Sharded, Embedding):
-    """An Embedding whose table rows are divided among the ranks; every rank gets all indices and
-    the whole output."""
+    """An Embedding with divided rows; each rank gets all indices and the output."""
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, comm: Comm, padding_idx: int | None = None
@@ -198,8 +197,7 @@ class ShardedEmbedding(Sharded, Embedding):
         self._take(comm, 0, "rows")
 
     def forward(self, index: Any) -> Tensor:
-        """Returns the rows of the whole table, which is divided among ranks, at `index`: integers
-        of any shape (array or tensor)."""
+        """Returns the rows of the whole, divided table at `index`, of any shape."""
         return apply(
             sharded_lookup,
             self.weight,
@@ -312,8 +310,7 @@ def row(
 
 
 def _memory_order(array: Array, axis: int) -> tuple[int, ...] | None:
-    """Returns the order of the axes in memory, as `all_reduce` takes it, for an array whose
-    channels are `axis`; None stands for the default order."""
+    """Returns the memory order of an array with channels at `axis`; None: default."""
     return None if axis == -1 else (0, *range(2, array.ndim), 1)
 
 

@@ -68,8 +68,7 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
         return backend.to_host(all_gather(scores.array, self.comm, bounds, 1))
 
     def _softmax(self, logits: Tensor, labels: Any) -> "_Softmax":
-        """Returns this rank's part of the softmax of `logits`; every rank calls it, since ranks
-        exchange maxima and sums."""
+        """Returns this rank's part of the softmax; every rank calls it."""
         start, stop = span_of(self.bounds, self.comm)
         if logits.ndim < 2 or logits.shape[1] % (stop - start):
             raise ValueError(
@@ -157,8 +156,7 @@ class _Softmax(NamedTuple):
         return cls(labels, smoothing, e, chosen, held.astype(z.dtype), comm.rank, table)
 
     def _sum(self) -> tuple[Array, Array]:
-        """Returns, for each sample, the maximum of the logits over all classes, and the sum of
-        exp(z - maximum)."""
+        """Returns each sample's maximum of logits, and the sum of exp(z - maximum)."""
         xp, maximum = xp_of(self.table), self.table[:, 0]
         top = maximum.max(axis=0)
         return top, (self.table[:, 1] * xp.exp(maximum - top)).sum(axis=0)
@@ -176,8 +174,7 @@ class _Softmax(NamedTuple):
         return losses.astype(self.exponentials.dtype)
 
     def gradient(self, g: Array) -> Array:
-        """Returns the gradient of this rank's logits, (classes, N), given the gradients g of the
-        losses."""
+        """Returns the gradient of this rank's logits (classes, N)."""
         xp, (top, total) = xp_of(self.table), self._sum()
         factor = xp.exp(self.table[self.rank, 0] - top) / total
         p: Array = self.exponentials * factor.astype(self.exponentials.dtype)

@@ -110,8 +110,7 @@ def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> 
 
 
 def sum_algorithm(nbytes: int) -> str:
-    """Returns the name of the all-reduce that sums so many bytes along tp, if the node has memory
-    for it; otherwise `ring` does."""
+    """Returns the all-reduce of so many bytes along tp, if there is memory."""
     return "doubling" if nbytes <= DOUBLING_BYTES else "shared"
 
 
@@ -177,8 +176,7 @@ def own_part(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
 
 
 def memory_order(ndim: int) -> tuple[int, ...]:
-    """Returns the default order of a tensor's axes in memory: channels last for images (four axes),
-    otherwise C order."""
+    """Returns a tensor's default memory order: channels last for images."""
     return CHANNELS_LAST if ndim == 4 else tuple(range(ndim))
 
 
@@ -196,21 +194,18 @@ def copy(x: Tensor, comm: Comm) -> Tensor:
 
 
 def reduce(x: Tensor, comm: Comm) -> Tensor:
-    """Returns the sum of x over the ranks. Differentiable: the gradient of x is that of the sum,
-    without a message."""
+    """Returns the sum of x over ranks; its gradient passes without a message."""
     return apply(_reduce, x, comm=comm)
 
 
 def gather(x: Tensor, comm: Comm, bounds: Bounds, axis: int = 1) -> Tensor:
-    """Gathers the parts of a tensor from all ranks, and returns their concatenation along an axis.
-    Differentiable: the gradient of x is this rank's part."""
+    """Concatenates parts from all ranks; the gradient is this rank's part."""
     _check(x, bounds[comm.rank + 1] - bounds[comm.rank], axis, "gather", bounds)
     return apply(_gather, x, comm=comm, bounds=bounds, axis=axis)
 
 
 def scatter(x: Tensor, comm: Comm, bounds: Bounds, axis: int = 1) -> Tensor:
-    """Returns this rank's part along an axis of a tensor x that all ranks have. Differentiable: the
-    gradient of x is gathered from all ranks."""
+    """Returns this rank's part of a tensor; the gradient is gathered."""
     _check(x, bounds[-1], axis, "scatter", bounds)
     return apply(_scatter, x, comm=comm, bounds=bounds, axis=axis)
 

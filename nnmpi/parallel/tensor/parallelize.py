@@ -208,8 +208,7 @@ class _Exchanging(Sharded):
 
 
 def _tie(model: Module, graph: Graph) -> None:
-    """Makes all names of a tied parameter (one that several layers use) refer to one parameter
-    again, after layers were replaced."""
+    """Makes all names of a tied parameter refer to one again."""
     modules = dict(model.named_modules())
     for variable in graph.variables:
         places = [path.rpartition(".") for path in variable.names if variable.is_parameter]

@@ -30,15 +30,13 @@ def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Wa
 
 
 def is_plain(node: Node) -> bool:
-    """Returns True if a layer is called with activations only (tensors with an axis of samples),
-    and returns one activation."""
+    """True if a layer takes activations only, and returns one."""
     args, named = node.arguments
     return not named and all(type(part) is TensorRef for part in (*args, node.result))
 
 
 def keeps_cut(graph: Graph, node: Node) -> bool:
-    """Returns True if an op works unchanged on a part of its tensors, because it treats each
-    element separately and its other arguments are untrained scalars."""
+    """True if an op treats elements separately, so that parts suffice."""
     return node.op in OPS and all(_is_number(graph, a) for a in node.arguments[0])
 
 
@@ -52,8 +50,7 @@ def _is_number(graph: Graph, argument: Any) -> bool:
 
 
 def takes_samples(graph: Graph, node: Node) -> bool:
-    """Returns True if each rank can compute the layer of a node for some of the samples: the inputs
-    and the output are tensors with one row per sample."""
+    """True if ranks can compute the layer for some samples each."""
     edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
     whole_rows = (edge.of_samples and edge.axes[0].size == 1 for edge in edges)
     return node.layer is not None and bool(node.inputs) and is_plain(node) and all(whole_rows)
@@ -72,8 +69,7 @@ def follows(node: Node) -> bool:
 
 
 def variables_of(graph: Graph, node: Node) -> dict[str, int]:
-    """Returns a dict: attribute name of each parameter and buffer of a layer, such as "weight" ->
-    its index in `graph.variables`."""
+    """Returns by attribute name the index of a layer's variables in the graph."""
     by_name = {}
     for v in node.variables:
         for path in graph.variables[v].names:

@@ -132,15 +132,13 @@ RULES: Mapping[type[nn.Module], LayerRule] = {
     ),
     **dict.fromkeys(ELEMENTWISE, LayerRule((ELEMENTWISE_WAY,))),
 }
-"""The rule of each layer class; subclasses are not included, since they may have another
-`forward`."""
+"""The rule of each layer class, without subclasses: these may differ."""
 
 _OF_ADD_ONS = addons.table("layer_rules")
 
 
 def rule_of(layer: type[nn.Module]) -> LayerRule | None:
-    """Returns the rule for a layer class, which may be nnmpi's own or an add-on's; None if it has
-    none."""
+    """Returns a layer class's rule, perhaps an add-on's, or None."""
     where = _OF_ADD_ONS.get(f"{layer.__module__}:{layer.__name__}")
     return addons.loaded(where) if where else RULES.get(layer)
 

@@ -49,12 +49,10 @@ from nnmpi.parallel.tensor.ways import (
 # ---- the search
 
 MOST_STATES = 200
-"""The largest number of states that are followed: the cheapest, and the one with the fewest cut
-edges."""
+"""The most states that are followed: the cheapest, and the least cut."""
 
 Subject = tuple[str, Any]
-"""("edge", number), ("variable", number) or ("module", name): something whose cut a later node
-depends on."""
+"""("edge", n), ("variable", n) or ("module", name), whose cut matters later."""
 
 State = frozenset[tuple[Subject, Any]]
 """The cut of each subject that later nodes depend on; an edge that is not listed is whole."""
@@ -147,8 +145,7 @@ class _Search:
         self.needed = self._needed()
 
     def _needed(self) -> list[str]:
-        """Returns, for each edge (activation) of the graph, why every rank needs it whole; "" if it
-        may be cut."""
+        """Returns why each edge is needed whole; "" if it may be cut."""
         graph = self.graph
         reasons = ["its shape is read" * (e in graph.shapes) for e in range(len(graph.edges))]
         for e in graph.outputs:

@@ -75,8 +75,7 @@ class PositionCut(Protocol):
     the mesh."""
 
     def of(self, rank: int, /) -> np.ndarray:
-        """Returns the positions of sequences that a rank along the axis has, in increasing
-        order."""
+        """Returns the positions that a rank along the axis has, in increasing order."""
 
     def localise(self, e: int, rank: int, shape: list[int], /) -> None:
         """Changes `shape`, the shape of activation (edge) number `e`, in place: the length of its
@@ -124,8 +123,7 @@ class OwnedParts(NamedTuple):
         return self.nodes.get(node, rank) == rank
 
     def has(self, variable: int, rank: int) -> bool:
-        """Returns True if a rank along tp has the parameter or buffer with number `variable` in the
-        graph, or a part of it; False if only another rank has it."""
+        """True if a rank along tp has this variable, or a part of it."""
         return self.variables.get(variable, rank) == rank
 
 
@@ -161,8 +159,7 @@ class Sharding(NamedTuple):
 
     @property
     def ways(self) -> dict[str, str]:
-        """A dict: path of a layer -> the name of the way in which it is divided (such as "column"),
-        as --layout takes it."""
+        """By layer path, the way in which it is divided, as --layout takes it."""
         joins = self.owned.calls
         return {layer.path: layer.how for layer in self.layers if layer.node not in joins}
 
@@ -188,9 +185,8 @@ def _key(layer: type[Module] | None) -> str:
 
 
 def divide_modules(graph: Graph, ranks: int) -> OwnedParts:
-    """Decides which rank along tp gets which parts of modules, such as parallel branches, that are
-    not cut but given to single ranks. The result is the same on all ranks. Raises ValueError if
-    there is no such division."""
+    """Decides which rank along tp gets which part of modules whose parts stay whole; the same on
+    all ranks."""
     owned = NOTHING_OWNED
     for key in dict.fromkeys(_key(call.layer) for call in outermost(graph)):
         calls, nodes, variables = addons.row("module_rules", key)(graph, ranks)
@@ -201,8 +197,7 @@ def divide_modules(graph: Graph, ranks: int) -> OwnedParts:
 
 
 def outermost(graph: Graph) -> Iterator[Call]:
-    """Yields the calls of modules whose parts (such as parallel branches) go to single ranks,
-    except those inside another such module."""
+    """Yields outermost calls of modules whose parts go to single ranks."""
     calls = [call for call in graph.calls if _key(call.layer) in _MODULE_RULES]
     for call in calls:
         if not any(call.nodes != o.nodes and {*call.nodes} <= {*o.nodes} for o in calls):
@@ -210,8 +205,7 @@ def outermost(graph: Graph) -> Iterator[Call]:
 
 
 def overlapping(sets: Sequence[Set[Any]]) -> list[list[int]]:
-    """Groups sets that have an element in common, directly or through other sets. Returns, for each
-    group, the indices of its sets."""
+    """Groups sets with common elements; returns the indices of each group."""
     groups: list[tuple[Set[Any], list[int]]] = []
     for i, members_of in enumerate(sets):
         members = [i]
@@ -226,8 +220,7 @@ def overlapping(sets: Sequence[Set[Any]]) -> list[list[int]]:
 
 
 def pooling_behind(graph: Graph, k: int) -> int | None:
-    """Returns the index of the pooling node that runs fused with the layer of node k and follows
-    it; None if no pooling does."""
+    """Returns the pooling node fused with the layer of node k, or None."""
     last = max([k, *(nodes[-1] for nodes in graph.fused if nodes[0] == k)])
     pool = graph.nodes[last]
     is_fused = last > k and pool.layer is MaxPool2d and has_2x2_windows(pool.settings)
@@ -235,22 +228,19 @@ def pooling_behind(graph: Graph, k: int) -> int | None:
 
 
 def made_by(graph: Graph, k: int) -> Edge:
-    """Returns the output edge (activation) of the layer of node k, after a pooling that is fused
-    with it."""
+    """Returns the output edge of node k's layer, after a fused pooling."""
     last = pooling_behind(graph, k)
     return graph.edges[graph.nodes[k if last is None else last].outputs[0]]
 
 
 def is_listed(graph: Graph, node: Node, choice: NodeChoice) -> bool:
-    """Returns True if a layer gets an entry in `Sharding.layers`: it has parameters, or is
-    divided."""
+    """True if `Sharding.layers` has the layer: with parameters, or divided."""
     has_parameters = any(graph.variables[v].is_parameter for v in node.variables)
     return choice.way.rebuilds or (node.layer is not None and has_parameters)
 
 
 def describe(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) -> ShardedLayer:
-    """Returns the entry in `Sharding.layers` for the layer of node k, which is divided as `choice`
-    says. `why` is a text with the reason for the choice."""
+    """Returns the entry in `Sharding.layers` for a choice, and why."""
     node, way = graph.nodes[k], choice.way
     weight, y = variables_of(graph, node).get("weight"), graph.edges[node.outputs[0]]
     sizes = () if weight is None else graph.variables[weight].shape
@@ -265,8 +255,7 @@ def describe(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) -> 
 
 
 def _sent(graph: Graph, layer: ShardedLayer, ranks: int) -> Iterator[LayerMessage]:
-    """Yields a LayerMessage for each message that ranks send for a divided layer. Messages for
-    gradients that are not needed are left out."""
+    """Yields the messages of a divided layer, without gradients that none needs."""
     node = graph.nodes[layer.node]
     unsent = frozenset() if of_gradients(graph, node) else I
     way, bounds = layer.way, layer.bounds if layer.way.of_layout else layer.position_bounds

@@ -60,8 +60,7 @@ def of_output(graph: Graph, node: Node) -> int:
 
 
 def of_gradients(graph: Graph, node: Node) -> int:
-    """Returns the number of elements of those inputs of a layer that require a gradient, for one
-    sample."""
+    """Returns the elements of a layer's inputs with gradients, per sample."""
     edges = (graph.edges[e] for e in node.inputs)
     return sum(edge.elements for edge in edges if edge.requires_grad)
 
@@ -142,24 +141,20 @@ class AxisCut(NamedTuple):
 
 
 PARTIAL_GRADIENT = AxisCut((), 0)
-"""Marks a parameter that every rank has whole, while each rank computes one term of its
-gradient."""
+"""Marks a whole parameter of whose gradient each rank has a term."""
 
 SAMPLE_CUT = AxisCut((), -1)
-"""Marks an activation of which each rank has some samples, nearly equally many; which ones depends
-on the size of the micro-batch."""
+"""Marks an activation with some samples on each rank, by micro-batch."""
 
 
 def _of_positions(edge: Edge, ranks: int) -> AxisCut | None:
-    """Returns the cut along positions of an activation whose samples are (positions, features);
-    None for other activations."""
+    """Returns the cut along positions of (positions, features), or None."""
     fits = len(edge.sample) == 2 and edge.sample[0] >= ranks
     return AxisCut(parts_of(edge.sample[0], ranks), 0) if fits else None
 
 
 def _of_samples(edge: Edge, ranks: int) -> AxisCut | None:
-    """Returns SAMPLE_CUT, the cut along samples, for an activation with one row for each sample;
-    None for other activations."""
+    """Returns SAMPLE_CUT for an activation with a row for each sample, or None."""
     return SAMPLE_CUT if edge.of_samples and edge.axes[0].size == 1 else None
 
 
@@ -247,8 +242,7 @@ def same(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds |
 
 
 def one(settings: Options, sample: tuple[int, ...]) -> int:
-    """Returns 1: each channel of the input may be on another rank. This is the default of
-    `Way.block`, which returns how many consecutive channels must be on one rank."""
+    """Returns 1, the default of `Way.block`: any channel may be elsewhere."""
     return 1
 
 
@@ -298,8 +292,7 @@ class Way(NamedTuple):
 
     @property
     def pattern(self) -> Pattern:
-        """The name of this way, such as "column", and the messages that ranks send for it, as a
-        Pattern."""
+        """This way's name, such as "column", and its messages."""
         if self.named is not None:
             return self.named
         i = ... if isinstance(self.input, int) else self.input
@@ -309,14 +302,12 @@ class Way(NamedTuple):
 
     @property
     def markers(self) -> set[Marker]:
-        """The markers that stand for the axis along which this way divides the input or output:
-        POSITIONS, SAMPLES or those of add-ons."""
+        """The markers of this way's axes: POSITIONS, SAMPLES, or add-ons'."""
         return {x for x in (self.input, self.output) if isinstance(x, Marker)}
 
     @property
     def of_layout(self) -> LayoutCut | None:
-        """The functions of the add-on that defines this way's cut, if it is used only with
-        --layout; otherwise None."""
+        """The add-on's functions for a cut of --layout only, or None."""
         return next((marker.of_layout for marker in self.markers if marker.of_layout), None)
 
     @property
@@ -330,8 +321,7 @@ class Way(NamedTuple):
 
     @property
     def rebuilds(self) -> bool:
-        """True if each rank needs a new layer in place of the original one; False if the original
-        works unchanged on a part of its input."""
+        """True if ranks need a new layer, not the original on a part."""
         return bool(self.part or self.pattern.sends or self.parameters or self.sizes)
 
 
@@ -345,5 +335,4 @@ ELEMENTWISE_WAY = Way(..., ...)
 """The way of a layer that treats each element separately."""
 
 BY_CHANNEL = Way(0, 0)
-"""The way of a layer without parameters that treats each channel of a sample (C, ...)
-separately."""
+"""The way of a layer without parameters that treats channels separately."""
