@@ -1,4 +1,4 @@
-"""Declares for type checkers the tensor methods of the add-on `tensor_functions`.
+"""Declares for type checkers the tensor methods of the add-on `torchlike`.
 
 Tensors find these methods in the table `tensor_methods` of add-ons.
 """
