@@ -24,10 +24,10 @@ from nnmpi.optim.schedule import constant, cosine, step_decay, warm_up
 from nnmpi.options.config import Config
 
 
-def of_config(config: Config, named: Sequence[tuple[str, Parameter]]) -> Optimizer:
-    """Makes the optimizer of a run's options from (path, parameter) pairs."""
+def of_config(config: Config, parameters: Sequence[Parameter]) -> Optimizer:
+    """Makes the optimizer of a run's options."""
     lr, decay = config.lr, config.weight_decay
-    trained = DECAYS[config.weight_decay_of](p for _, p in named)
+    trained = DECAYS[config.weight_decay_of](parameters)
     make = optimizer_named(config.optimizer)
     momentum = {"momentum": config.momentum} if getattr(make, "takes_momentum", False) else {}
     return make(trained, lr, weight_decay=decay, **momentum)
@@ -43,7 +43,7 @@ def _state_arrays_of(rule: Callable[..., Optimizer], name: str, momentum: float)
     """Returns the names of an optimizer's state arrays with this momentum, cached for the function
     `rule`, since a user may register another one under its name."""
     config = Config(optimizer=name, momentum=momentum)
-    return tuple(of_config(config, [("", Parameter(np.zeros(1)))]).state_names)
+    return tuple(of_config(config, [Parameter(np.zeros(1))]).state_names)
 
 
 __all__ = [

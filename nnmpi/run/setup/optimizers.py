@@ -25,10 +25,9 @@ def optimizer_of(config: Config, function: MakeOptimizer | None, comm: Comm) -> 
     """Returns a function that makes the optimizer of the parameters that this rank updates: by the
     config, or by the user's `function` if there is one. Then every rank has to call it, since the
     optimizers of all ranks of `comm` are compared."""
-    make: MakeOptimizer = partial(of_config, config)
-    if function is not None:
-        make = partial(_agreed, _checked("optimizer", function), comm)
-    return lambda updated: make([(p.place.path, p) for p in updated])
+    if function is None:
+        return partial(of_config, config)
+    return partial(_agreed, _checked("optimizer", function), comm)
 
 
 def schedule_of(
@@ -48,14 +47,15 @@ def _checked(name: str, function: Any) -> Any:
     return function
 
 
-def _agreed(function: MakeOptimizer, comm: Comm, named: Named) -> Optimizer:
-    """Calls a user's function with `named`, a list of (path, parameter) of this rank, and returns
-    the optimizer that it makes. Raises ValueError, on all ranks, unless on each rank the optimizer
+def _agreed(function: MakeOptimizer, comm: Comm, updated: Sequence[Parameter]) -> Optimizer:
+    """Calls a user's function with the (path, parameter) pairs of this rank, and returns the
+    optimizer that it makes. Raises ValueError, on all ranks, unless on each rank the optimizer
     has exactly these parameters, in groups whose options are equal on all ranks. Every rank calls
     it."""
     problem, groups, cause = "", [], None
+    named = [(p.place.path, p) for p in updated]
     try:
-        optimizer = function(list(named))
+        optimizer = function([*named])
         if not isinstance(optimizer, Optimizer):
             raise ValueError(f"returned a {type(optimizer).__name__}: return one of nnmpi.optim")
         if optimizer.has_own_step:
