@@ -1,4 +1,4 @@
-"""What commands share: options from flags and files, errors in one line."""
+"""Functions that commands share: options from flags and files, errors in one line."""
 
 import argparse
 import json
