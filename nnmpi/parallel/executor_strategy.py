@@ -259,7 +259,7 @@ def executor_of(
     passes = None
     if a.config.compile is not False:
         # here, since planning needs none of it
-        from nnmpi.parallel.step.replayed_stages import ReplayedStages
+        from nnmpi.parallel.step.stage_lists import ReplayedStages
 
         on_node = a.cluster.nodes.count(a.cluster.nodes[rank])
         exchanges = not spec.task.on.is_host and a.ranks != a.mesh.count("dp")

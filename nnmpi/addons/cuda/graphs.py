@@ -26,9 +26,9 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats, current_pass, variables_set
 from nnmpi.nn.record import KeyedPass, RecordedKey
 from nnmpi.parallel.step.ports import LossSink, Samples, Stage, pauses
+from nnmpi.parallel.step.recordable_stage import MicroBatch
 from nnmpi.parallel.step.recorded_pass import Forward, on_tape
 from nnmpi.parallel.step.replay import Replay
-from nnmpi.parallel.step.stage_lists import MicroBatch
 
 
 def captured(

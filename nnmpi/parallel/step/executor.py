@@ -56,7 +56,7 @@ from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.op import ADDS, FORWARD, PASSES, Kind, Op
 
 if TYPE_CHECKING:
-    from nnmpi.parallel.step.replayed_stages import ReplayedStages
+    from nnmpi.parallel.step.stage_lists import ReplayedStages
     from nnmpi.parallel.stores.unit_values import AskingUnit, Calls, UnitValues
 
 

@@ -1,42 +1,31 @@
-"""Records the passes of a pipeline stage as lists of function calls on arrays, checks them, then
-replays the lists in place of modules and autograd (called the tape here).
+"""Runs the pipeline stages of a rank: replays recorded passes where possible, in place of modules
+and autograd (called the tape here). The log says for each stage which of these it is.
 
 key        what decides which calls a pass makes: shapes of the inputs, attributes of modules, which
            parameters have a gradient already
-recorded   the calls, for each key: recorded twice after the first pass with this key, and both
-           recordings must agree
+recorded   the calls, for each key, after the first pass with this key (`recordable_stage.py`)
 compared   the second pass runs by the tape and as a replay: both must have the same bits
 Replay     runs them for one micro-batch; each micro-batch in flight has one, used again and again
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias
 
-from nnmpi import addons
-from nnmpi.arrays import meta
-from nnmpi.arrays.backend import Array, Backend
-from nnmpi.arrays.cgroup import memory_available
+from nnmpi.arrays.backend import Backend
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import UnlikeError
-from nnmpi.autograd import Tensor
-from nnmpi.data.inputs import like, parts
-from nnmpi.nn import Module
-from nnmpi.nn.parameter import Parameter
+from nnmpi.data.inputs import parts
 from nnmpi.nn.passes import (
-    KEY_OF_MODULE,
-    KEY_OF_PARAMETER,
     LOCAL,
     BatchStats,
     Pass,
     ReplayStats,
-    key_of_context,
 )
-from nnmpi.nn.record import KeyedPass, StatsOfRanks, repeated, same_calls
-from nnmpi.nn.registries import buffers_of
 from nnmpi.nn.store import FlatStore
-from nnmpi.nn.users_code import ReadValues, UnfitError, foreign, name_of
+from nnmpi.nn.users_code import UnfitError
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.step.beside_tape import (
     Compared,
@@ -44,10 +33,9 @@ from nnmpi.parallel.step.beside_tape import (
     NotedStats,
     RecalledStats,
 )
-from nnmpi.parallel.step.buffers import Buffer, Received
+from nnmpi.parallel.step.buffers import Received
 from nnmpi.parallel.step.channels import Inlet, Outlet
-from nnmpi.parallel.step.exchanges import LoggedWire, Notes, wires
-from nnmpi.parallel.step.objective import SumOfMean
+from nnmpi.parallel.step.exchanges import Notes
 from nnmpi.parallel.step.ports import (
     LossSink,
     PassState,
@@ -55,61 +43,65 @@ from nnmpi.parallel.step.ports import (
     Stage,
     StagePass,
     TapePass,
-    Tensors,
     by_tape,
-    call,
-    joined,
     run_stage,
 )
-from nnmpi.parallel.step.recorded_pass import Forward, PlannedPass, RecordedPass, record
+from nnmpi.parallel.step.recordable_stage import MicroBatch, RecordableStage
 from nnmpi.parallel.step.replay import Memory, Replay
 
 MOST_LISTS = 16
 """The most recorded passes of a stage; with more, each seems to be another."""
 
-
-CHANGES = "forward changes what it reads, or draws random numbers itself"
+LITTLE = 1 << 24
+"""Up to this many bytes, the memory of replays is kept between steps: binding replays to new memory
+would take longer than a small step."""
 
 Acquire: TypeAlias = Callable[[], Replay]
 """Returns the Replay of a recorded pass that no micro-batch uses now."""
 
 
-class MicroBatch(NamedTuple):
-    """A micro-batch that is about to pass through a pipeline stage.
+class ReplayedStages:
+    """Runs the pipeline stages of a rank: by replaying recorded passes where possible, otherwise by
+    modules and autograd. For each stage, the run's log gets an entry that says whether its passes
+    are replayed, and why not; and another entry if this changes.
 
-    state    its input, and what its backward pass needs
-    number   its number in the step
-    current  the Pass: step and samples, on which random numbers depend
-    arrays   its inputs, its labels (in the last stage), and the indices of its samples in the data
-             set
+    reason   why no stage may be replayed; None if they may be
     """
 
-    state: PassState
-    number: int
-    current: Pass
-    arrays: Sequence[Array]
+    def __init__(
+        self,
+        stages: Mapping[int, Stage],
+        on: Backend,
+        is_compared: bool,
+        of_users: bool,
+        on_node: int,
+        reason: str | None,
+        version: Callable[[], int],
+        event: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._event, self._told = event, dict[int, str | None]()
+        how = on, is_compared, of_users, on_node, version
+        of_stages = Counter(p for stage in stages.values() for p in stage.parameters)
+        self.lists = dict[int, StageLists]()
+        for s, stage in stages.items():
+            is_shared = any(of_stages[p] > 1 for p in stage.parameters)
+            shared = "two stages of a rank share a parameter" if is_shared else None
+            self.lists[s] = StageLists(stage, *how, partial(self._tell, s), reason or shared)
 
+    def free(self) -> None:
+        """Frees idle memory of replays, of stages that have more than 16 MiB."""
+        for lists in self.lists.values():
+            if lists.memory.size > LITTLE:
+                lists.memory.clear()
 
-def _forward(stage: Stage, given: Tensors) -> Forward:
-    """Returns a function of a stage's forward pass on arrays without data."""
-
-    def forward(arrays: Sequence[Any]) -> tuple[Sequence[Tensor], Tensor]:
-        pairs = zip((t for _, t in parts(given)), arrays, strict=False)
-        inputs = [_input_like(t, array) for t, array in pairs]
-        y = call(stage.module, like(given, inputs))
-        received = [t for t in inputs if isinstance(t, Received)]
-        if isinstance(stage.sink, LossSink):
-            return received, stage.sink.loss_of(y, arrays[len(inputs)])
-        return received, joined(y)
-
-    return forward
-
-
-def _input_like(t: Tensor, array: Any) -> Tensor:
-    """Returns a tensor without data for an input, with a gradient if it is sent back."""
-    if not isinstance(t, Received):
-        return Tensor(array)
-    return Received(array, lambda: Buffer(cast(Any, None), array, meta.like(array)))
+    def _tell(self, s: int, lists: "StageLists") -> None:
+        """Logs that the passes of stage s are replayed now, or are not."""
+        if lists.reason == self._told.get(s, "") or not (lists.reason or lists.compared):
+            return
+        self._told[s] = lists.reason
+        rest = {"calls": lists.calls} if lists.reason is None else {"reason": lists.reason}
+        about = {"stage": s, "replayed": lists.reason is None}
+        self._event({"event": "passes", **about, **rest})
 
 
 class StageLists:
@@ -142,12 +134,8 @@ class StageLists:
     ) -> None:
         self._version, self._tell = version, tell
         self._looked_at: int | None = None  # the version
-        self._stage, self._always_compared, self._of_users = stage, always_compared, of_users
-        self._on, self._on_node, self._seen = on, on_node, set[Any]()
-        self._modules, self._parameters = list[Module](), list[Parameter]()
-        self._of_modules = list[Any]([None])  # unlike any: modules are looked at first
-        self._values, self._criteria = ReadValues(), list[Module]()
-        self._trained = dict[Any, frozenset[Parameter]]()  # by which parameters need gradients
+        self._stage, self._on, self._always_compared = stage, on, always_compared
+        self._recordable, self._seen = RecordableStage(stage, on, of_users, on_node), set[Any]()
         self._lists = dict[Any, Acquire | None]()
         self._of_stage: Any = None  # what decides which calls a pass makes, besides its micro-batch
         self._ready = dict[Any, Acquire]()  # by the key of the micro-batch
@@ -159,31 +147,6 @@ class StageLists:
             self.reason = "stages get their inputs in another way than by messages"
         if not all(isinstance(p.store, FlatStore) for p in stage.module.parameters()):
             self.reason = "a parameter has memory of its own, as frozen ones have"
-
-    def _look_again(self) -> None:
-        """Finds the modules of stage and loss; sets `reason` if one is unfit."""
-        module, sink = self._stage.module, self._stage.sink
-        self._modules, self._parameters = [*module.modules()], [*module.parameters()]
-        criterion: Any = sink.criterion if isinstance(sink, LossSink) else None
-        if isinstance(criterion, SumOfMean):
-            criterion = criterion.function
-        self._criteria = [criterion] if isinstance(criterion, Module) else []
-        self._modules += [m for part in self._criteria for m in part.modules()]
-        functions = [] if criterion is None or self._criteria else [criterion]
-        of_stage = [*self._modules, *functions]
-        if (name := foreign(of_stage)) and not self._of_users:
-            self.reason = f"{name} is not nnmpi's own code; --compile replays it too"
-        try:
-            if self.reason is None:
-                self._values = _values_of(of_stage)
-        except UnfitError as error:
-            self.reason = str(error)
-        self._of_modules = [*map(KEY_OF_MODULE, self._modules)]
-
-    def _has_changed(self) -> bool:
-        """True if a module was changed, or a value that users' code reads."""
-        of_modules = [*map(KEY_OF_MODULE, self._modules)]
-        return self._of_modules != of_modules or not self._values.is_same()
 
     def run(self, state: PassState, number: int, current: Pass) -> Generator[None, None, StagePass]:
         """Runs the forward pass of micro-batch `number`, and returns a StagePass, which runs its
@@ -219,18 +182,12 @@ class StageLists:
     def _look(self) -> None:
         """Looks whether the stage has changed, and which passes can be replayed."""
         self._looked_at = self._version()
-        if self.reason is None and self._has_changed():
-            self._look_again()
-        if self.reason is not None:
-            return
-        of_stage = (
-            *key_of_context(self._on),
-            *map(KEY_OF_PARAMETER, self._parameters),
-            *self._of_modules,
-            *self._values.state,
-            *map(id, self._buffers()),
-        )
-        if of_stage != self._of_stage:
+        try:
+            if self.reason is None and self._recordable.has_changed():
+                self._recordable.look_again()
+        except UnfitError as error:
+            self.reason = str(error)
+        if self.reason is None and (of_stage := self._recordable.key) != self._of_stage:
             self._of_stage, self._ready = of_stage, {}
 
     def _refused(
@@ -267,9 +224,6 @@ class StageLists:
         self._tell(self)
         return run
 
-    def _buffers(self) -> list[Array]:
-        return [t.operand for _, _, t in buffers_of(self._modules)]
-
     def _beside_tape(self, key: Any, micro: MicroBatch) -> StagePass:
         """Runs a forward pass by modules and autograd (the tape), and returns a StagePass for its
         backward pass. The first pass with this key is recorded after it has run, when the number of
@@ -281,7 +235,7 @@ class StageLists:
         if (acquire := self._lists.get(key)) is not None:
             replay, stats = acquire(), RecalledStats(noted, notes)
             forward = replay.forward(micro.arrays, micro.current.step, stats)
-            beside = ForwardBeside(replay, forward, self._buffers(), notes)
+            beside = ForwardBeside(replay, forward, self._recordable.buffers(), notes)
             following = self._stage.beside(beside.follow)
         current = micro.current._replace(batch_stats=noted)
         with following, notes.noting():
@@ -305,108 +259,22 @@ class StageLists:
 
     def _acquire_of(self, micro: MicroBatch, counts: Sequence[int]) -> Acquire | None:
         """Records the pass of a micro-batch, or lets the device capture it; returns what provides
-        its replays, or None, with `reason` set, if it cannot be replayed. `counts` has the number
-        of values in each BatchNorm, over all ranks."""
+        its replays, or None, with `reason` set, if it cannot be replayed."""
         if len(self._lists) == MOST_LISTS:
             self.reason = f"each of {MOST_LISTS} passes was another one"
             return None
-        forward = _forward(self._stage, micro.state.input)
         try:
             if not self._on.is_host:
-                replay = self._captured(forward, micro)
+                replay = self._recordable.captured(micro)
                 self.calls = max(self.calls, replay.calls)
                 return lambda: replay
-            planned = self._planned(self._recorded(forward, micro, counts), micro)
+            planned = self._recordable.planned(micro, counts)
         except NumbersReadError as error:
             self.reason = str(error)
             return None
         self.calls = max(self.calls, planned.calls)
         return partial(self.memory.acquire, planned)
 
-    def _captured(self, forward: Forward, micro: MicroBatch) -> Replay:
-        """Lets the device capture a pass; raises NumbersReadError if it cannot."""
-        capture = addons.row("captures", self._on.name)
-        if capture is None:
-            raise NumbersReadError(f"nothing here captures passes on the device {self._on.name}")
-        with self._values.restored() as has_changed:
-            captured: Replay = capture(self._on, self._stage, self._criteria, forward, micro)
-            if has_changed():
-                raise NumbersReadError(CHANGES)
-        return captured
-
-    def _recorded(self, forward: Forward, micro: MicroBatch, counts: Sequence[int]) -> RecordedPass:
-        """Records a pass two times or more; raises NumbersReadError if it is unfit."""
-        kind, stats, of_pass = micro.state.kind, micro.state.stats, micro.current
-        assert kind is not None
-        roots, again = (self._stage.module, *self._criteria), isinstance(stats, ReplayStats)
-
-        def record_it() -> RecordedPass:
-            made_by = LOCAL if stats is LOCAL else StatsOfRanks(counts, tracks=not again)
-            current = KeyedPass.of(of_pass.samples, of_pass.batch, made_by, meta.like)
-            return record(roots, forward, micro.arrays[:-1], current, kind.adds, kind.halves)
-
-        with self._values.restored() as has_changed, wires(LoggedWire):
-            try:
-                first, *others = repeated(record_it, 3 if self._values.is_foreign else 2)
-            except NumbersReadError:
-                raise
-            except Exception as error:  # code that reads values by itself gets wrong ones
-                name = type(error).__name__
-                raise NumbersReadError(f"a pass cannot be recorded: {name}: {error}") from None
-            if first.unfit:
-                raise NumbersReadError(first.unfit)
-            if has_changed():
-                raise NumbersReadError(CHANGES)
-        if not all(same_calls(first.calls, other.calls) for other in others):
-            raise NumbersReadError("two recordings of a pass differ")
-        return first
-
-    def _planned(self, recorded: RecordedPass, micro: MicroBatch) -> PlannedPass:
-        """Returns a pass with its memory plan; raises NumbersReadError if it is unfit."""
-        stage, kind = self._stage, micro.state.kind
-        assert kind is not None
-        of_units = stage.of_units, stage.absent, stage.unrepeated
-        planned = PlannedPass(recorded, kind.in_flight, *of_units)
-        needed = tuple(p.needs_grad for p in self._parameters)
-        if self._trained.setdefault(needed, planned.trained) != planned.trained:
-            # whether a pass adds to a gradient is known of all parameters together
-            raise NumbersReadError("micro-batches use different parameters")
-        self._check_memory(planned)
-        return planned
-
-    def _check_memory(self, planned: PlannedPass) -> None:
-        """Raises NumbersReadError if memory is too short to compare a replay of the pass `planned`
-        with autograd: this needs the activations twice and the gradients up to three times."""
-        gradients = sum(p.size * p.dtype.itemsize for p in planned.trained)
-        size, free = planned.kept.size + planned.scratch.size + 2 * gradients, memory_available()
-        if free is not None and 2 * size * self._on_node > free:
-            raise NumbersReadError(
-                f"of {free:,} bytes that are free on the node, a rank would need {size:,} more to "
-                "see that replays are right"
-            )
-
 
 def _of_first_run(stats: BatchStats) -> BatchStats:
     return stats.inner if isinstance(stats, ReplayStats) else stats
-
-
-def _values_of(parts: Sequence[Any]) -> ReadValues:
-    """Returns the values that code reads; raises UnfitError if one may change."""
-    values = ReadValues()
-    if foreign(parts):
-        _read_code(values, parts)
-    else:
-        for module in (part for part in parts if isinstance(part, Module)):
-            values.add_module(module)
-    values.note()
-    return values
-
-
-def _read_code(values: ReadValues, parts: Sequence[Any]) -> None:
-    from nnmpi.nn.code_reader import CodeReader  # rarely
-
-    reader = CodeReader(values, [part for part in parts if isinstance(part, Module)])
-    for part in parts:
-        if not isinstance(part, Module):
-            reader.read(part, name_of(part))
-    reader.finish()

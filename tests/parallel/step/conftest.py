@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from nnmpi.parallel.step import replayed_stages
-from nnmpi.parallel.step.replayed_stages import ReplayedStages
-from nnmpi.parallel.step.stage_lists import StageLists
+from nnmpi.parallel.step import stage_lists
+from nnmpi.parallel.step.stage_lists import ReplayedStages, StageLists
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[ReplayedStages]:
         stages.append(ReplayedStages(*args))
         return stages[-1]
 
-    monkeypatch.setattr(replayed_stages, "ReplayedStages", noted)
+    monkeypatch.setattr(stage_lists, "ReplayedStages", noted)
     return stages
 
 

@@ -13,7 +13,7 @@ import nnmpi
 from nnmpi import Config, Tensor, Trainer, nn
 from nnmpi.comm import comm_self
 from nnmpi.io.output import Event, NullReport
-from nnmpi.parallel.step.replayed_stages import ReplayedStages
+from nnmpi.parallel.step.stage_lists import ReplayedStages
 
 WAYS = {**table.OF_PROGRAM, **table.OF_MODEL}
 X = np.linspace(-1, 1, 4, dtype="float32").repeat(28).reshape(4, 28).T.copy()

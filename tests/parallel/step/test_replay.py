@@ -23,7 +23,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset, Split
 from nnmpi.io.output import Event
 from nnmpi.options.collector import gc_paused
-from nnmpi.parallel.step import replayed_stages, stage_lists
+from nnmpi.parallel.step import recordable_stage, stage_lists
 from nnmpi.parallel.step.exchanges import Notes
 from nnmpi.parallel.step.objective import LossAndMetrics
 from nnmpi.parallel.step.stage_lists import StageLists
@@ -199,7 +199,7 @@ def test_weights_of_classes_are_compared(stages: Stages) -> None:
 def test_passes_are_not_replayed_where_memory_is_short(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage_lists, "memory_available", lambda: 100_000)
+    monkeypatch.setattr(recordable_stage, "memory_available", lambda: 100_000)
     run(comm_self(), **CNN)
     (lists,) = stages()
     assert (lists.replays, lists.memory.size) == (0, 0)
@@ -218,7 +218,7 @@ def test_replays_have_no_memory_while_a_model_is_evaluated(
         add(sums, scores, batch)
 
     monkeypatch.setattr(LossAndMetrics, "add", noted)
-    monkeypatch.setattr(replayed_stages, "LITTLE", 0)
+    monkeypatch.setattr(stage_lists, "LITTLE", 0)
     with Trainer(Config(**CNN, batch_size=24), None, digits(), comm_self()) as trainer:
         trainer.fit(Heard())
         assert {size for size, _ in sizes} == {0}

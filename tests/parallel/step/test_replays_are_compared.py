@@ -18,9 +18,9 @@ from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event, NullReport
-from nnmpi.parallel.step import stage_lists
+from nnmpi.parallel.step import recordable_stage
 from nnmpi.parallel.step.beside_tape import Compared
-from nnmpi.parallel.step.replayed_stages import ReplayedStages
+from nnmpi.parallel.step.stage_lists import ReplayedStages
 
 TEXT: dict[str, Any] = {
     "data": "text:README.md",
@@ -305,7 +305,7 @@ def otherwise_in(modules: Iterable[nn.Module]) -> Iterator[None]:
 @pytest.fixture
 def recorded_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recordings are of modules with another factor than that of passes as written."""
-    of_pass, of_step = stage_lists.record, compiled.record_step
+    of_pass, of_step = recordable_stage.record, compiled.record_step
 
     def record(modules: Sequence[nn.Module], *args: Any) -> Any:
         with otherwise_in(m for top in modules for m in top.modules()):
@@ -315,7 +315,7 @@ def recorded_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
         with otherwise_in(code.all_modules):
             return of_step(function, code, *args)
 
-    monkeypatch.setattr(stage_lists, "record", record)
+    monkeypatch.setattr(recordable_stage, "record", record)
     monkeypatch.setattr(compiled, "record_step", record_step)
 
 

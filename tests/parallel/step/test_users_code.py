@@ -19,7 +19,7 @@ from nnmpi.comm import comm_self
 from nnmpi.data import Dataset, Split
 from nnmpi.io.output import Event, NullReport
 from nnmpi.nn import functional
-from nnmpi.parallel.step.replayed_stages import ReplayedStages
+from nnmpi.parallel.step.stage_lists import ReplayedStages
 
 MODULES = 500
 AT_ONCE = 25
