@@ -69,8 +69,7 @@ class Arranger:
         return any(recomputed_with(node, "block") for node in self.graph.nodes)
 
     def config(self, candidate: Candidate) -> Config:
-        """Returns the config of the run, with the options of a layout (`candidate`) in place of the
-        config's own."""
+        """Returns the run's config with the options of a layout."""
         return replace(self.plain, **candidate.options)
 
     def sharding(self, candidate: Candidate) -> Sharding:
@@ -92,8 +91,7 @@ class Arranger:
         return _cached(self._shardings, tuple(options.items()), made)
 
     def fastest_ways(self, candidate: Candidate, price: WayPrice) -> Sharding:
-        """Returns how layers are divided along tp if each is divided in the way (such as column)
-        for which `price` gives the fewest seconds."""
+        """Returns how layers are divided along tp, each in the way of the lowest `price`."""
         return self._sharding_of(self.config(candidate), price)
 
     def division(self, candidate: Candidate) -> Division:
@@ -141,15 +139,13 @@ class Arranger:
         return ""
 
     def arranged(self, candidate: Candidate) -> Arrangement:
-        """Returns the arrangement of a layout: which rank has which part of the model, and how it
-        is trained."""
+        """Returns the arrangement of a layout."""
         config = self.config(candidate)
         self._check(config, self.cluster.size)
         return self._arrange(config, self.sharding(candidate), self.division(candidate))
 
     def arranged_by(self, config: Config) -> Arrangement:
-        """Returns the arrangement that a config asks for: which rank has which part of the model,
-        and how it is trained."""
+        """Returns the arrangement that a config asks for."""
         self._check(config, self.cluster.size)
         filled = replace(config, dp=mesh_of(config, self.cluster.size).axes["dp"])
         return self._arrange(config, self._sharding_of(filled, None), self._divided(filled))
@@ -158,8 +154,7 @@ class Arranger:
         return arrange(config, self.cluster, self.graph, sharding, division, UNMEASURED)
 
     def without_parameters(self, candidate: Candidate) -> Arrangement:
-        """Returns an incomplete arrangement of a layout, with only the stages and layers of the
-        last rank and without parameters: enough to compute the exchanges within passes."""
+        """Returns a layout's arrangement with stages and layers only, for exchanges in passes."""
         config = self.config(candidate)
         sharding = self.sharding(candidate)
         division = self.division(candidate)
@@ -172,8 +167,7 @@ class Arranger:
 
 
 def _cached(known: dict[K, T | ValueError], key: K, make: Callable[[], T]) -> T:
-    """Returns known[key], or computes and stores it by `make` on the first call. If that raised
-    ValueError, every later call raises the same error."""
+    """Returns known[key], or what `make` returns; a ValueError is raised again each time."""
     if key not in known:
         try:
             known[key] = make()

@@ -104,8 +104,7 @@ class LowerBounds:
         self._buckets = BucketBounds(arranger, costs.exchanges)
 
     def seconds(self, candidate: Candidate) -> float:
-        """A lower bound on the seconds of a step, from the times of passes and of the update,
-        without communication."""
+        """A lower bound on a step's seconds, of passes and update, without communication."""
         key = candidate._replace(zero=0)
         if key not in self._ends:
             ends = self._of_ranks(candidate, self._stages(candidate)).end
@@ -113,8 +112,7 @@ class LowerBounds:
         return ROUNDING * (self._ends[key] + self._fixed_seconds(candidate))
 
     def with_sums(self, candidate: Candidate) -> float:
-        """A lower bound on the seconds of a step, from computing and from all-reduces of gradients
-        between nodes."""
+        """A lower bound on a step's seconds, with all-reduces of gradients between nodes."""
         return self._until_updated(candidate, self._stages(candidate))
 
     def with_messages(self, candidate: Candidate) -> float:
@@ -125,8 +123,7 @@ class LowerBounds:
         return self._until_updated(candidate, passes)
 
     def with_buckets(self, candidate: Candidate) -> float:
-        """A lower bound on the seconds of a step with ZeRO 2 or 3, whose backward passes
-        reduce-scatter gradients bucket by bucket; 0 for other layouts."""
+        """A lower bound on a step's seconds with ZeRO 2 or 3, from its buckets; else 0."""
         if candidate.zero < 2:
             return 0.0
         passes = self._stages(candidate) + self._in_passes(candidate)
@@ -163,19 +160,16 @@ class LowerBounds:
         return ROUNDING * (max(ends) + max(gathers) + self._fixed_seconds(candidate))
 
     def nbytes(self, candidate: Candidate) -> float:
-        """A lower bound on the bytes of parameters, gradients and optimizer state, on the rank that
-        has most."""
+        """A lower bound on the bytes of values, gradients and state on the largest rank."""
         return ROUNDING * max(self._state(candidate))
 
     def with_activations(self, candidate: Candidate) -> float:
-        """A lower bound on the peak bytes of the rank that needs most: `nbytes` plus the
-        activations that a rank keeps for backward passes."""
+        """A lower bound on the peak bytes of the largest rank: `nbytes` and activations."""
         kept = self._kept.of_ranks(candidate, self._sizes(candidate)[0])
         return ROUNDING * float(max(map(add, self._state(candidate), kept.tolist())))
 
     def _state(self, candidate: Candidate) -> list[float]:
-        """A lower bound on the bytes of parameters, gradients and optimizer state of each rank
-        along pp."""
+        """A lower bound on the bytes of values, gradients and state of each rank along pp."""
         k, types = len(state_arrays_of(self._arranger.plain)), types_of(self._dtype)
         copies = (2, 2, 1, 0)[candidate.zero]
         # with masters in float32, a rank with ZeRO 3 has values in 16 bits only in its slots
@@ -206,8 +200,7 @@ class LowerBounds:
         return min(candidate.micro_batches, self._arranger.plain.batch_size)
 
     def _sizes(self, candidate: Candidate) -> tuple[int, int]:
-        """Returns the samples of the smallest and of the largest micro-batch, on the rank along dp
-        with the most samples."""
+        """Returns the samples of the smallest and the largest micro-batch of a rank."""
         batch, count = self._arranger.plain.batch_size, self._count(candidate)
         return ceil(batch // count / candidate.dp), ceil(ceil(batch / count) / candidate.dp)
 
@@ -226,8 +219,7 @@ class LowerBounds:
         return max(held.all for held in self._modules_of(candidate)) / candidate.tp
 
     def _is_near(self, candidate: Candidate) -> bool:
-        """True if the last rank and the other replicas of its part of the model (the ranks with the
-        same parameters) are on one node."""
+        """True if the last rank and the other replicas of its part are on one node."""
         if candidate.shape not in self._on_one_node:
             mesh = self._arranger.mesh(candidate)
             group = mesh.group(mesh.size - 1, *REPLICAS)
@@ -235,8 +227,7 @@ class LowerBounds:
         return self._on_one_node[candidate.shape]
 
     def _stages(self, candidate: Candidate) -> np.ndarray:
-        """Returns the seconds of the passes F, B and I of each stage, without exchanges: an array
-        (stages, 3)."""
+        """Returns the seconds of F, B and I of each stage, (stages, 3), without exchanges."""
         model, (_, samples) = self._costs.model, self._sizes(candidate)
         key = (
             *self._arranger.division_key(candidate),

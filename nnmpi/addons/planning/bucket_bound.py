@@ -20,8 +20,7 @@ from nnmpi.schedules.op import Kind
 
 
 class BucketBounds:
-    """Computes lower bounds on the seconds of reduce-scatters and gathers that ZeRO 2 and 3 cannot
-    hide behind passes, for the layouts of a model on a cluster."""
+    """Bounds the seconds of exchanges that ZeRO 2 and 3 cannot hide behind passes."""
 
     def __init__(self, arranger: Arranger, times: ExchangeTimes) -> None:
         self._arranger, self._times = arranger, times

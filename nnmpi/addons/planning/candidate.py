@@ -1,5 +1,4 @@
-"""Candidate: a layout (numbers of ranks along dp, cp, pp and tp, and related options) whose time
-and memory the search for the fastest layout may compute."""
+"""Candidate: a layout whose time and memory the search may compute."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -13,8 +12,7 @@ MOST_UNEVEN = 64
 """The largest number of micro-batches to try if they do not divide a batch evenly."""
 
 SCHEDULES_OF_PLANS = "1f1b", "interleaved", "zb-h1"
-"""The pipeline schedules that a search tries. Other schedules with one update per step are never
-faster."""
+"""The schedules that a search tries; others with one update a step are never faster."""
 
 
 class Candidate(NamedTuple):
@@ -62,8 +60,7 @@ class Candidate(NamedTuple):
 
     @property
     def pure(self) -> str:
-        """The name of the strategy if the layout uses only one, such as "dp" or "zero 3"; "" if it
-        uses several."""
+        """The name of the layout's only strategy, such as "zero 3"; "" if it uses several."""
         names = (axis.name for axis in AXES)
         used = [name for name in names if getattr(self, name) > 1]
         is_plain = not self.sequence_parallel and not self.layout

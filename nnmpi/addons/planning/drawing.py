@@ -15,8 +15,7 @@ TICKS = 1, 2, 5
 
 
 class LogAxis:
-    """A logarithmic axis of a plot, from pixel `start` to pixel `stop`, long enough for all of
-    `values`."""
+    """A logarithmic axis, from pixel `start` to pixel `stop`, for all of `values`."""
 
     def __init__(self, values: list[float], start: float, stop: float) -> None:
         room = 0.06 * (log10(max(values) / min(values)) or 1)
@@ -37,8 +36,7 @@ class LogAxis:
 
 
 def as_svg(search: SearchResult, title: str, memory: float | None = None) -> str:
-    """Returns the plot as SVG; `memory`, in bytes, is drawn as a line: layouts above it do not
-    fit."""
+    """Returns the plot as SVG; layouts above the line at `memory` bytes do not fit."""
     points = search.looked
     nbytes = [*(float(planned.nbytes) for planned in points), *([memory] if memory else [])]
     x = LogAxis([planned.time.seconds for planned in points], LEFT, LEFT + WIDTH)
@@ -62,8 +60,7 @@ def _point(planned: PricedLayout, x: LogAxis, y: LogAxis, colour: str) -> str:
 
 
 def _labels(search: SearchResult, x: LogAxis, y: LogAxis) -> Iterator[str]:
-    """Yields labels for the best layout and for the fastest layout of each strategy. Labels that
-    would overlap are moved up, with a line to their point."""
+    """Yields labels of the best layouts, moved up where they would overlap."""
     named = {planned.layout: (planned, name) for name, planned in search.pure.items()}
     for planned in search.best[:1]:
         named[planned.layout] = planned, planned.flags

@@ -24,19 +24,16 @@ THROUGH_MEMORY = "shared", "hierarchical"
 """All-reduces that sum in the shared memory of each node, and then among one rank of each node."""
 
 IN_PLACE = "shared in place"
-"""The algorithm's name, in a machine file, of gradient sums in shared memory without a copy: the
-gradients are in that memory already."""
+"""The name in a machine file of sums in shared memory without a copy."""
 
 
 def curve_name(operation: Collective, algorithm: str, ranks: int) -> str:
-    """Returns the key under which `Machine.sums` has the measured times of a collective among
-    `ranks` ranks of one node, such as "all_reduce shared 2"."""
+    """Returns a collective's key in `Machine.sums`, such as "all_reduce shared 2"."""
     return f"{operation.value} {algorithm} {ranks}"
 
 
 class ExchangeTimes:
-    """Predicts the seconds of exchanges (collectives or messages) on a cluster of equal nodes;
-    equal exchanges are computed once."""
+    """Predicts the seconds of exchanges on equal nodes; equal ones once."""
 
     def __init__(self, machine: Machine, cluster: Cluster) -> None:
         self._machine, self._cluster = machine, cluster
@@ -45,8 +42,7 @@ class ExchangeTimes:
         self._found = dict[tuple[Collective, str, bytes, int, int, int], float]()
 
     def seconds(self, exchange: Exchange) -> float:
-        """Returns the seconds that a step spends in an exchange on average: the seconds of one,
-        times how often it occurs in a step."""
+        """Returns the seconds of an exchange times how often it occurs in a step."""
         if len(exchange.group) == 1 or not exchange.times:
             return 0.0
         links = self.links(exchange.group)
@@ -67,8 +63,7 @@ class ExchangeTimes:
         return sum(map(self.seconds, exchanges))
 
     def links(self, group: tuple[int, ...]) -> Network:
-        """Returns a Network that describes the links between the ranks of a group, including how
-        many groups share the link of a node."""
+        """Returns the links of a group, and how many groups share a node's."""
         if group not in self._links:
             places = [self._cluster.nodes[r] for r in group]
             numbers = {node: k for k, node in enumerate(dict.fromkeys(places))}
@@ -86,13 +81,11 @@ class ExchangeTimes:
         return self.links(exchange.group).node_count > 1
 
     def between_nodes(self, exchange: Exchange) -> float:
-        """Returns the seconds for which an exchange uses links between nodes: 0 if its ranks are on
-        one node."""
+        """Returns the seconds on links between nodes; 0 within one node."""
         return self.is_between_nodes(exchange) * self.seconds(exchange)
 
     def _price(self, exchange: Exchange, links: Network) -> float:
-        """Returns the seconds of an exchange that occurs once, over `links`: from a measured curve,
-        or by simulating its messages."""
+        """Returns the seconds of one exchange: measured, or by simulated messages."""
         p, nbytes = len(links.nodes), exchange.wire_bytes
         curve = self._machine.sums.get(curve_name(exchange.operation, _measured_as(exchange), p))
         if curve and links.node_count == 1:
@@ -120,16 +113,14 @@ def _measured_as(exchange: Exchange) -> str:
 
 
 def _messages_seconds(links: Network, nbytes: float) -> float:
-    """Returns the seconds in which the first rank sends a message of `nbytes` bytes to each of the
-    other ranks, one after the other."""
+    """Returns the seconds of a message from the first rank to each other one in turn."""
     first, each = np.zeros(1, int), np.array([nbytes])
     others = np.arange(1, len(links.nodes))
     return sum(float(links.seconds(first, to, each)[0]) for to in others[:, None])
 
 
 def _neighbours_seconds(links: Network, graph: Gossip, nbytes: float) -> float:
-    """The seconds until each rank has sent a buffer to all of its neighbours in a gossip graph; all
-    send at once."""
+    """Returns the seconds in which all ranks at once send to their gossip neighbours."""
     pairs = [(r, peers.to) for r in range(graph.replicas) for peers in graph.exchanges(r)]
     source, to = np.array(pairs).T
     seconds = links.seconds(source, to, np.full(len(pairs), float(nbytes)), len(graph.offsets))

@@ -1,5 +1,4 @@
-"""Chooses the all-reduce algorithm that is predicted to be the fastest for the gradients of a model
-that is arranged on ranks."""
+"""Chooses the all-reduce predicted to be fastest for a model's gradients."""
 
 from dataclasses import replace
 from itertools import chain

@@ -34,8 +34,7 @@ class SectionBytes(NamedTuple):
 
 
 class KeptBytes:
-    """Computes lower bounds on the bytes of activations that ranks keep for backward passes, for
-    the layouts of one model."""
+    """Bounds the bytes of activations that ranks keep, for layouts of one model."""
 
     def __init__(self, arranger: Arranger) -> None:
         self._arranger = arranger
@@ -43,8 +42,7 @@ class KeptBytes:
         self._stages = dict[tuple[Any, ...], np.ndarray]()
 
     def of_ranks(self, candidate: Candidate, samples: int) -> np.ndarray:
-        """A lower bound on the peak bytes of activations of each rank along pp, for micro-batches
-        of `samples` samples: shape (pp,)."""
+        """A lower bound on each rank's peak of activations, for micro-batches of a size."""
         # 1F1B keeps no more at once with more micro-batches
         count = min(candidate.micro_batches, 2 * candidate.pp)
         of_stages = self._of_stages(candidate, samples)
@@ -86,8 +84,7 @@ class KeptBytes:
 
 
 def _way(candidate: Candidate) -> tuple[Any, ...]:
-    """Returns, as a key for caches, the options of a layout that determine how many bytes of
-    activations its layers keep."""
+    """Returns the options that determine which activations a layer keeps, as a key."""
     return (
         *(candidate.tp, candidate.cp, candidate.sequence_parallel),
         *(candidate.layout, candidate.recompute, candidate.schedule == "zb-h1"),

@@ -90,8 +90,7 @@ def _levels(
 
 
 def _before(kept: Mapping[tuple[Kind, int, int], int], op: Op) -> int:
-    """Returns the bytes of activations that the rank keeps when the pass of `op` begins. `kept` is
-    a dict: (kind of pass, micro-batch, stage) -> these bytes."""
+    """Returns the bytes of activations kept when a pass begins."""
     where = op.micro, op.stage
     # in a list, all of the backward pass of a stage that gets data is its B
     return kept[op.kind, *where] if (op.kind, *where) in kept else kept[Kind.W, *where]
@@ -100,16 +99,14 @@ def _before(kept: Mapping[tuple[Kind, int, int], int], op: Op) -> int:
 def _passes_of_stages(
     spans: Sequence[tuple[Op, Span]],
 ) -> Iterator[Sequence[tuple[Op, Span]]]:
-    """Groups the spans of units (parts of a stage) by pass: yields the (operation, span) pairs of
-    each pass of one stage on one micro-batch."""
+    """Groups spans of units by pass of a stage on a micro-batch."""
     passes = ((op, span) for op, span in spans if op.kind in PASSES)
     for _, run in groupby(passes, lambda row: (row[0].kind, row[0].stage, row[0].micro)):
         yield [*run]
 
 
 def kept_shares(a: Arrangement, rank: int) -> dict[int, float]:
-    """Returns a dict: number of each unit of the rank's stages -> the share, from 0 to 1, that it
-    has in the bytes of activations that its stage keeps."""
+    """Returns each unit's share in the bytes of activations of its stage."""
     chain, samples = chain_of(a, rank), max(micro_batches(a, rank, a.config.batch_size))
     shares = dict[int, float]()
     for stage in chain.of_stage:

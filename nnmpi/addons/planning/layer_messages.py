@@ -47,31 +47,27 @@ def in_passes(
 
 
 def passes_of(message: LayerMessage) -> set[Kind]:
-    """Returns the passes in which a message of a layer is sent: {F}, {B} or both; messages of I and
-    W (the halves of a backward pass) count as those of B."""
+    """Returns the passes of a message: {F}, {B} or both; I and W count as B."""
     return {PASS_OF[kind] for kind in message.passes}
 
 
 def of_layer(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterable[Exchange]:
-    """Returns the exchanges (collectives or messages) by which ranks send one message of a divided
-    layer, in a pass over `samples` samples."""
+    """Returns the exchanges of one message of a divided layer, for so many samples."""
     make = EXCHANGES.get(message.message.by)
     return () if make is None else make(a, rank, layer, message, samples)
 
 
 def summed(a: Arrangement, group: tuple[int, ...], n: int) -> Exchange:
-    """Returns an Exchange that describes the all-reduce of n elements of activations among the
-    ranks of `group`, which are along tp."""
+    """Returns the all-reduce of n elements of activations in a group along tp."""
     name = "doubling" if n * a.dtype.itemsize <= DOUBLING_BYTES else a.sums_by(group)
     how = "activations", Collective.ALL_REDUCE, name, group, n, a.dtype, Kind.F
     return Exchange(*how, sums=a.sums_dtype)
 
 
 def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> int:
-    """Returns how many elements a message carries for `samples` samples, over all ranks along tp
-    together."""
+    """Returns the elements of a message for so many samples, over all ranks along tp."""
     cp = a.mesh.coordinates(rank)["cp"]
     return sequences_of(a.sharding).share(message.elements, cp) * samples
 
@@ -85,8 +81,7 @@ def _by_sum(
 def _by_ring(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterator[Exchange]:
-    """Yields a reduce-scatter or an all-gather by a ring. Its chunks are the ranks' parts of the
-    activation: channels, positions or samples."""
+    """Yields a ring of chunks that are the ranks' parts: channels, positions or samples."""
     numbers, group = _numbers(a, rank, message, samples), a.mesh.group(rank, "tp")
     bounds = message.bounds or parts_of(samples, len(group))
     edges = tuple(numbers * b // max(bounds[-1], 1) for b in bounds)
@@ -98,8 +93,7 @@ def _by_ring(
 def _by_messages(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterator[Exchange]:
-    """Yields the point-to-point messages that a rank sends to others for a layer, such as the image
-    rows that they need."""
+    """Yields point-to-point messages of a layer, such as image rows."""
     ends, elements = a.mesh.group(rank, "tp")[:2], _numbers(a, rank, message, samples)
     assert message.message.each is not None
     at = a.mesh.coordinates(rank)["tp"]
@@ -120,8 +114,7 @@ EXCHANGES: Mapping[Collective, Callable[..., Iterator[Exchange]]] = {
 def _along_cp(
     a: Arrangement, rank: int, samples: int
 ) -> Iterator[tuple[list[int], Iterable[Kind], Exchange]]:
-    """Yields the exchanges of ring attention: keys and values go around the ring in both passes,
-    and in the backward pass their gradients return to the ranks that own them."""
+    """Yields the exchanges of ring attention: keys and values, and their gradients."""
     at, cut = a.mesh.coordinates(rank), sequences_of(a.sharding)
     ends = a.mesh.group(rank, "cp")[:2]
     parts = a.dtype if a.cluster.has_devices else a.sums_dtype or a.dtype

@@ -104,8 +104,7 @@ class _Prices:
         self._of_number = sums + costs.machine.updates[a.config.optimizer]
 
     def _of_nodes(self, units: Sequence[Unit], times: np.ndarray) -> list[float]:
-        """Divides the seconds of units among their graph nodes: returns the seconds of each node,
-        in proportion to its multiplications. `times` has a row for each unit."""
+        """Divides units' seconds among their nodes in proportion to multiplications."""
         graph = self._a.graph
         seconds = [0.0] * len(graph.nodes)
         for unit, of_unit in zip(units, times.sum(axis=1).tolist(), strict=True):
@@ -115,8 +114,7 @@ class _Prices:
         return seconds
 
     def seconds(self, k: int, choice: NodeChoice) -> float:
-        """Returns the seconds that node k takes in a step if it is divided as `choice` says: the
-        sum of its passes, the messages within them, and the sums and updates of its parameters."""
+        """Returns a node's seconds in a step by a choice: passes, messages, sums, update."""
         return self._passes(k, choice) + self._sends(k, choice) + self._of_parameters(choice)
 
     def _passes(self, k: int, choice: NodeChoice) -> float:
@@ -130,8 +128,7 @@ class _Prices:
         return self._parts[k] if is_cut else self._whole[k]
 
     def _sends(self, k: int, choice: NodeChoice) -> float:
-        """Returns the seconds of the messages in the passes of node k, if it is divided as `choice`
-        says."""
+        """Returns the seconds of messages in a node's passes, by a choice."""
         if not choice.way.pattern.sends and not choice.gathers:
             return 0.0
         a, seconds = self._a, 0.0
@@ -142,8 +139,7 @@ class _Prices:
         return seconds
 
     def _of_parameters(self, choice: NodeChoice) -> float:
-        """Returns the seconds to sum the gradients of a node's parameters over ranks, and to update
-        the parameters, if the node is divided as `choice` says."""
+        """Returns the seconds to sum and update a node's parameters, by a choice."""
         seconds, variables = 0.0, self._a.graph.variables
         for v, cut in choice.variables:
             if variables[v].is_trained:
@@ -155,8 +151,7 @@ class _Prices:
 
 
 def has_positions(graph: Graph) -> bool:
-    """True if some layer of the model can compute its output, of shape (positions, channels), for
-    some of the positions."""
+    """True if a layer can compute (positions, channels) for some positions."""
     made = (
         graph.edges[node.outputs[0]].sample
         for node in graph.nodes
@@ -167,8 +162,7 @@ def has_positions(graph: Graph) -> bool:
 
 
 def _largest_part(bounds: Bounds) -> float:
-    """Returns the largest share of a tensor, from 0 to 1, that one rank has if it is divided at
-    `bounds`; 1 if it is not divided."""
+    """Returns the largest share of a tensor divided at `bounds`; 1 if whole."""
     return max(b - a for a, b in pairwise(bounds)) / bounds[-1] if bounds else 1.0
 
 

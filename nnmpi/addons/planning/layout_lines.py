@@ -1,5 +1,4 @@
-"""Draws a layout as text: a row for each layer, with a bar for the part of it that each rank of one
-replica holds."""
+"""Draws a layout as text: a bar for each rank's part of a layer."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -61,8 +60,7 @@ class DrawnLayer(NamedTuple):
 
 
 def blocks(a: Arrangement) -> list[tuple[str, list[DrawnLayer]]]:
-    """Returns, for each pipeline stage, (names of its ranks, layers with parameters). Layers that
-    differ only in the number of their block become one row, such as h.0-1.fc."""
+    """Returns (names of ranks, layers) of each stage; equal blocks are one row, h.0-1.fc."""
     drawn = []
     for s, nodes in enumerate(a.stages):
         pp = a.division.place[s]

@@ -1,5 +1,4 @@
-"""Draws a layout as a picture of what each rank holds: a row for each layer, a column for each
-rank."""
+"""Draws a layout: a row for each layer, a column for each rank."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -28,8 +27,7 @@ class RankColumn(NamedTuple):
 
 
 def as_svg(layouts: Mapping[str, Arrangement]) -> str:
-    """Returns the drawings of several layouts as one SVG document, one below the other under their
-    titles; a stage has a column for each rank, in the colour of the stage."""
+    """Returns drawings of layouts as one SVG, one below the other."""
     parts, top, right = list[str](), 0, 0.0
     for title, a in layouts.items():
         parts.append(text(16, top + 26, title, 18, weight="bold"))
@@ -58,8 +56,7 @@ def as_svg(layouts: Mapping[str, Arrangement]) -> str:
 
 
 def _axes(a: Arrangement) -> str:
-    """Returns a text with the sizes of the axes that have several ranks, the ZeRO stage, and the
-    number of servers."""
+    """Returns a text with axes of several ranks, ZeRO stage and servers."""
     words = [sizes_text(a.mesh.axes)]
     words += [f"ZeRO {a.store.zero}"] * bool(a.store.zero)
     servers = tuple(range(a.mesh.size, a.ranks))
@@ -68,8 +65,7 @@ def _axes(a: Arrangement) -> str:
 
 
 def _columns(a: Arrangement, stage: int) -> list[RankColumn]:
-    """Returns the columns of a stage in the picture, one for each rank that has the stage: those of
-    the first replica, then those of the second, and so on."""
+    """Returns a stage's columns, one for each rank, replica by replica."""
     first, tp = a.mesh.group(0, "pp")[a.division.place[stage]], a.mesh.axes["tp"]
     replicas = a.mesh.group(first, *REPLICAS)[: max(COLUMNS // tp, 1)]
     ranks = [rank for replica in replicas for rank in a.mesh.group(replica, "tp")[:COLUMNS]]
@@ -82,8 +78,7 @@ def _columns(a: Arrangement, stage: int) -> list[RankColumn]:
 
 
 def _replica_rows(a: Arrangement, columns: Sequence[RankColumn]) -> Iterator[DrawnLayer]:
-    """Yields rows of the picture that show which share of the samples, parameters, gradients and
-    optimizer state each rank has, if there are replicas."""
+    """Yields rows with each rank's share of samples and state, if there are replicas."""
     dp = a.mesh.axes["dp"]
     if a.mesh.count(*REPLICAS) == 1:
         return
@@ -103,8 +98,7 @@ def _replica_rows(a: Arrangement, columns: Sequence[RankColumn]) -> Iterator[Dra
 
 
 def _share(a: Arrangement, rank: int) -> tuple[int, int]:
-    """Returns (index, count): each gradient bucket is divided into `count` equal parts, of which
-    this rank updates the part with this index."""
+    """Returns (index, count): the part of each bucket that this rank updates."""
     buckets = a.model_on(rank).buckets
     ranks = a.store.updaters(a, rank, buckets[0]) if buckets else (rank,)
     return ranks.index(rank), len(ranks)
@@ -116,8 +110,7 @@ def _captions(a: Arrangement, column: RankColumn) -> list[str]:
 
 
 def _column_heads(a: Arrangement, columns: Sequence[RankColumn], y: float) -> Iterator[str]:
-    """Yields SVG texts at height y, the heads of `columns`: the number of each rank above its
-    coordinates."""
+    """Yields the heads of `columns`: each rank's number above its coordinates."""
     for column in columns:
         for i, words in enumerate(_captions(a, column)):
             colour, weight = (QUIET, "normal") if i else (INK, "bold")

@@ -27,8 +27,7 @@ from nnmpi.schedules.lists.chain import Chain
 from nnmpi.schedules.op import PASSES, SENDS, Kind, Op
 
 COLUMNS = {Kind.F: (0,), Kind.RECOMPUTE: (0,), Kind.B: (1, 2), Kind.I: (1,), Kind.W: (2,)}
-"""The columns of each pass in arrays of unit times: 0 forward, 1 gradients of inputs, 2 of
-parameters."""
+"""Columns of passes in unit times: forward, inputs' gradients, parameters' gradients."""
 
 LINK = "link"
 """The lane of a timeline for exchanges between nodes."""
@@ -143,8 +142,7 @@ def shares_of(
 
 
 def unit_begins(a: Arrangement, chain: Chain, stage: int) -> list[int]:
-    """Returns the first graph node of each unit of a stage: the first that uses one of the unit's
-    parameters."""
+    """Returns the first node of each unit of a stage that uses its parameters."""
     nodes = a.division.stages[stage].nodes
     first = dict[int, int]()
     for k in nodes:

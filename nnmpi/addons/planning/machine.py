@@ -1,5 +1,4 @@
-"""Machine: the measured speed of a node and of the links between nodes, and the JSON file that
-stores it."""
+"""Machine: the measured speed of nodes and links, and its JSON file."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -145,8 +144,7 @@ class Machine(NamedTuple):
 
     @property
     def doubt(self) -> str:
-        """Returns a sentence for the user on how far to trust the measured figures, by `spread` and
-        `load`."""
+        """Returns a sentence on how far to trust the figures, by `spread` and `load`."""
         twice = f"measured twice: times differ by {self.spread:.0%} on average"
         load = f"the load average was {self.load:.1f} before"
         return f"{twice if self.spread else 'measured once'}; {load}"
@@ -184,8 +182,7 @@ class Machine(NamedTuple):
 
     @classmethod
     def from_fields(cls, f: Mapping[str, Any]) -> Self:
-        """Makes a Machine from the fields of a machine file; files of earlier versions lack
-        `spread` and `load`."""
+        """Makes a Machine of a file's fields; earlier versions lack `spread` and `load`."""
         f = {**cls._field_defaults, **f}
         models = tuple(
             MeasuredModel(
@@ -219,8 +216,7 @@ class Machine(NamedTuple):
                 raise ValueError(f"the sizes of {name} in sums are missing or not ascending")
 
     def _numbers(self) -> Iterator[tuple[str, int, Iterable[Any]]]:
-        """Yields, for checks, the name of each field, the least value that it may have, and its
-        values."""
+        """Yields each field's name, least value and values, to check them."""
         yield from (("near", 0, self.near), ("far", 0, self.far))
         yield from ((name, 0, [getattr(self, name)]) for name in ONCE)
         yield from ((name, 1, [getattr(self, name)]) for name in ("ranks", "speed"))
@@ -238,13 +234,11 @@ FIELDS = {
     "step": ("step", "micro_batch"),
     "models": ("speed", "models"),
 }
-"""By measurement, the fields of a Machine that it gives; other measurements give the field of their
-name."""
+"""By measurement, the fields that it gives, where not that of its name."""
 
 
 def codec_of(config: Config) -> tuple[str, str]:
-    """Returns (option, value) for the option by which a config compresses gradients; ("", "") if it
-    does not compress them."""
+    """Returns (option, value) of a config's compression, or ("", "")."""
     values = ((option, getattr(config, option)) for option in addons.table("codecs"))
     return next(((option, value) for option, value in values if value), ("", ""))
 
@@ -306,5 +300,4 @@ TYPICAL = Machine(
     micro_batch=1e-4,
     speed=3e10,
 )
-"""The figures of a typical machine, used where nothing was measured: one core per rank, 10 Gbit/s
-between nodes."""
+"""A typical machine, where none was measured: a core per rank, 10 Gbit/s."""

@@ -69,8 +69,7 @@ def known_machine(comm: Comm, out: str, ranks: int) -> Machine | None:
 
 
 def command(comm: Comm, given: argparse.Namespace) -> int:
-    """Measures this machine for the options `given`; rank 0 writes the file. Every rank calls it,
-    and gets the exit status."""
+    """Measures the machine; rank 0 writes the file. Every rank calls it."""
     blas.tune()
     chosen = vars(given)
     out, within = chosen.pop("out"), chosen.pop("within")
@@ -94,8 +93,7 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
 
 
 def _summary(machine: Machine, config: Config, out: str) -> str:
-    """Returns a line that summarizes the measurements in `machine`, which were written to `out`,
-    and a line with those for which no time was left, if there are any."""
+    """Returns a line on what was measured, and one on what was not, if any."""
     units = f"no units of {config.model}"
     if machine.models:
         of_sizes = machine.models[0].units

@@ -1,5 +1,4 @@
-"""Options that search for the fastest layout (how ranks divide the work; --plan), or print a layout
-without training (--dry-run)."""
+"""Options that search for the fastest layout, or print one without training."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +10,7 @@ from nnmpi.options.value_forms import FROM_1
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options that search for the fastest layout (how ranks divide the work; --plan), or print a
-    layout without training (--dry-run)."""
+    """Options that search for the fastest layout, or print one without training."""
 
     plan: str | None = layout_option(
         None,

@@ -32,8 +32,7 @@ CLUSTER = ("ranks", "nodes", "memory", "machine", "vocabulary", "within")
 
 
 def parser() -> cli.Parser:
-    """The parser of the command line. It has the options of nnmpi.train that determine what is
-    trained, and options for the cluster and for the output."""
+    """The parser: options of nnmpi.train on what is trained, cluster and output."""
     about = "Find the layout of ranks that trains a model fastest, without MPI."
     p = cli.Parser("nnmpi.plan", description=about, argument_default=argparse.SUPPRESS)
     cluster = p.add_argument_group("cluster")
@@ -80,8 +79,7 @@ def parser() -> cli.Parser:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Prints the fastest layouts, or with --explain the parts of the time of one layout; returns
-    the exit status."""
+    """Prints the fastest layouts, or with --explain the parts of one's time."""
     given = vars(options)
     ranks, nodes, memory, name, vocabulary, within = (given.pop(name) for name in CLUSTER)
     svg, is_json, layout = given.pop("svg"), given.pop("json"), given.pop("explain")

@@ -13,8 +13,7 @@ from nnmpi.schedules.pipeline import Schedule
 
 
 def whole_stages(a: Arrangement, micro: int) -> Sequence[StepList]:
-    """Returns, for each rank along pp, its list without sums of gradients, in which each whole
-    stage is a unit."""
+    """Returns lists of whole stages along pp, without sums of gradients."""
     place, again = a.division.place, a.config.recompute == "stage"
     if a.strategy.passes:
         return of_passes(passes_of(a, micro), place, micro, again)
@@ -31,7 +30,6 @@ def _of_pipeline(
 
 
 def list_of_batch(a: Arrangement, rank: int) -> StepList:
-    """Returns the operations that a rank carries out in a step over a whole batch or, if steps of a
-    pipeline overlap, in as many steps as there are stages."""
+    """Returns a rank's list for a whole batch, or for a batch per stage if steps overlap."""
     steps = 1 if a.steps_together else len(a.stages)
     return step_list(a, rank, steps * len(micro_batches(a, rank, a.config.batch_size)))

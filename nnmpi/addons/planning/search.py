@@ -40,8 +40,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Traffic
 
 LATER = 1.3
-"""Layouts with ZeRO 2 or 3 are queued at this multiple of their bound, which is far below their
-time."""
+"""ZeRO 2 and 3 are queued at this multiple of their bound, which is far too low."""
 
 
 class PricedLayout(NamedTuple):
@@ -120,14 +119,12 @@ def _of_ends(a: Arrangement) -> set[int]:
 
 
 def largest(a: Arrangement) -> int:
-    """Returns the peak bytes of the rank that needs most memory; only ranks of the first and the
-    last replica are compared."""
+    """Returns the peak bytes of the largest rank, of first and last replica."""
     return max(needed(a, r, a.config.batch_size) for r in _of_ends(a))
 
 
 def most_sent(a: Arrangement) -> tuple[Traffic, int]:
-    """Returns the bytes and messages of the rank that sends most, and the number of steps in which
-    it sends them; only ranks of the first and the last replica are compared."""
+    """Returns traffic and steps of the rank of first and last replica that sends most."""
     logged = ((r, exchanges(a, r, a.config.batch_size)) for r in _of_ends(a))
     return max(sent_in_period(a, r, chain.from_iterable(along.values())) for r, along in logged)
 
@@ -162,8 +159,7 @@ class Searcher:
 
     @gc_paused()
     def search(self, keep: int = 10) -> SearchResult:
-        """Finds the `keep` fastest layouts that fit in memory; returns them in a SearchResult,
-        which also says what became of the others."""
+        """Finds the `keep` fastest layouts that fit, and says what became of others."""
         layouts = [*self._candidates()]
         possible = [candidate for candidate in layouts if not self._is_refused(candidate)]
         best, unpriced = self._fastest(possible, keep, self._most, self._until)
@@ -194,8 +190,7 @@ class Searcher:
         return SearchResult(best, pure, [*self._found.values()], counts, refused, least)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yields all layouts to consider. Layouts along tp, or along dp and tp, come a second time,
-        with each layer divided in the fastest way."""
+        """Yields all layouts; those along tp a second time, in the fastest ways."""
         for shape in shapes(self._arranger.cluster.size):
             for candidate in candidates(self._arranger.plain, shape):
                 yield candidate
@@ -203,8 +198,7 @@ class Searcher:
                     yield candidate._replace(layout=ways)
 
     def _is_refused(self, candidate: Candidate) -> bool:
-        """True if the model cannot be divided among ranks by the options of this layout; then also
-        counts the layout under the reason."""
+        """True if the model cannot be divided so; counts the layout by reason."""
         if why := self._arranger.refusal(candidate):
             self._refused.setdefault(why, set()).add(candidate)
         return bool(why)
@@ -256,8 +250,7 @@ class Searcher:
         return best, set()
 
     def _least(self, layouts: Iterable[Candidate]) -> tuple[PricedLayout | None, set[Candidate]]:
-        """Returns the layout that takes the least memory, and the set of layouts that may take less
-        but were not examined before time was up."""
+        """Returns the smallest layout, and those not examined in time."""
         ways = [*layouts]
         ways += [k for candidate in ways for k in recomputed(candidate, self._arranger.has_blocks)]
         # of equal bounds, which lack activations, those of the smallest micro-batches come first
@@ -277,8 +270,7 @@ class Searcher:
     # ---- what is known of one layout
 
     def _arranged(self, candidate: Candidate) -> Arrangement | None:
-        """Returns the arrangement of a layout, or None if it is impossible; caches only the last
-        one."""
+        """Returns a layout's arrangement, or None; caches the last one."""
         if candidate not in self._last:
             self._last.clear()
             gc.collect(0)  # an arrangement on paper has cycles
@@ -302,8 +294,7 @@ class Searcher:
         return self._times[candidate]
 
     def _sized(self, candidate: Candidate) -> int | None:
-        """Returns the bytes of the rank that needs most memory in a layout; None if it is
-        impossible."""
+        """Returns the bytes of a layout's largest rank, or None if it is impossible."""
         if candidate not in self._nbytes:
             a = self._arranged(candidate)
             self._nbytes[candidate] = None if a is None else largest(a)

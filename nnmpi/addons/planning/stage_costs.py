@@ -1,5 +1,4 @@
-"""Divides a model into pipeline stages by estimated costs of its units, and predicts the bubble of
-its pipeline."""
+"""Divides a model into stages by estimated costs, and predicts the bubble."""
 
 from math import ceil
 from typing import Any

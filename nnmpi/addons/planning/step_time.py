@@ -83,8 +83,7 @@ class StepTime(NamedTuple):
 
 
 class CostModel(NamedTuple):
-    """The costs from which the time of a step with any layout is predicted: the figures of the
-    machine, the seconds of the model's units, and the seconds of exchanges."""
+    """The figures of machine, units and exchanges that predict a step."""
 
     machine: Machine
     model: ModelTimes
@@ -137,8 +136,7 @@ class RankCosts(NamedTuple):
         return self.elements * costs.machine.updates[a.config.optimizer]
 
     def packing(self, a: Arrangement, costs: CostModel) -> float:
-        """The seconds of array functions that pack what the rank sends and unpack what it receives,
-        such as compressed gradients."""
+        """Returns the seconds in which a rank packs and unpacks what it sends."""
         _, codec = codec_of(a.config)
         coding = costs.machine.coding.get(codec, 0.0) if self.bytes_copied else 0.0
         return self.bytes_copied * costs.machine.moving + self.elements * coding
@@ -181,8 +179,7 @@ def step_time(a: Arrangement, costs: CostModel) -> StepTime:
 
 @gc_paused()
 def step_model(a: Arrangement, costs: CostModel) -> StepModel:
-    """Predicts the time of a step over one batch; returns it with the figures from which it was
-    computed."""
+    """Predicts a step's time, with the figures from which it is computed."""
     times, on_paper = costs.exchanges, a.mesh.group(a.mesh.size - 1, "pp")
     micro = micro_batches(a, on_paper[0], a.config.batch_size)
     of_units = costs.model.of(a.sharding, a.config, max(micro))
@@ -238,8 +235,7 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
 def _message_seconds(
     ranks: Sequence[RankCosts], micro: int, times: ExchangeTimes
 ) -> Mapping[tuple[Kind, int], float]:
-    """Returns the seconds of each message between stages for one micro-batch, by its kind and the
-    stage that sends it."""
+    """Returns the seconds of each message between stages, by kind and sender."""
     seconds = defaultdict[tuple[Kind, int], float](float)
     for item in chain.from_iterable(rank.exchanges["messages"] for rank in ranks):
         seconds[item.during, item.stage] += times.seconds(item) / micro

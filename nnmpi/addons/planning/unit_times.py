@@ -1,5 +1,4 @@
-"""The seconds that the units of a model take on a rank: measured, or estimated from
-multiplications."""
+"""The seconds of a model's units on a rank: measured, or estimated."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -35,8 +34,7 @@ def signature(graph: Graph) -> str:
 
 
 CutKey: TypeAlias = tuple[int, int, bool, str]
-"""How units are sharded: ranks along tp, ranks along cp, sequence parallelism, the value of
---layout."""
+"""How units are sharded: tp, cp, sequence parallelism, --layout."""
 
 
 class UnitShares(NamedTuple):
@@ -69,14 +67,12 @@ class ModelTimes:
 
     @property
     def is_measured(self) -> bool:
-        """True if the seconds of this model's parts were measured on the machine; otherwise they
-        are estimated."""
+        """True if this model's parts were measured on the machine."""
         return 1 in self._measured
 
     @cached_property
     def crossing(self) -> list[int]:
-        """For each unit, the number of elements per sample that would be sent between ranks if a
-        pipeline stage began there."""
+        """For each unit, the elements per sample sent if a stage began there."""
         crossings = self.graph.crossings()
         firsts = (crossings[unit.nodes.start] for unit in self.units)
         return [sum(self.graph.edges[e].elements for e in edges) for edges in firsts]
@@ -95,8 +91,7 @@ class ModelTimes:
         return times + np.outer(self._again[by.recompute] * times[:, 0], (0, 1, 0))
 
     def _once(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
-        """Returns the seconds of each unit without recomputation, shape (units, 3), on the slowest
-        rank along tp and cp."""
+        """Returns each unit's seconds on the slowest rank, without recomputation."""
         way = sharding.ranks, sequences_of(sharding).ranks, by.sequence_parallel, by.layout or ""
         if (way, samples) not in self._of_cuts:
             if way not in self._shares:
@@ -148,8 +143,7 @@ def _needs_gradient(graph: Graph, unit: Unit) -> bool:
 
 
 def _measured(model: MeasuredModel, samples: int) -> np.ndarray:
-    """Returns the measured seconds of each unit for `samples` samples, interpolated between the
-    numbers of samples that were measured."""
+    """Returns measured seconds of units, interpolated for so many samples."""
     sizes = sorted(model.units)
     rows = zip(*(model.units[n] for n in sizes), strict=True)
     return np.array(
@@ -167,8 +161,7 @@ def _measured(model: MeasuredModel, samples: int) -> np.ndarray:
 
 
 def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShares:
-    """Returns which share of each unit the busiest rank computes if the model is divided as
-    `sharding` says."""
+    """Returns the share of each unit that the busiest rank computes."""
     ranks, owned, rows = range(sharding.ranks), sharding.owned, list[tuple[Any, ...]]()
     positions = sequences_of(sharding)
     of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
@@ -191,8 +184,7 @@ def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShare
 
 
 def parts_of_nodes(sharding: Sharding, nodes: Sequence[Node]) -> list[float]:
-    """Returns, for each node of the graph, the share from 0 to 1 of its work that the busiest rank
-    along tp and cp does."""
+    """Returns the share of each node that the busiest rank along tp and cp does."""
     positions, ways = sequences_of(sharding), sharding.ways
     of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
     return [_part(sharding, ways, node, of_positions) for node in nodes]

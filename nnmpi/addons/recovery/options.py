@@ -1,5 +1,4 @@
-"""Options of runs that continue after the loss of ranks, or with another number of ranks:
---elastic, --backup and --mtbf."""
+"""Options to survive the loss of ranks: --elastic, --backup and --mtbf."""
 
 from argparse import ArgumentParser
 from dataclasses import dataclass
@@ -13,8 +12,7 @@ from nnmpi.options.value_forms import FROM_0
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of runs that continue after the loss of ranks, or with another number of ranks:
-    --elastic, --backup and --mtbf."""
+    """Options to survive the loss of ranks: --elastic, --backup and --mtbf."""
 
     elastic: bool = checkpoints_option(
         False,
@@ -34,8 +32,7 @@ class Options:
 
 
 def add_backup(subcommand: str, p: ArgumentParser) -> None:
-    """Adds the option --backup to a parser of the command `simulate`, if `subcommand` is
-    "layout"."""
+    """Adds --backup to the parser of `simulate layout`."""
     if subcommand == "layout":
         p.add_argument_group("backups").add_argument(
             "--backup", type=int, nargs="?", const=0, metavar="N", help="with backups every N steps"

@@ -28,8 +28,7 @@ HALVES = "float16", "bfloat16"
 TYPES = *HALVES, "float32", "float64"
 
 BYTES_UPDATED = {"sgd": 20, "adam": 28, "adamw": 28, "rmsprop": 20}
-"""By optimizer, the bytes that an update reads and writes for each float32 element: its gradient,
-value and state."""
+"""By optimizer, the bytes that an update moves for each float32 element."""
 
 NO_MOMENTUM = {"sgd": 12}
 """Bytes per element of the update of an optimizer without momentum, which then has no state."""
@@ -40,12 +39,10 @@ HIDDEN = {
     "zero1": "gathers of ZeRO 1 and 2",
     "zero3": "gathers and scatters of ZeRO 2 and 3 within passes",
 }
-"""The exchanges that a machine may run behind computing: the name in a description, and its
-meaning."""
+"""Exchanges that a machine may run behind computing: name in a file, and meaning."""
 
 DIVIDED = ("pp",)
-"""Axes along which all ranks along tp would send the same message, so that a machine may let each
-of them send a part of it."""
+"""Axes whose messages are equal on all ranks along tp, which may send a part each."""
 
 
 class Description(NamedTuple):
@@ -102,8 +99,7 @@ class Description(NamedTuple):
     host_parameter: float = 0.0
 
     def rate(self, dtype: str) -> float:
-        """Returns the floating-point operations a second that large matrix products reach; raises
-        ValueError for a type without a peak."""
+        """Returns the operations a second of large products; raises ValueError without a peak."""
         if dtype not in self.peak:
             known = ", ".join(self.peak)
             raise ValueError(f"{self.title} has no peak of {dtype}: use --dtype {known}")
@@ -111,8 +107,7 @@ class Description(NamedTuple):
 
     @property
     def moved(self) -> float:
-        """The bytes per second that kernels read and write: the memory's bandwidth, times the share
-        of it that they reach."""
+        """The bytes per second that kernels move: bandwidth times the share they reach."""
         return self.memory_bandwidth * self.memory_share
 
     @property
@@ -122,13 +117,11 @@ class Description(NamedTuple):
 
     @property
     def far(self) -> Link:
-        """The link of a node to other nodes; its bandwidth is that of all network interfaces of the
-        node together."""
+        """The link between nodes, with the bandwidth of all of a node's interfaces."""
         return Link(self.far_alpha, 1 / (self.far_bandwidth * self.far_nics * self.far_share))
 
     def machine(self, dtype: str, momentum: float = 0.9) -> Machine:
-        """Returns the Machine, by which step times are predicted, for models of type `dtype`; SGD
-        without momentum has faster updates."""
+        """Returns the Machine for models of type `dtype`; SGD without momentum updates faster."""
         numbers = BYTES_UPDATED if momentum else BYTES_UPDATED | NO_MOMENTUM
         wide = 2 if dtype == "float64" else 1
         extra = 4 if dtype in HALVES else 0  # a 16-bit gradient is read, a copy written
@@ -168,8 +161,7 @@ class Description(NamedTuple):
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> "Description":
-        """Makes a Description from the content of a TOML file; raises ValueError with the name of a
-        field that is missing, unknown or wrong."""
+        """Makes a Description of a TOML file's content; raises ValueError for a wrong field."""
         for table in TABLES:
             if not isinstance(fields.get(table), dict):
                 raise ValueError(f"the table [{table}] is missing")
@@ -199,8 +191,7 @@ class Description(NamedTuple):
 
 
 def _path(name: str) -> str:
-    """Converts the name of a field of Description to its path in the TOML file: near_alpha to
-    near.alpha."""
+    """Converts a field's name to its path in the file: near_alpha to near.alpha."""
     return name.replace("_", ".", 1)
 
 
@@ -229,8 +220,7 @@ def _is(value: Any, above: float = 0.0, most: float = inf) -> bool:
 
 
 def _are_curves(value: Any) -> bool:
-    """True if a value is a dict such as {"8": [[bytes, seconds], ...]}: number of ranks, as text ->
-    pairs with ascending bytes."""
+    """True for {"8": [[bytes, seconds], ...]}, by number of ranks, bytes ascending."""
     sizes = [[x for x, y in rows if _is(x) and _is(y)] for rows in value.values()]
     is_whole = [len(n) for n in sizes] == [*map(len, value.values())]
     return (
@@ -279,14 +269,12 @@ TABLES = dict.fromkeys(
 
 
 def machines() -> dict[str, Description]:
-    """Returns the descriptions of machines that are part of nnmpi, by the name that --machine
-    takes, such as "a100-80g"."""
+    """Returns nnmpi's own descriptions of machines by name, such as "a100-80g"."""
     return {path.stem: read_description(path) for path in sorted(FOLDER.glob("*.toml"))}
 
 
 def read_description(path: str | Path) -> Description:
-    """Reads a TOML file that describes a machine; raises ValueError, with the name of the field, if
-    a field is missing, unknown or wrong."""
+    """Reads a machine's TOML file; raises ValueError with the name of a wrong field."""
     file = f"machine {shown(path)}"
     remedy = "see docs/machines.md for its fields"
     try:
@@ -324,8 +312,7 @@ def description_named(text: str) -> Description | None:
 
 
 def machine_named(text: str, dtype: str, momentum: float = 0.9) -> Machine:
-    """Returns the Machine that --machine names, for models of type `dtype` and updates with
-    `momentum`: from a description, or from a file of nnmpi.measure."""
+    """Returns the Machine that --machine names, from a description or a measured file."""
     described = description_named(text)
     return read_machine(text) if described is None else described.machine(dtype, momentum)
 

@@ -80,8 +80,7 @@ class Kernel(NamedTuple):
 
 
 class RooflineTimes(ModelTimes):
-    """The seconds of a model's units on a machine that is described by its data sheet, estimated by
-    the roofline model."""
+    """The seconds of a model's units by the roofline model, from a data sheet."""
 
     def __init__(self, graph: Graph, machine: Machine, dtype: str, sheet: Sheet) -> None:
         super().__init__(graph, machine, dtype)
@@ -97,8 +96,7 @@ class RooflineTimes(ModelTimes):
         return other
 
     def whole(self, samples: int) -> np.ndarray:
-        """Returns the seconds of all units, shape (units, 3) for the passes F, I and W, on a rank
-        that computes them undivided."""
+        """Returns the seconds of undivided units, (units, 3) for F, I and W."""
         return self.of(UNSHARDED, Config(), samples)
 
     def _once(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
@@ -132,8 +130,7 @@ class RooflineTimes(ModelTimes):
         )
 
     def _of_nodes(self, sharding: Sharding, samples: int) -> np.ndarray:
-        """Returns the seconds that a rank takes for its part of each node, shape (nodes, 3) for the
-        passes F, I and W."""
+        """Returns the seconds of a rank's part of each node, (nodes, 3) for F, I and W."""
         sheet, (nodes, rows, outputs) = self.sheet, self._kernels
         key = id(sharding.layers), id(sharding.edges), id(sequences_of(sharding))
         if key not in self._parts:  # with the sharding, so that no other one gets these ids
@@ -155,8 +152,7 @@ class RooflineTimes(ModelTimes):
 
     @cached_property
     def _blocks(self) -> np.ndarray:
-        """The index of each node's block, such as a transformer block. A layer outside blocks is a
-        block of its own, together with the ops that follow it."""
+        """The index of each node's block; a layer outside is a block with the ops after it."""
         names = list[str]()
         for node in self.graph.nodes:
             block = re.match(r"(.*?\.\d+)\.", node.name)
@@ -165,8 +161,7 @@ class RooflineTimes(ModelTimes):
         return np.unique(names, return_inverse=True)[1]
 
     def _kernels_of(self, node: Node) -> Iterator[Kernel]:
-        """Yields the kernels of a node; without kernels for the gradient of the node's input if
-        that gradient is not needed."""
+        """Yields a node's kernels, without those of an input's gradient that is not needed."""
         graph, w = self.graph, self._width
         needs = any(graph.edges[e].requires_grad for e in node.inputs)
         kernels = chain(KERNELS.get(node.kind, moving)(graph, node, w), sums(graph, node, w))
@@ -203,8 +198,7 @@ def with_launches(device: np.ndarray, host: np.ndarray, blocks: np.ndarray) -> n
 
 
 def weight_parts(sharding: Sharding, node: Node) -> tuple[float, float]:
-    """Returns the largest share, from 0 to 1, that a rank along tp has of the outputs of a node's
-    weight, and of its inputs."""
+    """Returns a rank's largest shares along tp of the outputs and inputs of a weight."""
     cuts = (sharding.variables[v] for v in node.variables if v in sharding.variables)
     cut = next((cut for cut in cuts if cut.bounds), None)
     if cut is None:
@@ -300,15 +294,13 @@ def moving(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 
 def loss(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields the kernels of the loss: a softmax in float32 and its gradient, of several ops, each
-    of which reads and writes all scores."""
+    """Yields the loss's kernels: a softmax in float32 and its gradient."""
     made = _made(graph, node)
     yield from (Kernel(F, 0, (w + 36) * made), Kernel(I, 0, (w + 12) * made))
 
 
 def sums(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields the kernel that adds the gradient of a node's parameters to that of earlier
-    micro-batches. w is the number of bytes of an element."""
+    """Yields the kernel that adds a gradient to that of earlier micro-batches."""
     trained = sum(prod(v.shape) for v in map(graph.variables.__getitem__, node.variables)
                   if v.is_trained)  # fmt: skip
     if trained and node.kind != "Embedding":
@@ -325,5 +317,4 @@ MOVED = {
     "PositionalEmbedding": (2, 0, 3),
     **dict.fromkeys(("ChannelsFirst", "Flatten"), (0, 0, 0)),
 }
-"""By kind of node, the bytes that passes F, I and W move, as a multiple of the bytes of its
-output."""
+"""By kind of node, the bytes that F, I and W move, in multiples of its output's."""

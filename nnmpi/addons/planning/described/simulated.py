@@ -1,5 +1,4 @@
-"""The option --machine of `nnmpi.simulate`: takes the figures of a described machine in place of
-separate options such as --alpha."""
+"""The option --machine of `nnmpi.simulate`, in place of options such as --alpha."""
 
 import argparse
 from typing import Any
@@ -14,8 +13,7 @@ PLACES = {
         "--ranks=1 --mttf-node=1s --checkpoint=1s --restart=1s",
     ),
 }
-"""By subcommand: the options that a machine determines, in words and by name; and options that are
-required."""
+"""By subcommand: options that a machine determines, and options that are required."""
 
 
 def add_machine(subcommand: str, p: argparse.ArgumentParser) -> None:

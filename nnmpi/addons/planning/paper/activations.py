@@ -1,5 +1,4 @@
-"""Computes the bytes of activations that a rank keeps in a step, and its peak memory: the recorded
-bytes of its passes, added up in the order in which the rank runs them."""
+"""The bytes of activations that a rank keeps in a step, and its peak memory."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,8 +21,7 @@ from nnmpi.schedules.op import Kind, Op
 
 
 def activations(a: Arrangement, rank: int, batch: int) -> int:
-    """Returns the peak bytes of activations that a rank keeps for backward passes, in a step over
-    `batch` samples."""
+    """Returns a rank's peak bytes of activations in a step over so many samples."""
     sizes = micro_batches(a, rank, batch)
     if a.strategy.kept is not None:
         return round(a.strategy.kept + pass_bytes(a, rank, 0, max(sizes)).enters)
@@ -31,8 +29,7 @@ def activations(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def pass_bytes(a: Arrangement, rank: int, stage: int, samples: int) -> PassBytes:
-    """Returns the bytes of activations and temporaries of a rank's passes through a stage, over
-    `samples` samples."""
+    """Returns the bytes of a rank's passes through a stage, for so many samples."""
     return passes(a, rank, stage, samples).nbytes
 
 
@@ -76,8 +73,7 @@ def needed(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
-    """Returns the peak bytes of the activations that a rank keeps plus the temporaries of the
-    running pass."""
+    """Returns the peak of kept activations plus temporaries of the running pass."""
     micro = micro_batches(a, rank, batch)
     if a.strategy.kept is not None:
         of_stage = partial(pass_bytes, a, rank, samples=max(micro))
@@ -109,14 +105,12 @@ def alive(a: Arrangement, rank: int, sizes: Sequence[int]) -> Iterator[tuple[Op,
 
 
 def _replays(a: Arrangement) -> bool:
-    """True if, with this config on these devices, passes may be recorded as lists of kernels, and
-    the lists run in later passes, which needs more memory."""
+    """True if passes may be replayed here, which needs more memory."""
     return a.config.compile is not False and not a.cluster.has_devices
 
 
 def _more(kind: Kind, of_pass: PassBytes) -> int:
-    """Returns how many bytes a pass of kind `kind` needs at its peak, in addition to those that are
-    in memory when it begins; `of_pass` has the figures of the passes of its stage."""
+    """Returns how much more a pass needs at its peak than when it begins."""
     if kind is Kind.RECOMPUTE:  # its input is kept already
         return of_pass.more[Kind.F] - of_pass.enters
     return of_pass.more.get(kind, 0)

@@ -1,5 +1,4 @@
-"""Builds what a rank holds between steps, on arrays without data, as a run builds it: its store and
-its optimizer, which say how much memory they take."""
+"""Builds a rank's store and optimizer without data, which say their memory."""
 
 from functools import partial
 from typing import Any, NamedTuple

@@ -34,8 +34,7 @@ class SumsMemory:
         self.wide_terms = 0
 
     def add_sum(self, name: str, members: tuple[int, ...], n: int, dtype: np.dtype[Any]) -> None:
-        """Counts the memory for sums of n elements over `members` by the algorithm `name`: this
-        rank's part of a window of the node, and a library's copy of 16-bit terms."""
+        """Counts the memory of sums of n elements over `members` by an algorithm."""
         of_library = name in addons.table("library_sums")
         if of_library and types_of(dtype).is_mixed and not self.narrow:
             self.wide_terms = max(self.wide_terms, n * types_of(dtype).sums.itemsize)
@@ -46,8 +45,7 @@ class SumsMemory:
     def add(
         self, key: tuple[Any, ...], members: tuple[int, ...], n: int, dtype: np.dtype[Any]
     ) -> None:
-        """Counts, once for each `key`, this rank's part of the memory in which the ranks of
-        `members` on its node sum n elements."""
+        """Counts once for each `key` this rank's part of memory for sums on a node."""
         is_first = members[self.near(members)[0]] == self.rank
         share = memory_of_sums(n, dtype, 1)
         self.windows[key] = share if is_first else memory_of_sums(n, dtype, 2) - share
@@ -72,8 +70,7 @@ class PaperComm:
             self._memory.add_sum(algorithm, self.members, array.size, array.dtype)
 
     def chunk(self, n: int) -> slice:
-        """Returns the slice, of n elements, that belongs to this rank in `reduce_scatter` and
-        `all_gather`."""
+        """Returns this rank's slice of n elements in `reduce_scatter`."""
         return slice(chunk_start(n, self.size, self.rank), chunk_start(n, self.size, self.rank + 1))
 
     def split(self, color: int) -> Self:
@@ -94,14 +91,12 @@ class PaperComm:
         return self._memory.near(self.members)
 
     def shared(self, n: int, dtype: Any) -> "PaperBuffer":
-        """Returns a buffer without data for sums of n elements through shared memory, and counts
-        its bytes."""
+        """Returns a buffer without data for sums in shared memory; counts it."""
         self._memory.add(("shared", len(self._memory.windows)), self.members, n, np.dtype(dtype))
         return PaperBuffer(self, n, dtype)
 
     def node_memory(self, n: int, dtype: Any) -> "PaperBuffer":
-        """Returns an array without data that the ranks of a node share; its bytes count on the
-        first rank of the node."""
+        """Returns an array of a node, without data; counts on the first rank."""
         is_first = self.node()[0] == self.rank
         nbytes = n * np.dtype(dtype).itemsize * is_first
         self._memory.windows["node memory", len(self._memory.windows)] = nbytes
@@ -109,8 +104,7 @@ class PaperComm:
 
 
 class PaperBuffer:
-    """Stands on paper for a SharedBuffer or NodeMemory (memory that the ranks of a node share),
-    without data."""
+    """Stands for memory that a node's ranks share, without data."""
 
     def __init__(self, comm: PaperComm, n: int, dtype: Any) -> None:
         self._ranks = len(comm.node())
@@ -126,8 +120,7 @@ class PaperBuffer:
 
 
 def layout_on_paper(a: Arrangement, rank: int, memory: SumsMemory) -> Layout:
-    """Returns the Layout (the communicators along each axis of the mesh) of a rank on paper; they
-    count their memory in `memory`."""
+    """Returns a rank's Layout on paper, whose Comms count in `memory`."""
     mesh = a.mesh
 
     def group(name: str, *axes: str) -> Any:

@@ -27,14 +27,12 @@ from nnmpi.schedules.op import Kind
 
 
 def integers(array: Array) -> Any:
-    """Makes a stand-in for an array: a copy if it has integers, such as tokens; else one without
-    data."""
+    """Returns a copy of integers, such as tokens; other arrays without data."""
     return meta.like(array) if is_meta(array) or is_float(array.dtype) else array.copy()
 
 
 def small(array: Array) -> Any:
-    """Makes a stand-in for an array: zeros for integers (classes, tokens, lengths), and small
-    random floats, like weights, which do not overflow."""
+    """Returns zeros for integers, small random floats for others."""
     order = axis_order(array)
     shape = [array.shape[k] for k in order]
     memory: Array = np.zeros(shape, array.dtype)
@@ -79,8 +77,7 @@ def _without_data(array: Any) -> Any:
 
 
 def assumed_exchanges() -> AbstractContextManager[None]:
-    """Returns a context in which a pass is recorded: exchanges with other ranks become calls in its
-    list, and nothing is sent."""
+    """A context that records exchanges as calls, and sends nothing."""
     return wires(_AssumedWire)
 
 
@@ -98,8 +95,7 @@ class TracedMemory(ExitStack):
         return self
 
     def mark(self) -> None:
-        """Marks the end of a pass and the beginning of the next one: stores the memory in use and
-        the peak since the last mark."""
+        """Marks the end of a pass: stores the memory in use, and the peak so far."""
         self._marks.append(tracemalloc.get_traced_memory())
         tracemalloc.reset_peak()
 

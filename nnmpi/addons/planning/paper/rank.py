@@ -1,5 +1,4 @@
-"""Computes what a rank sends in a step, by walking its list of operations, and the memory that it
-holds between steps."""
+"""A rank's exchanges in a step, by its list, and its memory between steps."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,15 +45,13 @@ class PaperStep(NamedTuple):
 
 
 def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchange]]:
-    """Returns a dict: axis of the mesh -> the exchanges (collectives and messages) along it that a
-    rank makes in a step over `batch` samples."""
+    """Returns a rank's exchanges in a step over so many samples, by axis."""
     return step(a, rank, batch).exchanges
 
 
 @cached
 def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
-    """Returns what a rank exchanges in a step over `batch` samples, by walking its list of
-    operations."""
+    """Returns a rank's exchanges in a step, by walking its list."""
     if rank >= a.mesh.size:  # servers compute no stage
         return PaperStep({})
     sizes = micro_batches(a, rank, batch)
@@ -129,8 +126,7 @@ def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
 
 @cached
 def _held(a: Arrangement, rank: int, batch: int) -> Memory:
-    """Returns the memory that a rank holds between steps over `batch` samples for its trained
-    parameters, and for the sums of its steps that use memory of the node."""
+    """Returns the memory that a rank holds between steps, and for its sums."""
     paper_rank = built(a, rank)
     for e in chain.from_iterable(exchanges(a, rank, batch).values()):
         # sums of gradients have got theirs when the store was made
@@ -158,8 +154,7 @@ def memory(a: Arrangement, rank: int, batch: int) -> Memory:
 
 
 def traffic(a: Arrangement, rank: int, batch: int) -> AxisTraffic:
-    """Returns the bytes and messages that a rank sends along each axis in a step over `batch`
-    samples."""
+    """Returns the bytes and messages that a rank sends along each axis in a step."""
     by_axis = exchanges(a, rank, batch)
     return {axis: all_sent(a, rank, by_axis.get(axis, ())) for axis in TRAFFIC_AXES}
 
@@ -171,8 +166,7 @@ def parameters_sent(a: Arrangement, rank: int, batch: int) -> Traffic:
 
 
 def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Traffic:
-    """Returns the bytes and messages that a rank sends for these exchanges, as the rounded mean per
-    step."""
+    """Returns a rank's bytes and messages for exchanges, as a rounded mean."""
     in_period, period = sent_in_period(a, rank, exchanges)
     return in_period.over(period)
 

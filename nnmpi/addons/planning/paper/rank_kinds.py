@@ -1,5 +1,4 @@
-"""Groups ranks into kinds that hold and send the same amounts, and computes the amounts of one rank
-of each kind."""
+"""Groups ranks into kinds of equal amounts, computed once each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import add
@@ -23,15 +22,13 @@ FEW = 64
 of last rounds of an algorithm by which ranks are compared."""
 
 MANY = 1 << 16
-"""Above this number of replicas, ranks are not told apart by the messages of their sums: a kind has
-the amounts of its first rank."""
+"""Above so many replicas, a kind has the messages of its first rank."""
 
 
 HELD = (
     "parameters", "gradients", "optimizer", "buffers", "slots", "windows", "activation", "backups",
 )  # fmt: skip
-"""Kinds of memory of a rank, in the order of a table's columns; with `_bytes` appended, keys of an
-event."""
+"""Kinds of memory in the order of columns; with `_bytes`, keys of an event."""
 
 
 class Backup(NamedTuple):
@@ -75,8 +72,7 @@ class RankKind(NamedTuple):
 
 @gc_paused()
 def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
-    """Divides all ranks into kinds, with the bytes that a rank of each kind holds and sends in a
-    step over `batch` samples."""
+    """Divides ranks into kinds, with the bytes that each holds and sends."""
     kinds: dict[tuple[object, ...], RankKind] = {}
     for ranks in _groups(a, batch):
         figures = _figures(a, ranks, batch)
@@ -195,8 +191,7 @@ def _node_pattern(at: Mapping[str, np.ndarray], nodes: np.ndarray) -> np.ndarray
 
 
 def _place(a: Arrangement, at: Mapping[str, np.ndarray], axes: Sequence[str]) -> np.ndarray:
-    """Returns, for each rank, its index among the ranks that differ from it only along `axes`. `at`
-    has the coordinates of all ranks by axis."""
+    """Returns each rank's index among those that differ along `axes` only."""
     axes_here = [axis for axis in at if axis in axes]
     return np.ravel_multi_index(
         [at[axis] for axis in axes_here], [a.mesh.count(axis) for axis in axes_here]

@@ -51,8 +51,7 @@ class StageFacts(NamedTuple):
 
 
 def passes(a: Arrangement, rank: int, stage: int, samples: int) -> StageFacts:
-    """Returns what a rank does and needs in the passes of pipeline stage `stage`, over a
-    micro-batch of `samples` samples."""
+    """Returns what a rank does and needs in a stage's passes."""
     at = a.mesh.coordinates(recorded_rank(a, rank, stage, samples))
     where = [at[axis] for axis in LOCAL_SHAPES]
     return _passes(a, stage, samples, a.sums_by(a.mesh.group(rank, "tp")), *where)
@@ -102,8 +101,7 @@ def section_bytes(
 
 @cached
 def _has_halves(a: Arrangement) -> bool:
-    """True if the schedule runs backward passes in two halves, I (inputs) and W (weights), as
-    zero-bubble schedules do."""
+    """True if backward passes have the halves I and W, as in zero-bubble schedules."""
     count, pp = min(a.config.micro_batches, a.config.batch_size), a.mesh.axes["pp"]
     lists = whole_stages(a, count) if pp > 1 else ()
     return any(op.kind is Kind.I for step in lists for op in step.passes)
@@ -167,8 +165,7 @@ def recorded(
 
 
 class _Stage:
-    """A pipeline stage on one rank, whose passes over `samples` samples are recorded. `cut` is the
-    model with only this rank's parts of the layers."""
+    """A rank's stage whose passes are recorded; `cut` has its parts of layers."""
 
     def __init__(
         self, a: Arrangement, cut: ShardedModel, rank: int, stage: int, samples: int
@@ -186,8 +183,7 @@ class _Stage:
         return any(x.requires_grad for x in self._tensors)
 
     def facts(self, stand_in: StandIn, halves: bool) -> StageFacts:
-        """Records the passes once, on arrays that `stand_in` makes; with `halves` the backward pass
-        in its two halves."""
+        """Records the passes once, with `halves` the backward pass in two."""
         memory = TracedMemory() if stand_in is small else None
         counts = repeat(2)  # of values in each BatchNorm, with which no error is raised
         samples, stats = np.arange(self._samples), StatsOfRanks(counts, tracks=True)
@@ -201,8 +197,7 @@ class _Stage:
         return StageFacts(nbytes, exchanges_of(p))
 
     def _forward(self, arrays: Sequence[Any]) -> tuple[Sequence[Tensor], Tensor]:
-        """Runs the forward pass on these inputs and labels. Returns the inputs that get a gradient,
-        and the tensor from which the backward pass starts."""
+        """Returns inputs with a gradient, and the tensor where the backward pass starts."""
         pairs = zip(self._tensors, arrays, strict=False)
         inputs = [Tensor(array, t.requires_grad) for t, array in pairs]
         return [t for t in inputs if t.requires_grad], self._root(inputs, arrays[len(inputs) :])
@@ -224,8 +219,7 @@ class _Stage:
     # ---- its input
 
     def _given(self) -> Arguments:
-        """Returns the arguments of the stage: samples for the first stage, otherwise tensors such
-        as the previous stage sends."""
+        """Returns a stage's arguments: samples, or tensors of the stage before."""
         a = self._a
         if not self._stage:
             given: Arguments = mapped(self._own, a.graph.source.inputs(self._samples))
@@ -238,8 +232,7 @@ class _Stage:
         return tuple(tensors), {}
 
     def _own(self, x: Any) -> Any:
-        """Returns this rank's positions of an argument of the model, if sequences are cut along cp;
-        otherwise the argument unchanged."""
+        """Returns this rank's positions of an argument, if cp cuts sequences."""
         return Tensor(self._positions(x.array)) if isinstance(x, Tensor) else x
 
     def _positions(self, array: Array) -> Array:
@@ -247,8 +240,7 @@ class _Stage:
         return array if positions is None or array.ndim < 2 else array.take(positions, axis=1)
 
     def _labels(self) -> list[Array]:
-        """Returns the labels in a list, which is empty for all stages but the last, and for a model
-        without a loss."""
+        """Returns [labels] for the last stage of a model with a loss, else []."""
         labels = self._a.graph.source.labels
         if not self._is_last or labels is None:
             return []

@@ -68,8 +68,7 @@ def in_sections(a: Arrangement) -> Arrangement:
 
 @cached
 def all_sections(a: Arrangement, stage: int) -> list[Section]:
-    """Returns the sections of stage number `stage`, in order: parts such as its embedding and each
-    block."""
+    """Returns the sections of a stage in order: an embedding, each block."""
     cut, nodes = in_sections(a), a.division.stages[stage].nodes
     parts = enumerate(cut.division.stages)
     return [_cached_section(cut, i) for i, part in parts if part.nodes.start in nodes]

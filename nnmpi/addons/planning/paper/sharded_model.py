@@ -24,8 +24,7 @@ from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.ways import SAMPLE_CUT
 
 AMONG_ALL = {Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER}
-"""Collectives in which all ranks along tp do the same, so that a recording of one rank serves
-all."""
+"""Collectives in which ranks along tp do the same: one recording serves all."""
 
 
 class SharedMemoryStore(SingleStore):
@@ -57,8 +56,7 @@ class ShardedModel(NamedTuple):
 
 
 def shard_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
-    """Returns the key under which the layers of a rank are cached: equal for ranks and arrangements
-    with the same parts of layers."""
+    """Returns the cache key of a rank's layers, equal for equal parts."""
     parts, at = (a.sharding.layers, sequences_of(a.sharding)), a.mesh.coordinates(rank)
     # the objects must outlive the keys, else another object could get the same id
     a.graph.cache[*map(id, parts)] = parts

@@ -1,5 +1,4 @@
-"""Deadline: a time limit for measurements by several ranks, which expires on all of them in the
-same call."""
+"""Deadline: a limit of time that expires on all ranks in the same call."""
 
 import time
 from collections.abc import Callable
@@ -11,8 +10,7 @@ from nnmpi.comm import Comm
 
 
 class OutOfTimeError(Exception):
-    """Raised, on all ranks in the same call, because the deadline of a measurement has expired on
-    some rank."""
+    """Raised on all ranks in the same call, when time is up on one."""
 
 
 class Deadline:
@@ -23,8 +21,7 @@ class Deadline:
         self._end = clock() + seconds
 
     def check(self, comm: Comm) -> None:
-        """Synchronizes the ranks of a Comm, all of which call it; raises OutOfTimeError on all if
-        the time is up on one."""
+        """Meets all ranks of a Comm; raises OutOfTimeError on all if time is up."""
         late = np.array([float(self._clock() > self._end)])
         comm.all_reduce(late, "doubling")
         if late[0]:

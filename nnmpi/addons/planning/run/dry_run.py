@@ -52,8 +52,7 @@ MOST_MOVED = 256  # ranks; the time to find moves grows with their square
 
 
 def print_dry_run(c: Config, comm: Comm) -> int:
-    """Prints the bytes that each rank would hold and send (--dry-run); returns the exit status.
-    Every rank calls it."""
+    """Prints what ranks would hold and send; returns the exit status."""
     if layout_of := addons.chosen("layouts", c):
         fewer = layout_of(c, comm)
         if comm.rank == 0:
@@ -111,8 +110,7 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
 
 
 def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the options of `simulate layout`: those of nnmpi.train that determine what ranks hold
-    and send."""
+    """Adds the options of nnmpi.train that determine what ranks hold and send."""
     p.argument_default = argparse.SUPPRESS  # Config knows the defaults
     cluster = p.add_argument_group("cluster")
     add_ranks(cluster)
@@ -195,8 +193,7 @@ def _drawn(a: Arrangement, uncut: UncutModel, cluster: Cluster, machine: Machine
 
 
 def _old_options(given: argparse.Namespace) -> argparse.Namespace:
-    """Returns the options of the layout before a change (--from): the layout options in --from, and
-    all other options unchanged."""
+    """Returns the options of the layout in --from, all others unchanged."""
     p = cli.Parser("nnmpi.simulate layout", argument_default=argparse.SUPPRESS)
     add_ranks(p)
     cli.add_flags(p, ARRANGEMENT_GROUPS)
@@ -212,8 +209,7 @@ def _old_options(given: argparse.Namespace) -> argparse.Namespace:
 
 
 def _requested(given: argparse.Namespace) -> tuple[Config, Cluster, Machine | None]:
-    """Returns the config, the cluster and the machine (None if none is named) that these options
-    describe."""
+    """Returns config, cluster and machine (or None) of these options."""
     known = {*addons.table("backups"), *(option.name for option in options(GROUPS))}
     requested = {name: value for name, value in vars(given).items() if name in known}
     config = Config(**cli.with_layout(requested))
@@ -224,6 +220,5 @@ def _requested(given: argparse.Namespace) -> tuple[Config, Cluster, Machine | No
 
 
 def _surviving(config: Config, cluster: Cluster) -> Cluster:
-    """Returns the cluster; if the config asks for backups, marked as one whose job survives the
-    loss of ranks."""
+    """Returns the cluster, marked as surviving losses if there are backups."""
     return cluster._replace(survives=cluster.survives or bool(addons.chosen("backups", config)))

@@ -53,8 +53,7 @@ def explained(models: PlanModels, layout: str, trace: Path | None) -> Event:
 
 
 def arranged(models: PlanModels, layout: str) -> Arrangement:
-    """Returns the arrangement of a layout that is given as command-line options; raises ValueError
-    if it is impossible."""
+    """Returns the arrangement of a layout given as command-line options."""
     p = cli.Parser(prog="--explain", argument_default=argparse.SUPPRESS, add_help=False)
     cli.add_flags(p, cli.LAYOUT_GROUPS)
     given = cli.with_layout(vars(p.parse_args(shlex.split(layout))))
@@ -67,8 +66,7 @@ def arranged(models: PlanModels, layout: str) -> Arrangement:
 
 
 def _check_stages(a: Arrangement, costs: CostModel) -> None:
-    """Raises ValueError if a stage begins within a unit (layers that run as one), since only the
-    time of the whole unit is known."""
+    """Raises ValueError if a stage begins within a unit, whose time is not divided."""
     begins = {unit.nodes.start: unit.first for unit in costs.model.units}
     for s, nodes in enumerate(a.stages):
         if nodes.start not in begins:
@@ -99,13 +97,11 @@ class StepPart(NamedTuple):
 HIDDEN = "hidden behind passes"
 
 SHOWN = 12
-"""The number of decimals of seconds that are compared: sums of the same values in another order
-differ only in later ones."""
+"""Decimals of seconds that are compared: sums differ in later ones by order."""
 
 
 def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[StepPart]]:
-    """Returns the predicted time of a step, and a list of its parts: by term, and within a term the
-    longest first."""
+    """Returns a step's predicted time and its parts, the longest first in a term."""
     step = step_model(a, costs)
     last, averaged = step.last.exchanges, step.averaged
     summed = (*last["gathers"], *last["sums"], *averaged.exchanges["averages"])
@@ -131,8 +127,7 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
 
 
 def _added_up(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[StepPart]:
-    """Yields the parts of a term of the step's time, given rows (text, times, seconds); rows with
-    the same text become one part."""
+    """Yields a term's parts from rows, of which equal texts are added up."""
     totals = defaultdict[str, tuple[int, float]](lambda: (0, 0.0))
     for text, times, seconds in rows:
         count, so_far = totals[text]
@@ -142,8 +137,7 @@ def _added_up(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[Ste
 
 
 def _unit_parts(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
-    """Yields the parts of the term `compute`: the units of the rank that computes longest, where
-    units of one kind are one part."""
+    """Yields parts of `compute`: units of the slowest rank, by kind."""
     counts = Counter((op.stage, op.kind) for op in step.busiest.stages.passes)
     of_units = costs.model.of(a.sharding, a.config, max(step.micro))
     rows = list[tuple[str, int, float]]()
@@ -159,8 +153,7 @@ def _unit_parts(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[S
 def _exchange_parts(
     term: str, exchanges: Iterable[Exchange], times: ExchangeTimes
 ) -> Iterator[StepPart]:
-    """Yields the parts of a term that are exchanges (collectives and messages); those with the same
-    description become one part."""
+    """Yields a term's exchanges, equal descriptions as one part."""
     rows = list[tuple[str, int, float]]()
     for e in exchanges:
         if len(e.group) > 1 and e.times:
@@ -197,8 +190,7 @@ LABELS = {
 
 
 def spans_of_step(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[Span]:
-    """Yields the predicted step of the rank that computes longest, as spans like those of a trace.
-    All waits together are one span."""
+    """Yields a slowest rank's predicted step as spans of a trace; waits are one."""
     rank, around = step.busiest, step.time.update - step.updated.optimizer(a, costs)
     yield _span("wait", step.time.tensor + step.time.bubble + step.time.sums + around)
     for op in rank.stages.passes:
@@ -212,8 +204,7 @@ def _span(kind: str, seconds: float, stage: int = -1, micro: int = -1) -> Span:
 
 
 def by_part(spans: Iterable[Span]) -> dict[str, float]:
-    """Returns the seconds of each part of a step, by name: the sum over its spans, which are
-    predicted or traced."""
+    """Returns the seconds of each part by name, over its spans."""
     parts = defaultdict[str, float](float)
     for span in spans:
         if span.kind in LABELS:

@@ -39,15 +39,13 @@ SUM_BYTES = tuple(1 << k for k in range(8, 25, 2))
 """The lengths, in bytes, of the sums that are timed."""
 
 FLUSHED = 1 << 22
-"""Elements that are written between two timed calls, to fill the caches of a core with other data:
-in a step too the passes write between two sums or updates."""
+"""Elements written between timed calls, to fill caches as passes do."""
 
 MOST_SECONDS = 0.1
 """If a sum takes more seconds than this, larger ones are not timed."""
 
 MANY_MICRO_BATCHES = 8
-"""The number of micro-batches of the second of two measured steps. Their difference separates the
-cost of a micro-batch from that of a step."""
+"""Micro-batches of the second measured step: the difference is their cost."""
 
 ROUNDS = 2
 """The number of times that each measurement times units and steps; the least time counts."""
@@ -80,8 +78,7 @@ class Node(NamedTuple):
     quantile: float
 
     def check(self) -> None:
-        """Synchronizes the ranks of the node; raises OutOfTimeError on all of them after the
-        deadline."""
+        """Meets the node's ranks; raises OutOfTimeError on all after the deadline."""
         self.deadline.check(self.comm)
 
     def cold_seconds(self, call: Callable[[], object]) -> float:
@@ -98,8 +95,7 @@ class Node(NamedTuple):
 
 
 def session_of(setup: Setup, comm: Comm, **options: Any) -> Session:
-    """Opens a separate training session on the ranks of `comm`, arranged by these options, for
-    measurements."""
+    """Opens a session on these ranks, arranged by these options, to measure."""
     plain = {option.name: option.default for option in fields_of(("sync", "equality"))}
     plain |= {"plan": None, "check_copies": 0, **dict.fromkeys(addons.table("codecs"))}
     config: Config = replace(setup.config, **{**plain, **options})
@@ -107,8 +103,7 @@ def session_of(setup: Setup, comm: Comm, **options: Any) -> Session:
 
 
 def group_sizes(comm: Comm) -> list[int]:
-    """Returns the numbers of ranks per group for which collectives are measured: the powers of 2
-    that divide the number of ranks, and that number itself."""
+    """Returns group sizes to measure: powers of 2 that divide the ranks, and all."""
     powers = {1 << k for k in range(1, comm.size.bit_length())}
     return sorted({p for p in (*powers, comm.size) if p > 1 and not comm.size % p})
 
@@ -129,8 +124,7 @@ def micro_batches(n: int) -> list[int]:
 
 
 def messages(node: Node, fields: Fields) -> None:
-    """Measures the cost of a message within the node and of adding a byte, and adds them to
-    `fields`."""
+    """Measures the cost of a message within the node, and of adding a byte."""
     network = fitted_network(node.comm, node.deadline)
     fields |= {
         "near": network.link if node.comm.size > 1 else TYPICAL.near,
@@ -188,8 +182,7 @@ def _points(node: Node, call: Callable[[np.ndarray], object]) -> Iterator[tuple[
 
 
 def update(node: Node, session: Session, fields: Fields) -> None:
-    """Measures the seconds that the optimizer takes per parameter element, and adds them to
-    `fields`."""
+    """Measures the optimizer's seconds per element."""
     optimizer = session.optimizer
     for p in optimizer.parameters:
         p.has_grad = True

@@ -35,8 +35,7 @@ POLL_SECONDS = 0.01
 """Seconds between two polls of a rank that waits for the first node."""
 
 QUARTILES = 0.25, 0.75
-"""The quantile of the times of sums and updates that counts, in the first and second
-measurement."""
+"""The quantile that counts of times, in the first and second measurement."""
 
 
 def measure(setup: Setup, comm: Comm, deadline: Deadline) -> Machine:
@@ -117,8 +116,7 @@ def _measure_node(setup: Setup, node: m.Node) -> tuple[m.Fields, dict[str, str]]
 def _measurements(
     setup: Setup, node: m.Node
 ) -> Iterator[tuple[str, str, Callable[[m.Fields], None]]]:
-    """Yields (name, description, function) of each measurement of a node, in order. Later ones use
-    the results of earlier ones."""
+    """Yields (name, description, function) of measurements, in order."""
     config, tp_sizes = setup.config, m.group_sizes(node.comm)
     sizes, units = m.micro_batches(m.samples(setup)), f"units of {config.model}"
     yield "near", "messages within a node", partial(m.messages, node)

@@ -1,5 +1,4 @@
-"""Measures alpha, beta and gamma (seconds of a message, of each byte sent, of each byte added) of
-the machine that a Comm runs on."""
+"""Measures alpha, beta and gamma of the machine that a Comm runs on."""
 
 from collections.abc import Sequence
 from contextlib import suppress

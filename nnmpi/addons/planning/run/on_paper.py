@@ -13,8 +13,7 @@ from nnmpi.run.setup.cutting import UncutModel, on_cluster
 
 
 def on_paper(uncut: UncutModel, cluster: Cluster) -> Arrangement:
-    """Returns the arrangement that a run on this cluster would have; estimates replace figures that
-    the run would measure."""
+    """Returns a run's arrangement on a cluster; estimates stand for measured figures."""
 
     def divide(config: Config, graph: Graph) -> Division:
         return division_on_paper(ModelTimes(graph, TYPICAL, config.dtype), config)

@@ -1,5 +1,4 @@
-"""Describes clusters that need not exist, and makes the models that predict the memory and time of
-layouts on them."""
+"""Describes clusters, and makes models that predict layouts on them."""
 
 from typing import Any, NamedTuple
 
@@ -38,8 +37,7 @@ def add_vocabulary(group: Any) -> None:
 
 
 class MachineRequest(NamedTuple):
-    """The machine that a command assumes, the number of its nodes, and the device on which its
-    ranks compute."""
+    """The machine that a command assumes, its nodes, and its ranks' device."""
 
     machine: Machine
     nodes: int

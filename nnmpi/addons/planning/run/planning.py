@@ -1,5 +1,4 @@
-"""Searches layouts for a model, a cluster and a machine: for nnmpi.plan, and for --plan at the
-start of a run."""
+"""Searches layouts for a model, a cluster and a machine."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -41,8 +40,7 @@ SUMS = tuple(o for o in options(("reduce",)) if o.name in TAKEN)
 
 _MEETINGS = {"sync", *(name for part in addons.rows("options") for name in part.meetings)}
 MEETINGS = tuple(o for o in options(("sync",)) if o.name in _MEETINGS)
-"""The options that say when ranks exchange gradients or parameters; a plan does not change them
-either."""
+"""Options on when ranks exchange, which a plan does not change."""
 
 SENDING_LESS = tuple(o for o in (*SUMS, *MEETINGS) if o.name != "reduce_dtype")
 """The options by which ranks send less than whole gradients in each step."""
@@ -55,8 +53,7 @@ AUTO = "auto"
 """The value of --plan that asks for a measurement of this machine."""
 
 DATA = "DATA"
-"""A placeholder for the data set in a printed command, if the plan was given a vocabulary
-instead."""
+"""Stands for the data set in a printed command, if a vocabulary was given."""
 
 
 class NoLayoutFitsError(ValueError):
@@ -127,8 +124,7 @@ class PlanModels(NamedTuple):
 
 
 def on_paper(config: Config, request: PlanRequest, machine: MachineRequest) -> PlanModels:
-    """Returns the objects that predict the memory and time of layouts for a config, on a cluster
-    that need not exist."""
+    """Returns what predicts layouts for a config on a cluster that need not exist."""
     planned: Any = {"plan": AUTO}
     strategies.check(replace(config, **planned), request.ranks)
     _, uncut = uncut_of(config, request.vocabulary)
@@ -139,15 +135,13 @@ def on_paper(config: Config, request: PlanRequest, machine: MachineRequest) -> P
 def plan_models(
     request: PlanRequest, uncut: UncutModel, cluster: Cluster, machine: Machine
 ) -> PlanModels:
-    """Returns the objects that predict the memory and time of layouts for a model, on a cluster
-    whose nodes are like `machine`."""
+    """Returns what predicts layouts for a model on nodes like `machine`."""
     arranger, costs = cost_models(uncut, cluster, machine)
     return PlanModels(arranger, costs, [*_notes(uncut.config, request, machine, costs.model)])
 
 
 def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
-    """Finds the fastest layouts for a request, and returns them with notes for the user; raises
-    ValueError if no layout is possible, or if none fits in memory."""
+    """Finds the fastest layouts, with notes; raises ValueError if none fits."""
     arranger, costs, limit = models.arranger, models.costs, request.limit
     result = Searcher(arranger, costs, limit, within=request.within).search()
     _check_found(arranger.plain, request, result)
@@ -294,8 +288,7 @@ def _notes(
 
 
 def _described(machine: Machine, sheet: Sheet) -> Iterator[str]:
-    """Yields remarks for the user about a machine that is described by a data sheet, and about the
-    exchanges that are assumed to be hidden."""
+    """Yields remarks on a machine of a data sheet, and on hidden exchanges."""
     yield f"{machine.cpu} is described by data sheets and assumed shares of them, not measured"
     for what in sheet.hides:
         yield f"{HIDDEN[what]} are hidden behind computing, as its description says"

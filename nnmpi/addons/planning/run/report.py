@@ -158,8 +158,7 @@ def _network(needs: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _number(x: float) -> str:
-    """Formats a number with four significant digits; a larger one with all digits before the
-    decimal point."""
+    """Formats a number with four significant digits, or all before the point."""
     return f"{x:,.0f}" if x >= 1000 else f"{x:.4g}" if x >= SMALL else "0"
 
 

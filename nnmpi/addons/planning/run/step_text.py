@@ -18,9 +18,7 @@ WIDTH = 100
 
 
 def lines(a: Arrangement) -> Iterator[str]:
-    """Yields lines for `simulate layout --list`: for each group of ranks with equal lists, its
-    units and its operations in a step. Raises ValueError for a layout whose step is not one
-    list."""
+    """Yields lines of `simulate layout --list`: units and operations of equal ranks."""
     for reason in _others(a):
         raise ValueError(f"--list: a step with {reason} is not one list: leave it out")
     prove_lists(a)
@@ -34,8 +32,7 @@ def lines(a: Arrangement) -> Iterator[str]:
 
 
 def _alike(a: Arrangement) -> Iterator[tuple[list[int], StepList]]:
-    """Yields (ranks, list) for each group of ranks with equal lists: those that differ along dp,
-    unless the strategy makes its own lists."""
+    """Yields (ranks, list) of equal lists: along dp, unless the strategy makes its own."""
     alike, lists = defaultdict[tuple[int, ...], list[int]](list), a.strategy.lists
     for rank in range(a.mesh.size):
         at = a.mesh.coordinates(rank)

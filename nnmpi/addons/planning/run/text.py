@@ -1,13 +1,11 @@
-"""Text for the user about a run with --plan: the layout that was chosen, and the measured time of
-its steps."""
+"""Text on a run with --plan: the layout, and the time of its steps."""
 
 from nnmpi.io.output import Event
 from nnmpi.options.amounts import amount, plural
 
 
 def chosen(e: Event) -> str:
-    """Returns lines for the user at the start of a run: the layout that --plan has chosen, and its
-    predicted time and memory. They are made from the run's start event."""
+    """Returns lines on the layout that --plan has chosen, from the start event."""
     plan = e["plan"]
     notes = "".join(f"note: {note}\n" for note in plan["notes"])
     return (

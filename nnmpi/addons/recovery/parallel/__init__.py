@@ -1,3 +1,1 @@
-"""Recovery from the loss of ranks: backups of state, undoing a step, and layouts for fewer
-ranks.
-"""
+"""Backups of state, undoing a step, and layouts for fewer ranks."""

@@ -64,8 +64,7 @@ class Version(NamedTuple):
         return self.version, self.session, self.renewal
 
     def on_paper(self) -> "Version":
-        """Returns a copy with descriptions (names and ranges without values) in place of arrays,
-        which can be sent to other ranks."""
+        """Returns a copy with descriptions in place of arrays, to be sent."""
         return self._replace(arrays=tuple(x.on_paper() for x in self.arrays))
 
 
@@ -245,9 +244,7 @@ class Backups:
         self._comm.free()
 
     def _owned(self, state: Iterable[StateArray]) -> list[StateArray]:
-        """Returns the arrays of this rank's state, in the order in which they are stored: first
-        those that are sent to another rank.
-        """
+        """Returns this rank's state as it is stored, sent arrays first."""
         return sorted(state, key=lambda x: x.range not in self._sent)
 
     def _start(

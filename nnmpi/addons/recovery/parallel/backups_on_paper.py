@@ -29,8 +29,7 @@ from nnmpi.schedules.op import Kind
 VERSIONS_KEPT = 2
 
 AGREED_VALUES = 2
-"""The number of values that ranks sum when a backup is complete: the seconds of the backup and of a
-step."""
+"""Values that ranks sum after a backup: seconds of it and of a step."""
 
 
 def neighbours(nodes: Sequence[int]) -> tuple[int, ...]:
@@ -79,8 +78,7 @@ def needs_backups(a: Arrangement, holders: Holders | None = None) -> bool:
 
 
 def backups_of(a: Arrangement) -> Callable[[int], tuple[Traffic, int]] | None:
-    """Returns a function from a rank to its cost of a backup (see `backup`); None if nothing is
-    backed up."""
+    """Returns a rank's cost of a backup as a function, or None."""
     return partial(backup, a) if needs_backups(a) else None
 
 

@@ -32,8 +32,7 @@ class BufferCopies:
         self._elements = [(x, x.elements().copy()) for x in state]
 
     def put_back(self) -> None:
-        """Sets all buffers, and other state, of the model to the values that they had at the last
-        `copy`."""
+        """Sets buffers and other state as at the last `copy`."""
         for module, name, array in self._copies:
             getattr(module, name).operand[...] = array
         for x, elements in self._elements:

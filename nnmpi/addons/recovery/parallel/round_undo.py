@@ -1,6 +1,4 @@
-"""Undoes the last round of steps of a replica with local steps, if a rank is lost within the
-round.
-"""
+"""Undoes a replica's last round of local steps after a loss."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -53,9 +51,7 @@ class RoundUndo:
         self._steps = [*self._optimizer.steps]
 
     def end(self, step: int) -> None:
-        """Records that this rank has ended a round of steps, after step number `step` of the
-        run.
-        """
+        """Records that this rank has ended a round with step `step`."""
         self.pending_version = step
 
     def finish(self, decision: Sequence[float]) -> None:
@@ -69,9 +65,7 @@ class RoundUndo:
         self.pending_version, self._before = None, []
 
     def restore(self) -> None:
-        """Restores the state from the start of the last round of steps, unless the round is
-        final.
-        """
+        """Restores the state before the last round, unless that is final."""
         for array, copy in self._before:
             array[...] = copy
         if self._before:

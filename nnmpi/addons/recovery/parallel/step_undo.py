@@ -43,9 +43,7 @@ class StepUndo:
 
     @property
     def version(self) -> int:
-        """The number of updates in this rank's values and optimizer state; 0 before its first
-        step.
-        """
+        """The number of updates in this rank's values and state."""
         return self._update.version
 
     @property
@@ -68,8 +66,6 @@ class StepUndo:
         self._update.carry_out(decision)
 
     def restore(self) -> None:
-        """Restores the buffers from before the last step, if this rank has not made the step's
-        update.
-        """
+        """Restores the buffers before the last step, unless it was updated."""
         if self._update.version <= self._begun:
             self._buffers.put_back()

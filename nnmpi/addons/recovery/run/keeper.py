@@ -1,5 +1,4 @@
-"""Keeper: keeps a rank's copies of the training state, from which the remaining ranks continue
-after a rank is lost."""
+"""Keeper: a rank's copies of the state, for a loss of ranks."""
 
 from collections.abc import Iterator
 
@@ -40,8 +39,7 @@ class Keeper:
         self.keep_epoch_start(session)
 
     def back_up(self, session: Session) -> None:
-        """Makes a backup of the training state on another rank if one is due; every rank calls it
-        before the first step and after each step."""
+        """Makes a backup if one is due; every rank calls it, after each step too."""
         if self._backups is not None:
             self._backups.after_step(session.run.state.step, facts_of(session), session.state())
 
@@ -55,8 +53,7 @@ class Keeper:
             self._epoch_start = Version(step, copies, facts, session=self.number)
 
     def backups(self) -> list[Version]:
-        """Returns the versions that this rank has as backups, of its own state and that of other
-        ranks."""
+        """Returns the backups of this rank and of others that it has."""
         held = self._backups.held() if self._backups is not None else []
         return [version._replace(session=self.number) for version in held]
 

@@ -1,5 +1,4 @@
-"""KeptVersions: the copies of the training state that a rank keeps while it has no session, from
-one session to the next."""
+"""KeptVersions: a rank's copies of the state from session to session."""
 
 from collections.abc import Iterable
 
@@ -16,15 +15,13 @@ from nnmpi.run.session import Session
 
 
 class KeptVersions:
-    """Copies of the training state from earlier sessions, and snapshots from which the next session
-    is made."""
+    """Copies of the state of earlier sessions, and snapshots for the next."""
 
     def __init__(self) -> None:
         self._by_key = dict[tuple[int, int, int], Version]()
 
     def keep(self, versions: Iterable[Version]) -> None:
-        """Adds versions of the training state. If a version is stored already, the new arrays are
-        added to its arrays."""
+        """Adds versions, or arrays to those stored already."""
         for version in versions:
             known = self._by_key.setdefault(version.key, version)
             if known is not version:  # a backup of the same version also has parts of other ranks

@@ -1,5 +1,4 @@
-"""Fits the layout (numbers of ranks along the axes) to the number of ranks that there are: for
---elastic, and after the loss of a rank."""
+"""Fits the layout to the ranks there are: --elastic, or after a loss."""
 
 from collections.abc import Callable
 
@@ -18,8 +17,7 @@ from nnmpi.run.setup.cutting import UncutModel, on_cluster
 
 
 def layout_of_job(config: Config, comm: Comm) -> FittedLayout:
-    """Returns the layout nearest to the options that the ranks of the job can have; every rank
-    calls it."""
+    """Returns the nearest possible layout of the job; every rank calls it."""
     return all_or_none(comm, lambda: fit_layout(config, comm.size, strategies.check))
 
 
@@ -38,8 +36,7 @@ def fitted(config: Config, ranks: int, uncut: Callable[[], UncutModel]) -> Fitte
 
 
 def even_division(config: Config, graph: Graph) -> Division:
-    """Divides a model into stages as if all its units cost the same; used where only the
-    arrangement of ranks matters."""
+    """Divides a model as if units cost the same, where only ranks matter."""
     units, _ = given_units(None, graph, 1)
     return division_of(config, graph, units, lambda: [EQUAL] * len(units))
 

@@ -69,8 +69,7 @@ class RankStatus(NamedTuple):
 
     @property
     def step(self) -> int:
-        """The number of steps that this rank has made, not counting steps that going back has
-        undone."""
+        """The number of this rank's steps, without those undone."""
         return self.counters.state.step if self.counters else 0
 
     def can_hold(self, decision: Decision | None) -> tuple[Version, ...]:

@@ -47,8 +47,7 @@ from nnmpi.run.training import StepHook, Training, arrange, load_callbacks, prep
 
 
 class NothingLeftError(AgreedError):
-    """Ends a run because ranks are lost and the others cannot continue: part of the model is lost,
-    or no layout fits."""
+    """Raised if ranks are lost and the model is incomplete, or no layout fits."""
 
     def __init__(self, why: Exception, directory: str | None) -> None:
         self.checkpoint = newest_path(directory)
@@ -78,8 +77,7 @@ class Recovery:
         return self.survivors.work is None
 
     def set_up(self, trainer: Training) -> None:
-        """Sets up a Trainer; every rank calls it. If a rank is lost meanwhile, the remaining ranks
-        begin again."""
+        """Sets up a Trainer, again after a loss; every rank calls it."""
         comm = self.survivors.all
         layout = FittedLayout(trainer.requested, comm.size, 0, "")
         with suppress(RankLost):
@@ -113,8 +111,7 @@ class Recovery:
             self._recover(trainer)  # outside the block: the traceback keeps the old session alive
 
     def is_start_reported(self, trainer: Training) -> bool:
-        """True if the start of the run was reported before a rank was lost: by this rank, or by the
-        former rank 0."""
+        """True if the start was reported before a loss, by this or another rank 0."""
         run, log = trainer.run, trainer.config.log
         start, runs = event_position(run.first_step, "start"), self._runs_before
         if self._recoveries and run.reported.events < start and len(runs_in(log)) > runs:
@@ -164,13 +161,11 @@ class Recovery:
         self._kept.clear()
 
     def opened(self, session: Session) -> None:
-        """Gives a new session its Keeper, which keeps copies of the training state; every rank
-        calls it."""
+        """Gives a new session its Keeper; every rank calls it."""
         session.kept = Keeper(session, self._number)
 
     def begin_steps(self, session: Session) -> None:
-        """Copies or backs up the training state, since the steps of an epoch, which follow, change
-        it."""
+        """Copies or backs up the state, which the epoch's steps will change."""
         session.kept.begin_steps(session)
 
     def around(self, trainer: Training, hooks: list[StepHook]) -> list[StepHook]:

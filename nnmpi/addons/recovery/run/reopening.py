@@ -1,5 +1,4 @@
-"""Functions that change a Trainer after the loss of a rank: make its rank spare, choose a layout,
-go back to a checkpoint."""
+"""Changes a Trainer after a loss: spare, other layout, back to a checkpoint."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -30,8 +29,7 @@ SPARE = cast(
 
 
 def wait(trainer: Training, comm: Comm) -> None:
-    """Makes this rank a spare rank, which has no session and waits, until a session is opened on
-    it."""
+    """Makes this rank spare: it waits until a session is opened on it."""
     trainer.comm = comm
     replace_session(trainer, SPARE)
 
@@ -45,8 +43,7 @@ def nearest_layout(trainer: Training, comm: Comm) -> FittedLayout:
 
 
 def _nearest(trainer: Training, ranks: int) -> FittedLayout | None:
-    """Returns the layout nearest to the user's that is possible for this number of ranks; None if
-    this rank does not know the model."""
+    """Returns the nearest layout for so many ranks, or None without a model."""
     if trainer.graph is None:
         return None
     setup, requested = trainer.setup, trainer.requested
