@@ -45,7 +45,7 @@ class ReplicaState(NamedTuple):
         return x.named(f"{x.name}{REPLICA}{self.replica}") if state in self.names else x
 
 
-def terms_of(saved: Iterable[StateArray], old: int, new: int) -> Callable[[str], list[str]]:
+def sources_of(saved: Iterable[StateArray], old: int, new: int) -> Callable[[str], list[str]]:
     """Returns a function f, by which optimizer state is restored after the number of replicas has
     changed: f(name of a state array of this replica) lists the names of the arrays in `saved` whose
     sum are its values. The list is empty if the array keeps its initial values.
@@ -68,18 +68,20 @@ def terms_of(saved: Iterable[StateArray], old: int, new: int) -> Callable[[str],
         if sum(part.size for part in parts) >= sum(sizes[state].values()):
             complete[state].append(number)
 
-    def terms(name: str) -> list[str]:
+    def sources(name: str) -> list[str]:
         name, number = unnumbered(name)
         if name in shared:
             return [name]
         _, state = split(name)
-        replicas = _sources(state, number, complete[state], old, new) if complete[state] else []
+        replicas = _replicas(state, number, complete[state], old, new) if complete[state] else []
         return [f"{name}{REPLICA}{replica}" for replica in replicas]
 
-    return terms
+    return sources
 
 
-def _sources(state: str, number: int | None, saved: Sequence[int], old: int, new: int) -> list[int]:
+def _replicas(
+    state: str, number: int | None, saved: Sequence[int], old: int, new: int
+) -> list[int]:
     """Returns the numbers of the replicas whose saved arrays are added up to restore the state
     `state`, such as "momentum_buffer", on replica `number` (None: state that all replicas share).
 

@@ -29,7 +29,7 @@ from nnmpi.nn.place import StateArray
 from nnmpi.nn.store import stores_of
 from nnmpi.nn.utils import skip_init
 from nnmpi.optim.loss_scale import LossScale, Scaler
-from nnmpi.optim.replica_state import terms_of
+from nnmpi.optim.replica_state import sources_of
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
@@ -168,7 +168,7 @@ class Session:
         new run."""
         new = self.optimizer.replica_state.replicas if self.optimizer.replica_state else 1
         target = [*self._other_state()]
-        move(arrays, target, self.comm, partial(terms_of, old=replicas, new=new))
+        move(arrays, target, self.comm, partial(sources_of, old=replicas, new=new))
 
     def _spec(self, part: ModelPart, arrangement: Arrangement, layout: Layout) -> TrainSpec:
         """Returns what a strategy is built from: parameters, loss and metrics, optimizer."""

@@ -16,7 +16,7 @@ from nnmpi.arrays.dtypes import named
 from nnmpi.comm import comm_self
 from nnmpi.io.files import saving
 from nnmpi.nn.place import StateArray
-from nnmpi.optim.replica_state import terms_of
+from nnmpi.optim.replica_state import sources_of
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.model.whole import WholeArrays, state_of_one
 
@@ -66,5 +66,7 @@ def of_optimizer(about: RunFacts, arrays: Sequence[StateArray]) -> WholeArrays:
     arrays, which may be parts of tensors."""
     values = {*about.tensors.values()}
     state = [x for x in arrays if x.name not in values]
-    terms, have = terms_of(state, 1, 1), [(x.file, x) for x in state]
-    return WholeArrays(state_of_one(about.tensors, state), have, comm_self(), lambda: state, terms)
+    sources, have = sources_of(state, 1, 1), [(x.file, x) for x in state]
+    return WholeArrays(
+        state_of_one(about.tensors, state), have, comm_self(), lambda: state, sources
+    )

@@ -25,7 +25,7 @@ from nnmpi.parallel.model.nearest import Held, plan_moves
 HeldArray: TypeAlias = tuple[Holder, StateArray]
 """(holder, array): a rank or file, and what it has, on paper."""
 
-Terms: TypeAlias = Callable[[str], Sequence[str]]
+Sources: TypeAlias = Callable[[str], Sequence[str]]
 """Returns the names of the sources whose sum a target gets; none: it stays."""
 
 
@@ -47,10 +47,10 @@ class Mover:
     Raises ValueError if the arrays in `have` do not contain all elements of those in `need`, or
     have other shapes.
 
-    have    the arrays of all ranks and files, on paper (without data)
-    need    (rank, array) for each array that a rank needs
-    nodes   the node of each rank
-    terms   a function from the name of a needed array to the names of the arrays whose sum it is
+    have     the arrays of all ranks and files, on paper (without data)
+    need     (rank, array) for each array that a rank needs
+    nodes    the node of each rank
+    sources  a function from the name of a needed array to the names of the arrays whose sum it is
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Mover:
         have: Iterable[HeldArray],
         need: Iterable[tuple[int, StateArray]],
         nodes: Sequence[int],
-        terms: Terms = same_name,
+        sources: Sources = same_name,
     ) -> None:
         by_name = defaultdict[str, list[HeldArray]](list)
         for row in have:
@@ -68,13 +68,13 @@ class Mover:
         # by rank and range in the plan: the target, and whether this is its last term
         self._targets = dict[tuple[int, Range], tuple[StateArray, bool]]()
         for rank, x in need:
-            names = terms(x.name)
+            names = sources(x.name)
             for k, name in enumerate(names):
                 path = f"{x.name}, term {k}" if k else x.name
                 if path not in tensors:
-                    sources = by_name[name]
-                    tensors[path] = _moved(path, x, [source for _, source in sources])
-                    held += [(at, y.range._replace(tensor=path)) for at, y in sources]
+                    held_by = by_name[name]
+                    tensors[path] = _moved(path, x, [source for _, source in held_by])
+                    held += [(at, y.range._replace(tensor=path)) for at, y in held_by]
                     self._names[path] = name
                 elements = x.range._replace(tensor=path)
                 needs.append((rank, elements))
@@ -142,13 +142,13 @@ def move(
     source: Sequence[StateArray],
     target: Sequence[StateArray],
     comm: Comm,
-    terms: Callable[[Iterable[StateArray]], Terms] = lambda _: same_name,
+    sources: Callable[[Iterable[StateArray]], Sources] = lambda _: same_name,
 ) -> None:
     """Fills the target arrays of all ranks from the source arrays of all ranks and files. Every
     rank calls it, with the same files.
 
-    terms   (sources): returns a function that maps the name of a target to the names of the sources
-            whose sum it gets; by default these are the sources with its own name
+    sources  (arrays): returns a function that maps the name of a target to the names of those of
+             the arrays whose sum it gets; by default these are the arrays with its own name
 
     An error on one rank is raised on all, after all messages.
     """
@@ -158,5 +158,5 @@ def move(
     have += [(x.file, x) for x in source if x.file]
     need = [(rank, x) for rank, (_, xs, _) in enumerate(of_ranks) for x in xs]
     nodes = [node for _, _, node in of_ranks]
-    mover = Mover(have, need, nodes, terms(x for _, x in have))
+    mover = Mover(have, need, nodes, sources(x for _, x in have))
     all_or_none(comm, lambda: mover.carry_out(source, target, comm))

@@ -30,12 +30,12 @@ from nnmpi.optim.replica_state import (
     RESIDUAL,
     ReplicaState,
     of_one,
-    terms_of,
+    sources_of,
     unnumbered,
 )
 from nnmpi.optim.state import split
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.mover import HeldArray, Mover, Terms, gathered, same_name
+from nnmpi.parallel.model.mover import HeldArray, Mover, Sources, gathered, same_name
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.state import (
     first_names,
@@ -58,7 +58,7 @@ class WholeArrays:
     arrays   the whole arrays to gather, without data, in order
     have     the ranges of all ranks and files
     source   returns the arrays of this rank and of files, to read; called once an iteration
-    terms    (name): the names of the arrays whose sum is the array with this name
+    sources  (name): the names of the arrays whose sum is the array with this name
     digested the names of the arrays that `sha256` includes
     """
 
@@ -68,15 +68,15 @@ class WholeArrays:
         have: Sequence[HeldArray],
         comm: Comm,
         source: Callable[[], Iterable[StateArray]],
-        terms: Terms = same_name,
+        sources: Sources = same_name,
         digested: Iterable[str] = (),
     ) -> None:
         dtypes = {x.name: x.dtype for _, x in have}
-        self.arrays = [_as_masters(x, dtypes, terms) for x in arrays]
+        self.arrays = [_as_masters(x, dtypes, sources) for x in arrays]
         self.digested = frozenset(digested)
-        self._have, self._comm, self._source, self._terms = have, comm, source, terms
+        self._have, self._comm, self._source, self._sources = have, comm, source, sources
         on_writer = {(x.name,) for at, x in have if at == WRITER and x.is_whole}
-        self._is_local = all((*terms(x.name),) in on_writer for x in self.arrays)
+        self._is_local = all((*sources(x.name),) in on_writer for x in self.arrays)
         if not self._is_local:
             self._to_writer = self._mover([WRITER])
 
@@ -107,14 +107,14 @@ class WholeArrays:
 
     def _mover(self, ranks: Sequence[int]) -> Mover:
         need = [(rank, x) for x in self.arrays for rank in ranks]
-        return Mover(self._have, need, [0] * self._comm.size, self._terms)
+        return Mover(self._have, need, [0] * self._comm.size, self._sources)
 
     def _on_writer(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yields (name, copy) of each array on rank 0, if it has all elements."""
         if self._comm.rank == WRITER:
             local = {x.name: x for x in self._source()}
             for x in self.arrays:
-                (name,) = self._terms(x.name)
+                (name,) = self._sources(x.name)
                 values = in_shape(local[name].elements(), x.place.shape, x.axes)
                 yield x.name, np.array(values, named(x.dtype), order="C")
 
@@ -123,15 +123,15 @@ class WholeArrays:
             yield x.name, np.asarray(in_shape(flat, x.place.shape, x.axes), order="C")
 
 
-def _as_masters(x: StateArray, dtypes: Mapping[str, str], terms: Terms) -> StateArray:
+def _as_masters(x: StateArray, dtypes: Mapping[str, str], sources: Sources) -> StateArray:
     """Returns x, the description of an array to be gathered, with the dtype in which it is
     gathered: that of the arrays whose sum it is, or float32, the type of masters, for 16-bit
     parameters.
 
     dtypes   a dict: name of an array that some rank has -> its dtype
-    terms    (name): the names of the arrays whose sum is the array with this name
+    sources  (name): the names of the arrays whose sum is the array with this name
     """
-    dtype = next((dtypes[name] for name in terms(x.name) if name in dtypes), x.dtype)
+    dtype = next((dtypes[name] for name in sources(x.name) if name in dtypes), x.dtype)
     if not x.may_differ and is_float(named(dtype)):
         dtype = types_of(named(dtype)).masters.name
     return x._replace(dtype=dtype)
@@ -152,9 +152,9 @@ def whole_optimizer(optimizer: Optimizer, model: Module, comm: Comm) -> WholeArr
     taken; residuals of compression are summed over replicas."""
     states.check_paths([p.place for p in optimizer.parameters])
     have = gathered([*optimizer_state(optimizer)], comm)
-    paths, terms = whole_tensors(model), terms_of((x for _, x in have), 1, 1)
+    paths, sources = whole_tensors(model), sources_of((x for _, x in have), 1, 1)
     arrays = state_of_one(paths, (x for _, x in have))
-    return WholeArrays(arrays, have, comm, partial(optimizer_state, optimizer), terms)
+    return WholeArrays(arrays, have, comm, partial(optimizer_state, optimizer), sources)
 
 
 def state_of_one(paths: Iterable[str], have: Iterable[StateArray]) -> Iterator[StateArray]:

@@ -26,7 +26,7 @@ def test_ranks_that_sum_by_nccl_need_no_gpu_on_paper(zero: int) -> None:
     a = arranged(cluster, **options)
     one = built(a, 1)
     longest = max(b.stop - b.start for b in a.model_on(1).buckets)
-    assert one.memory.wide_terms == 4 * longest  # terms in 32 bits
+    assert one.memory.wide_copy == 4 * longest  # of terms in 32 bits
     sums = [e for e in exchanges(a, 1, 24)["dp"] if e.algorithm == NCCL]
     assert sums
     gathers = traffic(a, 1, 24)["dp"].bytes

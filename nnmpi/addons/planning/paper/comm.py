@@ -22,22 +22,22 @@ from nnmpi.parallel.mesh import AXES, BATCH, MODEL
 class SumsMemory:
     """The memory that all communicators of one rank together would allocate for sums.
 
-    narrow      True if sums of 16-bit values travel in 16 bits
-    windows     bytes of the node's shared memory, by what they are for
-    wide_terms  bytes of the longest float32 copy of 16-bit terms that a library sums
+    narrow     True if sums of 16-bit values travel in 16 bits
+    windows    bytes of the node's shared memory, by what they are for
+    wide_copy  bytes of the longest float32 copy of 16-bit terms that a library sums
     """
 
     def __init__(self, a: Arrangement, rank: int) -> None:
         self.rank, self.narrow = rank, a.is_mixed and a.sums_dtype is None
         self._nodes, self.near = a.cluster.nodes, cache(self._near)
         self.windows: dict[tuple[Any, ...], int] = {}
-        self.wide_terms = 0
+        self.wide_copy = 0
 
     def add_sum(self, name: str, members: tuple[int, ...], n: int, dtype: np.dtype[Any]) -> None:
         """Counts the memory of sums of n elements over `members` by an algorithm."""
         of_library = name in addons.table("library_sums")
         if of_library and types_of(dtype).is_mixed and not self.narrow:
-            self.wide_terms = max(self.wide_terms, n * types_of(dtype).sums.itemsize)
+            self.wide_copy = max(self.wide_copy, n * types_of(dtype).sums.itemsize)
         spans_nodes = len(self.near(members)) < len(members)
         if name == "shared" or (name == "hierarchical" and spans_nodes):
             self.add((members, power_of_two(n), dtype), members, power_of_two(n), dtype)

@@ -138,7 +138,7 @@ def _held(a: Arrangement, rank: int, batch: int) -> Memory:
     if isinstance(store, NodeStore):
         windows -= values + gradients
     optimizer_state = sum(array.nbytes for array in paper_rank.optimizer.state.values())
-    slots = store.slot_bytes() + paper_rank.memory.wide_terms
+    slots = store.slot_bytes() + paper_rank.memory.wide_copy
     if a.strategy.averages:
         slots += a.strategy.averages.copies(a) * (masters or values)
     return Memory(values, gradients, optimizer_state + masters, slots=slots, windows=windows)
