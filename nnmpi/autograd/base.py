@@ -56,7 +56,7 @@ class TensorBase:
     @property
     def requires_grad(self) -> bool:
         """True if backward passes compute the gradient of this tensor."""
-        if (sharing := self.storage.sharing) is not None and sharing.renewed > 0:
+        if (sharing := self.storage.sharing) and sharing.renewed and not sharing.outdated:
             self.renew()
         return self.needs_grad
 

@@ -110,7 +110,7 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
         return data.to(dtype=dtype, device=device)
     if backend.is_array(data):
         t = Tensor(array_on(backend.of(data), data))
-        t.storage.lend()  # to the owner of the array
+        t.storage.sharing_record()  # to the owner of the array
         return t.to(dtype=dtype, device=device)
     return tensor(data, dtype, device=device)
 

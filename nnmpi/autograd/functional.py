@@ -54,7 +54,7 @@ def from_numpy(array: np.ndarray) -> Tensor:
             f"from_numpy takes a NumPy array, not a {type(array).__name__}: write nnmpi.tensor(x)"
         )
     t = Tensor(array_on(CPU, array))
-    t.storage.lend()  # to the owner of the array
+    t.storage.sharing_record()  # to the owner of the array
     return t
 
 

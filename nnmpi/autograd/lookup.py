@@ -36,9 +36,9 @@ class EmbeddingResult(Tensor):
     def array(self, value: Array) -> None:
         self.index, self.operand = None, value
 
-    def lend(self, view: Tensor) -> None:
+    def share(self, view: Tensor) -> None:
         self.index = None
-        super().lend(view)
+        super().share(view)
 
     def mark_written(self) -> None:
         self.index = None

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ContextDecorator
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from itertools import count
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 
@@ -132,16 +133,23 @@ def memory_needed(name: str) -> Any:
     return function
 
 
-HAS_INPLACE = -1
-"""The value of `Sharing.renewed` for a tensor to which a layer with inplace=True would write."""
+class Outdated(Enum):
+    """Why tensors in shared memory have to be looked at before they are used (by `Tensor.renew`),
+    other than a write through which gradients flow."""
+
+    INPLACE = "a layer with inplace=True would have written to the tensor"
+    MOVED = "a parameter has left the memory"
+    COPIED = "it is a copy where PyTorch may have a view, or such a copy of it was written to"
 
 
-HAS_MOVED = -2
-"""The value of `Sharing.renewed` for memory that a parameter has left."""
+class Move(NamedTuple):
+    """A move of the values of a parameter from the array `old` to the array `new`, which both have
+    them in the order of axes `memory_axes`; `storage` is the Storage of `new`."""
 
-
-HAS_COPY = -3
-"""The `Sharing.renewed` of a reshaped copy where PyTorch may have a view, and of the original."""
+    memory_axes: tuple[int, ...]
+    storage: "Storage"
+    old: Any
+    new: Any
 
 
 @dataclass(slots=True, eq=False)
@@ -151,20 +159,25 @@ class Sharing:
 
     time     the time of the last write that was noted here; a later one may not have been noted
     block    a weak reference to the array that owned the memory at that time
-    home     where the values are now, if they have been moved to other memory: the arguments of the
-             move for `joined_memory.follow`; else None
+    moved    where the values are now, if they have been moved to other memory; else None
     owners   weak references to the parameters that have this memory
     renewed  the time of the last write through which gradients must flow: a tensor in this memory
              with an older tape node gets a new one before it is used (`Tensor.renew`)
+    outdated   why these tensors have to be looked at before they are used, or None
     unnoticed  the time of the last write that autograd does not notice, to a tensor `t.data`
     """
 
     block: Any = None
-    home: Any = None
+    moved: Move | None = None
     owners: tuple[Any, ...] = ()
     renewed: int = 0
+    outdated: Outdated | None = None
     time: int = 0
     unnoticed: int = 0
+
+    def mark_moved(self, move: Move) -> None:
+        """Makes each tensor with this record follow the values to other memory, at its next use."""
+        self.moved, self.outdated = move, Outdated.MOVED
 
 
 class Storage:
@@ -185,7 +198,7 @@ class Storage:
     def __init__(self) -> None:
         self.sharing, self.written = None, 0
 
-    def lend(self) -> Sharing:
+    def sharing_record(self) -> Sharing:
         """Returns the record of the tensors that share this memory, made if there is none."""
         if self.sharing is None:
             self.sharing = Sharing()
@@ -215,7 +228,7 @@ class Storage:
 
     def mark_unnoticed(self) -> None:
         """Records a write that autograd misses: reshaped copies now have old values."""
-        (self.sharing or self.lend()).unnoticed = tick()
+        (self.sharing or self.sharing_record()).unnoticed = tick()
 
     def check_write(self) -> None:
         """Raises RuntimeError if a program may not write in place to the memory."""
@@ -225,7 +238,7 @@ class Storage:
 
     def last_write(self) -> int:
         """Returns a number that is another one after each write, noticed by autograd or not."""
-        return max(self.written, self.lend().unnoticed)
+        return max(self.written, self.sharing_record().unnoticed)
 
     def without_history(self) -> "Storage":
         """Returns a Storage for `t.data`, whose writes autograd does not notice."""
@@ -233,7 +246,7 @@ class Storage:
 
     def to_numpy(self, array: Any) -> np.ndarray:
         """Returns an array of this memory as a NumPy array, which on the CPU shares the memory."""
-        self.lend()
+        self.sharing_record()
         host = to_host(array)
         return host if type(host) is np.ndarray else host.view()  # not a scalar, without data too
 
@@ -275,8 +288,8 @@ class DetachedStorage(Storage):
     def written(self, time: int) -> None:
         self.root.written = time
 
-    def lend(self) -> Sharing:
-        return self.root.lend()
+    def sharing_record(self) -> Sharing:
+        return self.root.sharing_record()
 
     def mark_written(self) -> None:
         self.root.mark_written()
@@ -291,7 +304,7 @@ class UnnoticedStorage(Storage):
     __slots__ = ("noticed",)
 
     def __init__(self, noticed: Storage) -> None:
-        self.noticed, self.written, self.sharing = noticed, 0, noticed.lend()
+        self.noticed, self.written, self.sharing = noticed, 0, noticed.sharing_record()
 
     @property
     def of_all_writes(self) -> Storage:

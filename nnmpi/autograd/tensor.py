@@ -64,7 +64,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     needs: list[bool] = []
     for a in args:
         if isinstance(a, Tensor):
-            if (sharing := a.storage.sharing) is not None and sharing.renewed:
+            if (sharing := a.storage.sharing) and (sharing.renewed or sharing.outdated):
                 a.renew()
             arrays.append(a.operand)
             if record:
@@ -79,7 +79,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     # NumPy's reductions return scalars, which are not arrays
     y = Tensor(value if hasattr(value := result.value, "__setitem__") else np.asarray(value))
     if result.is_view and isinstance(args[0], Tensor):
-        args[0].lend(y)
+        args[0].share(y)
     if record:
         if True in needs and (vjps := result.vjps):
             y.needs_grad = True
@@ -146,7 +146,7 @@ class Tensor(TorchNames):
         if isinstance(value, Tensor):
             if value.operand is self.operand:  # after `t.data += x`
                 return
-            value.lend(self)
+            value.share(self)
             self.viewed, self.storage = None, DetachedStorage(self.storage)
         self.array = array_of(value)
 
@@ -183,7 +183,7 @@ class Tensor(TorchNames):
     def detach(self) -> Tensor:
         """A tensor that shares the memory but has no history, so no gradient flows through it."""
         t = Tensor(self.operand)
-        self.lend(t)
+        self.share(t)
         t.viewed, t.storage = None, DetachedStorage(t.storage)
         return t
 
@@ -232,7 +232,7 @@ class Tensor(TorchNames):
             target[...] = new  # a copy: it may be g itself (as of add), which other tensors get too
         self.grad_array = target
 
-    def lend(self, view: Tensor) -> None:
+    def share(self, view: Tensor) -> None:
         """Makes `view` share this tensor's Storage, which records in-place writes."""
         view.viewed, view.storage = self, self.storage
         if self.storage.sharing is None:
@@ -309,7 +309,7 @@ class Tensor(TorchNames):
 
     def renew(self) -> None:
         """Updates the history, if a tensor in the same memory was written to in place."""
-        if (sharing := self.storage.sharing) is not None and sharing.renewed:
+        if (sharing := self.storage.sharing) and (sharing.renewed or sharing.outdated):
             memory_needed("renew")(self)
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -402,7 +402,7 @@ class Tensor(TorchNames):
         """Records an in-place write: backward through ops that keep old values raises."""
         storage = self.storage
         storage.mark_written()
-        sharing = storage.sharing or storage.lend()
+        sharing = storage.sharing or storage.sharing_record()
         sharing.block, sharing.time = ref(owner(self.operand)), storage.of_all_writes.written
 
     __iadd__ = in_place(elementwise.add, iadd)

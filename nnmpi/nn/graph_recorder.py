@@ -78,7 +78,7 @@ class TracedTensor(Tensor):
             record.replace_edge(self, y)
         sharing = self.storage.sharing
         if sharing is not None:  # the others are older, which `note_older` hears of
-            sharing.renewed, self.storage = tick(), Storage()
+            sharing.renewed, sharing.outdated, self.storage = tick(), None, Storage()
         return super().become(y)
 
     def mark_written(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nnmpi.autograd import Tensor, as_tensor
-from nnmpi.autograd.recording import HAS_INPLACE, recording
+from nnmpi.autograd.recording import Outdated, recording
 from nnmpi.nn.passes import current_pass
 
 
@@ -49,7 +49,7 @@ def _written_by_layer(function: Callable[[Tensor], Tensor], x: Any) -> Tensor:
     """
     if not isinstance(recording.get(), bool):
         y = function(as_tensor(x))
-        x.storage.lend().renewed = HAS_INPLACE
+        x.storage.sharing_record().outdated = Outdated.INPLACE
         return y
     current, x = current_pass.get(), as_tensor(x)
     is_leaf = x.requires_grad and x.node is None  # the input of a unit that runs alone

@@ -358,12 +358,12 @@ class Parameter(Tensor):
         if store is not None and store.rotates:
             store.value(self.index)
 
-    def lend(self, view: Tensor) -> None:
+    def share(self, view: Tensor) -> None:
         """Lets `view` share this storage, or gives it a copy if the store reuses memory."""
         if self._drawn_store().rotates:
             view.array = view.array.copy(order="K")
         else:
-            super().lend(view)
+            super().share(view)
 
     def receive(self, vjp: Vjp, g: Any) -> None:
         """Adds vjp(g) to the gradient; the first contribution overwrites the memory."""
@@ -430,9 +430,9 @@ class ParameterData(Tensor):
     def __reduce__(self) -> tuple[Any, ...]:
         return Tensor, (self.array,)
 
-    def lend(self, view: Tensor) -> None:
+    def share(self, view: Tensor) -> None:
         """Lets `view` write to the parameter; a copy if the store reuses the memory."""
-        self.parameter.lend(view)
+        self.parameter.share(view)
         if view.storage is self.parameter.storage:
             view.storage = self.storage
 

@@ -62,7 +62,7 @@ def checkpoint(
     for held in (*args, *named.values()):
         if isinstance(held, Tensor):
             held.renew()  # before the first run, which the second one has to equal
-            held.storage.lend()  # so that it does not become another one until then
+            held.storage.sharing_record()  # so that it does not become another one until then
     repeat, call, began = _Repeat(current, record), partial(function, *args, **named), tick()
     y = repeat.first(call)
     if not isinstance(y, Tensor):

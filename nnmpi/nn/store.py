@@ -28,7 +28,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.kernels.precision import cast, cast_loop, merge_loop
 from nnmpi.arrays.kernels.steps import PLAIN, MixedStep
-from nnmpi.autograd.recording import HAS_MOVED, Storage, memory_row
+from nnmpi.autograd.recording import Outdated, Storage, memory_row
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.single_store import Store
 
@@ -360,4 +360,4 @@ def gather(parameters: Sequence[Parameter], dtype: Any, on: Backend) -> None:
         if leave := memory_row("leave_values"):
             leave(p, old)
         else:  # to use what shared its memory raises an error
-            p.storage.lend().renewed, p.storage = HAS_MOVED, Storage()
+            p.storage.sharing_record().outdated, p.storage = Outdated.MOVED, Storage()

@@ -205,7 +205,7 @@ def followed(y: Tensor, last: LastNode) -> Tensor:
     if y.node is None:
         return y
     output = Tensor(y.operand)
-    y.lend(output)
+    y.share(output)
     output.requires_grad = True
     output.node = TapeNode(output, (y.node, last), (True, True), (_same, _nothing))
     return output

@@ -49,7 +49,7 @@ class Context:
         """Keeps tensors, which `backward` finds in `saved_tensors`."""
         for t in tensors:
             if isinstance(t, Tensor):
-                t.storage.lend()
+                t.storage.sharing_record()
         self.saved_tensors = tensors
 
     def mark_non_differentiable(self, *tensors: Any) -> None:

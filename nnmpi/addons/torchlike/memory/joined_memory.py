@@ -14,7 +14,7 @@ from nnmpi.addons.torchlike.memory.reshaped_copies import CopyStorage
 from nnmpi.arrays.backend import Array, address_of, xp_of
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.recording import HAS_MOVED, DetachedStorage, Sharing, Storage
+from nnmpi.autograd.recording import DetachedStorage, Move, Sharing, Storage
 from nnmpi.nn.parameter import DataStorage, Parameter, ParameterData
 from nnmpi.nn.place import Place
 from nnmpi.nn.single_store import SingleStore
@@ -58,13 +58,13 @@ def assign_data(p: Parameter, value: Any) -> None:
         p.array = array
         p.storage.mark_written()  # a graph may need the old values
         if is_alike and type(value) is Tensor and type(p.store) is FlatStore and _fits(p, value):
-            p.storage.lend()
-            moved = value.storage.of_all_writes.lend()
-            moved.home, moved.renewed = (p.memory_axes, p.storage, array, p.operand), HAS_MOVED
+            p.storage.sharing_record()
+            left = value.storage.of_all_writes.sharing_record()
+            left.mark_moved(Move(p.memory_axes, p.storage, array, p.operand))
     if sharing is not None and p.storage is not storage and not _others(p, sharing):
         other = Storage()
-        other.lend()
-        sharing.home, sharing.renewed = (p.memory_axes, other, old, kept), HAS_MOVED
+        other.sharing_record()
+        sharing.mark_moved(Move(p.memory_axes, other, old, kept))
 
 
 def joins(p: Parameter, z: Any) -> bool:
@@ -82,7 +82,7 @@ def joins(p: Parameter, z: Any) -> bool:
         return False
     p.move(SingleStore(z.operand), 0)
     p.storage = source.storage.of_all_writes
-    sharing = p.storage.lend()
+    sharing = p.storage.sharing_record()
     owners = sharing.owners or ((ref(source),) if isinstance(source, Parameter) else ())
     sharing.owners = (ref(p), *owners)
     return True
@@ -106,14 +106,14 @@ def leave_values(p: Parameter, old: Array) -> None:
     new = p.operand
     if p.given_grad is not None and p.has_grad:
         move(p)
-    sharing = p.storage.lend()
+    sharing = p.storage.sharing_record()
     if _others(p, sharing) and gc.collect() is not None and _others(p, sharing):
         _refuse_shared(p)
     p.storage = Storage()
     if (type(old), old.dtype) != (type(new), new.dtype):
         return
-    p.storage.lend()
-    sharing.home, sharing.renewed = (p.memory_axes, p.storage, old, new), HAS_MOVED
+    p.storage.sharing_record()
+    sharing.mark_moved(Move(p.memory_axes, p.storage, old, new))
 
 
 def _refuse_shared(p: Parameter) -> NoReturn:
@@ -136,7 +136,9 @@ def follow(t: Tensor) -> None:
     if isinstance(t, ParameterData):
         _follow_data(t)
         return
-    memory_axes, storage, old, new = t.storage.lend().home
+    move = t.storage.sharing_record().moved
+    assert move is not None
+    memory_axes, storage, old, new = move
     start = address_of(t.operand) - address_of(old)
     if old.dtype != new.dtype or _strides(old) != _strides(new) or start % old.itemsize:
         raise RuntimeError(
@@ -160,10 +162,10 @@ def _strides(array: Array) -> list[int]:
 
 def _follow_data(t: ParameterData) -> None:
     """Makes a tensor `p.data` read p where it is now, or the values before it was replaced."""
-    home = t.storage.lend().home
-    while home[1].lend().home is not None:
-        home = home[1].lend().home
-    _, storage, _, values = home
+    sharing = t.storage.sharing_record()
+    while sharing.moved is not None:
+        _, storage, _, values = sharing.moved
+        sharing = storage.sharing_record()
     if isinstance(t.parameter, Parameter) and t.parameter.storage is storage:
         t.storage = DataStorage(t.parameter)
     else:

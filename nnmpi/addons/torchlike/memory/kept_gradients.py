@@ -13,7 +13,7 @@ import numpy as np
 
 from nnmpi.arrays.backend import Array, of, to_host
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.recording import HAS_MOVED, GradientStorage, Storage
+from nnmpi.autograd.recording import GradientStorage, Move, Storage
 from nnmpi.nn.parameter import Parameter, in_shape
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.nn.store import FlatStore
@@ -50,7 +50,7 @@ class ParameterGradientStorage(GradientStorage):
         )
 
     def to_numpy(self, array: Array) -> np.ndarray:
-        self.lend()
+        self.sharing_record()
         if not of(array).is_host:
             return to_host(array)
         lent = _Lent(array, self)
@@ -94,11 +94,10 @@ def leave_gradient(p: Parameter) -> None:
         return
     old = storage.memory
     row = old.transpose(p.memory_axes).flatten()
-    sharing, new = storage.lend(), Storage()
-    new.lend()
+    sharing, new = storage.sharing_record(), Storage()
+    new.sharing_record()
     storage.memory = in_shape(row, old.shape, p.memory_axes)
-    sharing.home = p.memory_axes, new, old, storage.memory
-    sharing.renewed = HAS_MOVED
+    sharing.mark_moved(Move(p.memory_axes, new, old, storage.memory))
 
 
 def move(p: Parameter) -> None:
@@ -111,8 +110,7 @@ def move(p: Parameter) -> None:
     if (t := storage.tensor()) is not None:
         t.operand, t.storage = new.memory, new
     if (type(old), old.dtype) == (type(new.memory), new.memory.dtype):
-        sharing = storage.lend()
-        sharing.home, sharing.renewed = (p.memory_axes, new, old, new.memory), HAS_MOVED
+        storage.sharing_record().mark_moved(Move(p.memory_axes, new, old, new.memory))
 
 
 def _has_new_memory(p: Parameter) -> bool:

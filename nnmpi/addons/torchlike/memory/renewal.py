@@ -8,10 +8,8 @@ from nnmpi.addons.torchlike.memory.reshaped_copies import CopyStorage, check_cop
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.autograd.ops.shape import add_at
 from nnmpi.autograd.recording import (
-    HAS_COPY,
-    HAS_INPLACE,
-    HAS_MOVED,
     AnyTensor,
+    Outdated,
     TapeNode,
     recording,
 )
@@ -24,22 +22,21 @@ def renew(t: AnyTensor) -> None:
     The tensor becomes a view of its base, so that gradients flow through the write. Raises an error
     if the new history is not known.
     """
-    renewed = t.storage.sharing.renewed
-    if renewed == HAS_INPLACE:
+    sharing = t.storage.sharing
+    if sharing.outdated is Outdated.INPLACE:
         raise ValueError(
             f"a tensor of shape {t.shape} is used after a layer with inplace=True got it: in a "
             "model for a Trainer use what the layer returned, or make the layer with inplace=False"
         )
-    if renewed == HAS_MOVED:
+    if sharing.outdated is Outdated.MOVED:
         follow(t)
         t.renew()  # the memory may have moved more than once
         return
     storage = t.storage.of_all_writes
-    if renewed == HAS_COPY or isinstance(storage, CopyStorage):
+    is_copied = sharing.outdated is Outdated.COPIED
+    if is_copied or isinstance(storage, CopyStorage):
         check_copy(storage, t.shape)
-    if renewed == HAS_COPY:
-        return
-    if t.node and t.node.tick > renewed:
+    if is_copied or (t.node and t.node.tick > sharing.renewed):
         return
     record = recording.get()
     if not isinstance(record, bool):

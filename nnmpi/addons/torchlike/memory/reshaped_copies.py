@@ -8,7 +8,7 @@ from weakref import ref
 from nnmpi.addons.torchlike.memory.places import base_of
 from nnmpi.arrays.meta import owner
 from nnmpi.autograd.ops.shape import reshape
-from nnmpi.autograd.recording import HAS_COPY, AnyTensor, Storage
+from nnmpi.autograd.recording import AnyTensor, Outdated, Storage
 
 
 class CopyStorage(Storage):
@@ -30,12 +30,12 @@ class CopyStorage(Storage):
 
     def __init__(self, original: Storage, block: Callable[[], Any]) -> None:
         super().__init__()
-        self.lend().renewed = HAS_COPY
+        self.sharing_record().outdated = Outdated.COPIED
         storages = [original]
         if isinstance(original, CopyStorage):
             storages += [storage for storage, _ in original.originals]
         for storage in storages:
-            storage.lend()  # a tensor keeps a Storage that is lent
+            storage.sharing_record()  # a tensor keeps a Storage that has one
         self.originals, self.block = [(s, s.last_write()) for s in storages], block
         self.is_once = True
 
@@ -43,11 +43,11 @@ class CopyStorage(Storage):
     def is_current(self) -> bool:
         """True if no original has been written to since the copy was made."""
         for k, (storage, seen) in enumerate(self.originals):
-            while (home := storage.lend().home) is not None:  # an optimizer has moved it, or such
-                is_gradient = home[1].keeps_memory
+            while move := storage.sharing_record().moved:  # an optimizer has moved it, or such
+                is_gradient = move.storage.keeps_memory
                 if not is_gradient and storage.last_write() != seen:
                     return False
-                storage, seen = home[1], seen if is_gradient else 0
+                storage, seen = move.storage, seen if is_gradient else 0
                 self.originals[k] = storage, seen
             if storage.last_write() != seen:
                 return False
@@ -56,7 +56,7 @@ class CopyStorage(Storage):
     def mark_written(self) -> None:
         super().mark_written()
         for storage, _ in self.originals:
-            sharing = storage.lend()
+            sharing = storage.sharing_record()
             is_known = not storage.written or sharing.block is _no_block
             Storage.mark_written(storage)
             # a write that lies apart changes nothing that a node of the original keeps
@@ -77,7 +77,7 @@ class CopyStorage(Storage):
     def _mark_copied(self) -> None:
         """Makes the next use of an original, after a write to this copy, raise an error."""
         for storage, _ in self.originals:
-            storage.lend().renewed = HAS_COPY
+            storage.sharing_record().outdated = Outdated.COPIED
         if self.is_once:
             self.originals = [(storage, storage.last_write()) for storage, _ in self.originals]
 

@@ -63,8 +63,8 @@ def write(t: AnyTensor, y: AnyTensor) -> None:
     t.operand[...] = y.operand
     t.mark_written()
     storage = t.storage
-    sharing = storage.lend()
-    sharing.renewed = storage.written
+    sharing = storage.sharing_record()
+    sharing.renewed, sharing.outdated = storage.written, None
     t.needs_grad, t.node = y.needs_grad, None
     if node is not None:
         t.node = TapeNode(t, node.parents, node.needs, node.vjps, node.prepare)
