@@ -43,8 +43,7 @@ from nnmpi.run.setup import models
 from nnmpi.run.training import Training
 
 ALL = sys.maxsize
-"""The number of checkpoints to keep in a directory where the user asks for each one: all of
-them."""
+"""Checkpoints to keep where the user asks for each one: all."""
 
 
 def check_best(config: Config, loss: Criterion, metrics: Mapping[str, Metric]) -> None:
@@ -81,9 +80,7 @@ class SaveTimes:
         self._end, self._longest, self._write = began + limit, 0.0, 0.0
 
     def begin(self) -> None:
-        """Records that steps begin or resume: the time before does not count as time between two
-        steps.
-        """
+        """Records that steps begin: the time before is no step's."""
         self._asked = self._clock()
 
     def after_steps(self, before: int, now: int) -> bool:
@@ -99,9 +96,7 @@ class SaveTimes:
         return self._unit == "seconds" and self._clock() - self._saved >= self._every
 
     def begun(self) -> None:
-        """Records that a checkpoint is being written from now on, so that the next one is due
-        later.
-        """
+        """Records that a checkpoint is begun, so that the next is due later."""
         self._saved = self._clock()
 
     def written(self, seconds: float) -> None:
@@ -174,8 +169,7 @@ class Checkpoints:
         return best_until(directory, self._run.state.step, self._config.keep_best or "")
 
     def after_step(self, session: Session, result: StepResult) -> None:
-        """Called after each step: starts to write a checkpoint if one is due, and reports an
-        earlier one if it has been written by now."""
+        """Starts a checkpoint if one is due, and reports the last if it is written."""
         if self._writer is None:
             return
         run, times, step = self._run, self._times, result.state.step
@@ -211,8 +205,7 @@ class Checkpoints:
         self._report(self._writer.finish() if served else self._writer.poll())
 
     def _is_best(self, comm: Comm) -> bool:
-        """True, on all ranks, if the model was just evaluated and the metric of --keep-best is the
-        best so far."""
+        """True, on all ranks, if the --keep-best metric was just evaluated as the best."""
         name, best, metrics = self._config.keep_best, self._best, self._run.measured
         if name is None or not metrics:
             return False
@@ -225,8 +218,7 @@ class Checkpoints:
     # ---- writing
 
     def _start(self, session: Session, complete: bool = False) -> Writer:
-        """Starts to write a checkpoint of the state after this step, once the previous one is
-        complete."""
+        """Starts to write this step's checkpoint, once the last is complete."""
         assert self._writer is not None
         self._report(self._writer.finish())
         clock = session.comm.system.clock
@@ -280,8 +272,7 @@ class Checkpoints:
         self._run.report.event({**about, "bytes": result.size, **took})
 
     def go_back(self, step: int) -> None:
-        """Called when the run continues from an earlier step, `step`: forgets checkpoints of later
-        steps, so that they are written again."""
+        """Forgets checkpoints later than `step`, from which the run continues."""
         self.newest, self._reported = min(self.newest, step), min(self._reported, step)
         self._pending_step = -1
         if step < 0:
@@ -333,8 +324,7 @@ class Checkpoints:
             self._writer = None
 
     def abandon(self) -> None:
-        """Stops writing checkpoints after a run that has ended on this rank alone: removes the
-        files of the one that is being written, without waiting for other ranks."""
+        """Stops writing after an end on this rank alone, and removes unfinished files."""
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
@@ -362,8 +352,7 @@ def save_checkpoint(trainer: Training, directory: str | os.PathLike[str]) -> str
 
 
 def path_of(result: WriteResult | None) -> str:
-    """Returns the path of a checkpoint that was written; raises NotSavedError, on all ranks, if
-    writing failed."""
+    """Returns a written checkpoint's path; raises NotSavedError on all ranks."""
     assert result is not None
     if result.problem:
         raise NotSavedError(

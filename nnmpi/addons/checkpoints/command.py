@@ -36,8 +36,7 @@ class CommandOutput(NamedTuple):
 
 
 def parser() -> cli.Parser:
-    """Returns the parser of the command line. Each subcommand sets `run` in the parsed options to a
-    function of them that returns its CommandOutput."""
+    """The parser; each subcommand sets `run`, which returns a CommandOutput."""
     about = "List and verify checkpoints, and export one as a model, without MPI."
     p = cli.Parser("nnmpi.checkpoint", description=about)
     kinds = p.add_subparsers(title="commands", dest="kind", required=True, metavar="COMMAND")
@@ -135,8 +134,7 @@ def _folders(directory: str) -> dict[int, Path]:
 
 
 def _chosen(options: argparse.Namespace) -> Path:
-    """Returns the folder of the checkpoint of step `options.step`; raises ValueError if there is
-    none."""
+    """Returns the folder of `options.step`'s checkpoint, or raises ValueError."""
     by_step = _folders(options.directory)
     if options.step not in by_step:
         name = folder_of(Path(options.directory), options.step).name

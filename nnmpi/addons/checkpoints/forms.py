@@ -1,6 +1,4 @@
-"""The types that the JSON of a checkpoint's manifest must have; `schema.checked` checks it against
-them.
-"""
+"""The types of a manifest's JSON, which `schema.checked` checks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -47,9 +47,7 @@ def folder_of(directory: Path, step: int) -> Path:
 
 
 def part_of(directory: Path, step: int) -> Path:
-    """Returns the path of the temporary folder in which the checkpoint of a step is being
-    written.
-    """
+    """Returns the temporary folder in which a step's checkpoint is written."""
     return directory / f".step-{step:08d}.part"
 
 
@@ -186,9 +184,7 @@ def make_part(directory: Path, step: int) -> None:
 
 
 def clean(directory: Path) -> None:
-    """Removes the temporary files of killed writers; renames their intact checkpoints to the final
-    name.
-    """
+    """Removes files of killed writers; gives intact checkpoints their name."""
     for name in sorted(os.listdir(directory)):
         if part := PART.fullmatch(name):
             path = directory / name
@@ -248,9 +244,7 @@ def locked(directory: Path) -> DirectoryLock:
 
 
 def _try_lock(path: Path) -> DirectoryLock | None:
-    """Locks the directory by its file `path`; returns None if another run has the lock, or has just
-    removed the file.
-    """
+    """Locks the directory; None if another run has locked it, or removed the file."""
     file = path.open("a+b")
     with suppress(BlockingIOError):
         lock(file)
@@ -261,9 +255,7 @@ def _try_lock(path: Path) -> DirectoryLock | None:
 
 
 def is_same(file: IO[Any], path: Path) -> bool:
-    """Returns True if the path still leads to this open file, and not to another one of the same
-    name.
-    """
+    """True if the path still leads to this open file."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     return False
@@ -303,9 +295,7 @@ def _is_visible(path: Path) -> bool:
 
 
 def check_empty(directory: str | os.PathLike[str]) -> None:
-    """Raises ValueError if the directory has checkpoints: a run that is not resumed must not
-    replace them.
-    """
+    """Raises ValueError if there are checkpoints, which a new run must not replace."""
     path = Path(directory)
     steps = folders(path) if path.is_dir() else {}
     if steps:

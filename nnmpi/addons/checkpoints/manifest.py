@@ -156,9 +156,7 @@ def parsed_by(read: Callable[[Any], T], content: bytes) -> T:
 
 
 def from_bytes(content: bytes) -> Manifest:
-    """Returns the manifest with this content; raises DamagedError for content that `to_bytes`
-    cannot write.
-    """
+    """Returns this content's manifest; raises DamagedError for an impossible one."""
     return parsed_by(_from_json, content)
 
 
@@ -327,9 +325,7 @@ def _files_to_json(files: Sequence[RankFile]) -> dict[str, Any]:
 
 
 def _arrays(tensors: Iterable[TensorForm]) -> Iterator[StateArray]:
-    """Yields a description, without values, of each tensor and of each array of its optimizer
-    state.
-    """
+    """Yields each tensor, and each array of its optimizer state, on paper."""
     for name, shape, axes, dtypes in tensors:
         for state, dtype in dtypes.items():
             place = Place.of_whole(f"{name}.{state}" if state else name, shape)
@@ -346,9 +342,7 @@ def _files_from_json(form: ManifestForm) -> tuple[RankFile, ...]:
 
 
 def _file(rank: int, form: FileForm, arrays: Sequence[StateArray]) -> RankFile:
-    """Makes the layout of a rank's file from its entry in the manifest, `form`; raises DamagedError
-    if the entry is wrong.
-    """
+    """Returns a rank's file by its entry; raises DamagedError for a wrong one."""
     field = f"manifest.files[{rank}]"
     ranges = (_array(arrays, row, f"{field}.ranges[{i}]") for i, row in enumerate(form.ranges))
     file = laid_out(rank, [*ranges])

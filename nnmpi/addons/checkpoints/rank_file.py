@@ -155,8 +155,7 @@ def name_of(rank: int) -> str:
 
 
 def laid_out(rank: int, arrays: Sequence[StateArray]) -> RankFile:
-    """Returns the layout of the file of a rank that writes these arrays: header, order and
-    offsets."""
+    """Returns the layout of a rank's file: header, order and offsets."""
     index = [HeaderRow(_name(x), named(x.dtype), (x.size,)) for x in arrays]
     header, starts = header_of(Path(name_of(rank)), index, {"format": "nnmpi.checkpoint"})
     ends = (start + x.nbytes for x, start in zip(arrays, starts, strict=True))
@@ -165,9 +164,7 @@ def laid_out(rank: int, arrays: Sequence[StateArray]) -> RankFile:
 
 
 def _name(x: StateArray) -> str:
-    """Returns the name of an array in the header, for human readers; a part's name shows its
-    range.
-    """
+    """Returns an array's name in the header, with its range if it is a part."""
     return x.name if x.is_whole else f"{x.name}{[*map(list, x.place.part)]}[{x.lo}:{x.hi}]"
 
 
@@ -184,8 +181,7 @@ def about_arrays(arrays: Sequence[np.ndarray]) -> list[StateArray]:
 
 
 def is_about(x: StateArray) -> bool:
-    """Returns True if an array of a checkpoint belongs to the RunFacts (such as the state of
-    callbacks), and not to the state of training."""
+    """True if an array is of the RunFacts, not of the state of training."""
     return x.name.startswith(f"{ABOUT} ")
 
 

@@ -43,9 +43,7 @@ class BlockReader:
         self._block = lru_cache(KEPT)(partial(_read, folder, manifest, ranks))
 
     def elements(self, file: str, x: StateArray, at: int, lo: int, hi: int) -> np.ndarray:
-        """Returns elements lo..hi-1 of array x, which begins at byte `at` of a file; may raise
-        DamagedError.
-        """
+        """Returns elements lo..hi-1 of x at byte `at`; may raise DamagedError."""
         dtype = named(x.dtype)
         values = np.empty(hi - lo, dtype.newbyteorder("<"))
         row, at, done = values.view(np.uint8), at + (lo - x.lo) * dtype.itemsize, 0

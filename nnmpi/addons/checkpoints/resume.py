@@ -1,5 +1,4 @@
-"""Opens the session of a run on the checkpoint from which it continues, after checks that it
-belongs to the run."""
+"""Opens a session on a checkpoint, after checks that it is this run's."""
 
 import json
 import os
@@ -83,8 +82,7 @@ def open_on_newest(trainer: Training, config: Config, comm: Comm) -> bool:
 
 
 def resume_point(checkpoint: StoredCheckpoint, setup: Setup) -> ResumePoint:
-    """Reads a checkpoint and returns its content; raises ValueError if this run cannot continue
-    from it."""
+    """Returns a checkpoint's content; raises ValueError if the run cannot use it."""
     about, snapshot = checkpoint.about(), checkpoint.snapshot()
     old = {**vars(snapshot.config), **about.facts}
     rest = about.complete, about.total_steps, about.log, about.pace, about.callbacks
@@ -104,8 +102,7 @@ def resume_point(checkpoint: StoredCheckpoint, setup: Setup) -> ResumePoint:
 
 
 def _repeated(log: str | None, mark: LogMark | None, step: int) -> Iterator[str]:
-    """Yields a line for the user if the log has steps later than the checkpoint, which the run
-    repeats."""
+    """Yields a line if the log has later steps, which are repeated."""
     reached = step_reached(log, mark) if log and mark else 0
     if reached > step:
         again = plural(reached - step, "step")
@@ -131,9 +128,7 @@ def step_reached(log: str, mark: LogMark) -> int:
 
 
 def warnings(old_run: Mapping[str, Any], new_run: Mapping[str, Any]) -> list[str]:
-    """Returns a line of text for each difference between two runs that is allowed, but changes the
-    result of the resumed run.
-    """
+    """Returns a line for each allowed difference that changes the result."""
     return [
         f"{name} is {shown(new)}, and was {shown(old)} before: {rule.why}"
         for rule, name, old, new in changed_options(old_run, new_run)
@@ -142,8 +137,7 @@ def warnings(old_run: Mapping[str, Any], new_run: Mapping[str, Any]) -> list[str
 
 
 def _software(checkpoint: StoredCheckpoint) -> Iterator[str]:
-    """Yields a line for the user if versions of libraries or kernels are not those with which the
-    checkpoint was made."""
+    """Yields a line if versions or kernels differ from the checkpoint's."""
     old, new = checkpoint.manifest.versions, versions_and_kernels()
     others = [
         f"{k} {new.get(k) or 'none'} (was {v or 'none'})" for k, v in old.items() if new.get(k) != v

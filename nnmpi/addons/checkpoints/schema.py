@@ -192,6 +192,5 @@ def _items(
 
 
 def refused(field: str, fault: str) -> DamagedError:
-    """Returns the DamagedError for a field of the manifest; `fault` says what is wrong with its
-    value."""
+    """Returns the DamagedError of a manifest's field: `fault` says what is wrong."""
     return DamagedError(f"{NAME}: {shown(field)} is {fault}")

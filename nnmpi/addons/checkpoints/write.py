@@ -172,9 +172,7 @@ class Writer:
         return result
 
     def close(self) -> WriteResult | None:
-        """Waits for the unfinished checkpoint, and unlocks the directory; returns the result or
-        None.
-        """
+        """Waits for the unfinished checkpoint, and unlocks the directory."""
         result = self.finish()
         self._unlock()
         self._comm.free()
@@ -305,8 +303,7 @@ class Writer:
 
 
 def _manifest(content: WriteJob, written: Sequence[FileWritten]) -> Manifest:
-    """Returns the manifest of a checkpoint whose files are `written`; `content` has the rest of its
-    content."""
+    """Returns the manifest of a checkpoint with these files."""
     layouts = map(laid_out, range(len(written)), content.written)
     both = zip(layouts, written, strict=True)
     files = tuple(layout._replace(sha256=(*file.blocks,)) for layout, file in both)

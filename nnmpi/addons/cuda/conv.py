@@ -1,5 +1,4 @@
-"""Convolution by cuDNN, of all images at once: an implementation of `ConvMethod`
-(`kernels/conv.py`)."""
+"""Convolution by cuDNN, of all images at once: a `ConvMethod`."""
 
 from nnmpi.addons.cuda import cudnn
 from nnmpi.arrays.backend import Array, xp_of
@@ -110,13 +109,11 @@ class Cudnn:
             method.backward(slice(0, len(dx)), dz.reshape(-1, dz.shape[3]), dx, None)
 
     def new_dw(self) -> Array:
-        """Allocates an array for the gradient of w, with the axes in cuDNN's order, (O, kh, kw, C /
-        groups)."""
+        """Allocates w's gradient in cuDNN's order, (O, kh, kw, C / groups)."""
         return self.xp.empty_like(self.filter)
 
     def finish_dw(self, dw: Array) -> Array:
-        """Returns dw, the gradient of w in an array of `new_dw` (O, kh, kw, C / groups), with the
-        axes of w: a view (kh, kw, C / groups, O)."""
+        """Returns w's gradient as a view (kh, kw, C / groups, O)."""
         return dw.transpose(1, 2, 3, 0)
 
     def begin_backward(self, needs_dx: bool) -> None:

@@ -34,15 +34,13 @@ ALIGNED = 16
 
 
 class CudnnOperation(Protocol):
-    """The description of a cuDNN operation: everything that its graph depends on, such as sizes and
-    types, as a hashable value."""
+    """A cuDNN operation: all that its graph depends on, hashable."""
 
     def __hash__(self) -> int: ...
 
     @property
     def label(self) -> str:
-        """Text for messages: the name of the operation, and how it is computed if cuDNN has no
-        engine for it."""
+        """The operation's name for messages, and its way if no engine has it."""
 
     @property
     def dtype(self) -> str:
@@ -53,13 +51,11 @@ class CudnnOperation(Protocol):
         """True if float32 factors may be rounded to TF32."""
 
     def tensors(self, graph: Any) -> list[Any]:
-        """Adds the operation to a cuDNN graph; returns its tensors, in the order in which `run`
-        takes arrays."""
+        """Adds the operation to a graph; returns its tensors as `run` takes them."""
 
 
 class CudnnGraph(NamedTuple):
-    """A built cuDNN graph: the ids of its tensors, in the order in which `run` takes arrays, and
-    the bytes of workspace that it needs."""
+    """A built graph: ids of tensors as `run` takes them, and workspace bytes."""
 
     graph: Any
     uids: tuple[int, ...]
@@ -107,8 +103,7 @@ def can(operation: CudnnOperation, xp: Any) -> bool:
 
 
 def run(operation: CudnnOperation, arrays: Sequence[Array]) -> None:
-    """Runs a cuDNN operation for which `can` is True, on its input and output arrays in that
-    order."""
+    """Runs an operation for which `can` is True, on inputs and outputs."""
     xp = xp_of(arrays[0])
     context = _device_and_thread(xp)
     graph, handle = _graph(operation, *context), _handle(*context)
@@ -120,8 +115,7 @@ def run(operation: CudnnOperation, arrays: Sequence[Array]) -> None:
 
 
 def _device_and_thread(xp: Any) -> tuple[int, int]:
-    """Returns the numbers of this device and thread, since threads must not share a cuDNN
-    handle."""
+    """Returns device and thread: threads must not share a cuDNN handle."""
     return int(xp.cuda.runtime.getDevice()), get_ident()
 
 
@@ -190,16 +184,14 @@ Ends = tuple[int, int]  # along the rows and along the columns
 
 
 class Operand(NamedTuple):
-    """An input of a convolution operation: its name in cuDNN, and the name of the field of
-    `Convolution` that has its sizes."""
+    """A convolution's input: its name in cuDNN, and its field of sizes."""
 
     name: str
     sizes: str
 
 
 class CudnnOp(NamedTuple):
-    """One of cuDNN's operations of convolutions: its method, its inputs, and the name of the field
-    of `Convolution` that has the sizes of its output."""
+    """cuDNN's method of a convolution: its inputs, and its output's sizes."""
 
     operation: str
     inputs: tuple[Operand, Operand]
@@ -212,8 +204,7 @@ WEIGHTS = CudnnOp("conv_wgrad", (Operand("image", "x"), Operand("loss", "y")), "
 
 
 class Convolution(NamedTuple):
-    """The description of a convolution for cuDNN: the operation (forward or one of the gradients),
-    and the sizes and options on which its graph depends."""
+    """A convolution for cuDNN: the operation, and what its graph depends on."""
 
     op: CudnnOp
     x: TensorSizes
@@ -231,8 +222,7 @@ class Convolution(NamedTuple):
         return "a convolution, which im2col computes instead"
 
     def doing(self, op: CudnnOp) -> "Convolution":
-        """Returns the description of another operation of the same convolution, such as its
-        gradient."""
+        """Returns another operation of this convolution, such as a gradient."""
         return self._replace(op=op)
 
     def tensors(self, graph: Any) -> list[Any]:

@@ -105,8 +105,7 @@ class DeferredSteps:
                 yield result
 
     def _agreed_request(self) -> float:
-        """Returns the sum of all ranks' requests to stop or to save; sets `has_grad` of each
-        parameter that has a gradient on any rank."""
+        """Sums the ranks' requests; sets `has_grad` where any rank has a gradient."""
         store = self._store
         row = np.array([0.0, store.request, *(p.has_grad for p in store.parameters)])
         store.dp.all_reduce(row, "doubling")
@@ -115,8 +114,7 @@ class DeferredSteps:
         return float(row[REQUEST])
 
     def _summed_loss(self) -> Any:
-        """Returns the sum of all ranks' losses, in the memory (host or device) where the loss was
-        computed."""
+        """Returns the sum of the ranks' losses, where they were computed."""
         store, is_apart = self._store, isinstance(self._store.scalars, np.ndarray)
         if not is_apart or store.dp.size == 1:  # or summed with the gradients
             return store.loss if is_apart else store.scalars[LOSS]
@@ -125,8 +123,7 @@ class DeferredSteps:
         return loss
 
     def _launch(self, step: int) -> None:
-        """Launches an optimizer step on the device, which itself skips the step if the loss or a
-        gradient is not finite."""
+        """Launches a step that skips itself if loss or gradient is not finite."""
         store, xp = self._store, self._store.on.xp
         by, shown = xp.empty(2, store.updated_dtype), xp.empty(2, np.float64)
         squares = store.squares([*store.counted(store.spans[0][0], store.spans[-1][1])])
@@ -142,8 +139,7 @@ class DeferredSteps:
         do(op)
 
     def _read(self) -> None:
-        """Reads the outcome of the last step from the device, and sets the loss scale and the
-        number of the next update accordingly."""
+        """Reads the last step's outcome, and sets loss scale and count by it."""
         if self._unread is None:
             return
         (loss, squares), self._unread = self._unread.wait(), None
@@ -157,8 +153,7 @@ class DeferredSteps:
 
 
 class HostCopy:
-    """Copies a device array to the host asynchronously; the copy starts after all kernels launched
-    so far."""
+    """Copies a device array to the host after all kernels launched so far."""
 
     def __init__(self, copies: CopyStream, array: Array) -> None:
         self._array = array  # keeps the memory alive until it is copied

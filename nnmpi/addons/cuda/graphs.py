@@ -80,8 +80,7 @@ class _NoStats:
 
 
 class Graphs(Replay):
-    """The forward and the backward pass of a stage as two CUDA graphs. They have their own memory,
-    which serves one micro-batch at a time."""
+    """A stage's passes as CUDA graphs, in memory of one micro-batch."""
 
     calls, gradients = 2, ()
 
@@ -137,15 +136,13 @@ class Graphs(Replay):
         return root, graphs[0]
 
     def _new(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Returns new device memory of this shape and type, whose contents are written before each
-        launch of a graph."""
+        """Returns device memory that is written before each launch."""
         with self._on.xp.cuda.using_allocator(self._written.malloc):
             return self._on.xp.empty(shape, dtype)
 
     @contextmanager
     def _captured(self) -> Iterator[list[Any]]:
-        """A context whose kernels are recorded into a CUDA graph instead of running; yields a list,
-        to which the graph is added at the end."""
+        """A context that captures kernels; its list gets the graph."""
         graphs, runtime = list[Any](), self._on.xp.cuda.runtime
         with self._stream:
             # relaxed: the pool may ask for memory meanwhile
@@ -176,8 +173,7 @@ class Graphs(Replay):
         self._of_forward.launch()
 
     def _first(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Launches the graph of the whole backward pass, given the gradient of the loss. A
-        generator that yields nothing."""
+        """Launches the graph of the whole backward pass; yields nothing."""
         if any(p.has_grad is not self._adds for p in self._trained):
             raise RuntimeError("another backward pass came before, or none, than was foreseen")
         (seed,) = seeds
@@ -189,8 +185,7 @@ class Graphs(Replay):
         yield from ()
 
     def _second(self) -> Generator[None, None, None]:
-        """A generator that only yields between units, as a backward pass must: `_first` has
-        launched the graph of the whole pass already."""
+        """Only yields between units: `_first` has launched the whole pass."""
         return pauses(self._units)
 
 

@@ -70,8 +70,7 @@ def counts(*numbers: int) -> list[np.uint32]:
 
 
 def address(view: Array) -> np.uintp:
-    """Returns the pointer to the first element of a view with gaps; the kernel gets its strides
-    separately."""
+    """Returns the pointer to a view's first element; strides go separately."""
     return np.uintp(view.data.ptr)
 
 
@@ -82,8 +81,7 @@ def type_of(dtype: Any) -> str:
 
 
 def fits(array: Array) -> bool:
-    """True if kernels take this array: its library compiles them, and its dtype and size are
-    supported."""
+    """True if kernels take this array: its library, dtype and size."""
     return (
         compiles(xp_of(array)) and type_of(array.dtype) in FLOATS and 0 < array.size < MOST_NUMBERS
     )
@@ -96,8 +94,7 @@ def compiles(xp: Any) -> bool:
 
 
 def are_dense(dtype: Any, *arrays: Array | None) -> bool:
-    """True if each array (None is skipped) has this dtype, is contiguous, not empty and not too
-    large."""
+    """True if arrays (or None) are contiguous, of this dtype, neither empty nor too large."""
     return all(
         a is None or (a.dtype == dtype and a.flags.c_contiguous and 0 < a.size < MOST_NUMBERS)
         for a in arrays

@@ -1,5 +1,4 @@
-"""CUDA kernels of normalisation: sums over a row by one thread block, sums over columns in two
-stages."""
+"""CUDA kernels of normalisation: rows by a block, columns in two stages."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,8 +12,7 @@ COLUMNS, LANES = 32, THREADS // 32
 """The number of columns that a thread block adds up, and of threads per column, as in norms.cu."""
 
 ROWS_OF_LANE, MOST_PARTS = 16, 64
-"""The smallest number of rows that a thread adds up, and the largest number of parts of the
-rows."""
+"""The fewest rows that a thread adds, and the most parts of them."""
 
 
 def _of_rows(

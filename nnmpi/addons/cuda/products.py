@@ -35,8 +35,7 @@ _ARGUMENTS = (
 
 
 class Matrices(NamedTuple):
-    """A stack of row-major or column-major matrices, as cuBLAS takes it; `ld` is the leading
-    dimension of a matrix, in elements."""
+    """A stack of matrices as cuBLAS takes it; `ld` is the leading dimension."""
 
     array: Array
     by_rows: bool
@@ -76,8 +75,7 @@ def products_loop(A: Array, B: Array, C: Array, adds: bool) -> Any:
 
 
 def _matrices(a: Array) -> Matrices | None:
-    """Describes an array as a stack of row-major or column-major matrices; None if its last two
-    axes are neither."""
+    """Returns an array as matrices, or None if its last axes are not dense."""
     rows, columns = a.shape[-2:]
     down, right = (s // a.itemsize for s in a.strides[-2:])
     ld = down if rows > 1 else columns
@@ -90,8 +88,7 @@ def _matrices(a: Array) -> Matrices | None:
 
 
 def _read(a: Array, lead: tuple[int, ...]) -> Matrices:
-    """Returns the matrices of a factor, broadcast to the leading axes `lead`; copies them only if
-    their memory order requires it."""
+    """Returns a factor's matrices, copied only if their order requires it."""
     xp = xp_of(a)
     matrices = _matrices(xp.broadcast_to(a, (*lead, *a.shape[-2:])))
     return matrices or _read(xp.ascontiguousarray(a), lead)

@@ -1,5 +1,4 @@
-"""Simulates collectives: the cost of each algorithm of an operation (such as all-reduce) on a
-network."""
+"""Simulates the cost of each algorithm of a collective on a network."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -64,8 +63,7 @@ def plan(operation: str, name: str, ranks: int, network: Network) -> Algorithm:
 
 
 def names(operation: str, algorithm: str) -> list[str]:
-    """Returns the names of algorithms that a comma-separated list selects; `all` selects all of the
-    operation."""
+    """Returns the algorithms of a comma-separated list; `all` selects all."""
     known = list(OPERATIONS[operation].algorithms)
     if algorithm == "all":
         return known
@@ -141,8 +139,7 @@ def _is_through_memory(algorithm: str, ranks: int, on: Network) -> bool:
 
 
 def _price(name: str, chosen: Algorithm, ranks: int, nbytes: float, on: Network) -> Price:
-    """Returns the simulated cost of an algorithm (`chosen`, called `name`) for `nbytes` bytes on a
-    network."""
+    """Returns an algorithm's simulated cost for `nbytes` bytes on a network."""
     if not _is_through_memory(name, ranks, on):
         return price(chosen, ranks, nbytes, on)
     leaders = price(algorithms.leader_ring(on.per_node), ranks, nbytes, on)

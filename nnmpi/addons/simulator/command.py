@@ -17,8 +17,7 @@ SMALLER = "take fewer ranks, a smaller model, or samples with a shorter --contex
 
 
 def parser() -> cli.Parser:
-    """The parser of the command line; each subcommand sets `run` to a function that returns text or
-    JSON values."""
+    """The parser; each subcommand sets `run`, which returns text or JSON values."""
     p = cli.Parser("nnmpi.simulate", description="Predict and draw the cost of plans, without MPI.")
     kinds = p.add_subparsers(title="plans", dest="kind", required=True, metavar="KIND")
     for name, command in {

@@ -40,8 +40,7 @@ PANEL = 512
 
 
 class Gemm(NamedTuple):
-    """The sizes of a matrix product: x (rows, inner) times the transpose of w (columns, inner); in
-    formulas N, K and O."""
+    """The sizes of a product x (N, K) by the transpose of w (O, K)."""
 
     rows: int
     inner: int
@@ -104,24 +103,21 @@ class ProductPlan(NamedTuple):
 
 
 def column(g: Gemm, p: int) -> ProductPlan:
-    """Returns the plan of one layer on p ranks that shards the rows of w: each rank computes
-    columns of y, which are gathered."""
+    """A plan of a layer on p ranks: rows of w divided, columns of y gathered."""
     N, K, O = g
     collectives = (GridCollective(ALL_GATHER, N * O, p), GridCollective(ALL_REDUCE, N * K, p))
     return ProductPlan(p, collectives, 6 * N * K * O / p, O * K / p, N * K + N * O)
 
 
 def row(g: Gemm, p: int) -> ProductPlan:
-    """Returns the plan of one layer on p ranks that shards x (N, K) and w (O, K) along K: the
-    partial y of all ranks are summed."""
+    """A plan of a layer on p ranks: x and w divided along K, partial y summed."""
     N, K, O = g
     collectives = (GridCollective(ALL_REDUCE, N * O, p), GridCollective(ALL_GATHER, N * K, p))
     return ProductPlan(p, collectives, 6 * N * K * O / p, O * K / p, N * K + N * O)
 
 
 def column_row(g: Gemm, p: int) -> ProductPlan:
-    """Returns the plan of two layers, K -> O -> K, on p ranks, whose activations in between stay
-    sharded."""
+    """A plan of layers K -> O -> K on p ranks: activations between stay sharded."""
     N, K, O = g
     collectives = (GridCollective(ALL_REDUCE, N * K, p, times=2),)
     return ProductPlan(p, collectives, 12 * N * K * O / p, 2 * O * K / p, 2 * N * K + N * O / p)
@@ -148,8 +144,7 @@ def summa(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
 
 
 def summa_twice(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
-    """Returns the plan of two layers, K -> O -> K, on a q x r grid of ranks, by SUMMA in panels of
-    `panel` columns."""
+    """A plan of layers K -> O -> K on a q x r grid, by SUMMA in panels."""
     N, K, O = g
     first, second = summa(g, q, r, panel), summa(Gemm(N, O, K), q, r, panel)
     return first._replace(

@@ -170,8 +170,7 @@ class Run:
         self._returns = deque[float]()  # when lost nodes are back
 
     def advance(self, seconds: float) -> None:
-        """Lets the job run for `seconds` without a failure; nodes whose repair ends in this time
-        work again."""
+        """Lets the job run for `seconds` without a failure; repairs end meanwhile."""
         end = self.clock + seconds
         while self._returns and self._returns[0] <= end:
             self._work(self._returns[0] - self.clock)
@@ -197,8 +196,7 @@ class Run:
         self._is_copied = False
 
     def _work(self, seconds: float) -> None:
-        """Lets the job compute for `seconds` with the nodes that work now, and updates the saved
-        states."""
+        """Lets the job compute with the nodes that work, and saves states."""
         job, pause = self.job, min(self._pause, seconds)
         spares = 0 if job.spares is None else job.spares.nodes
         share = 1 - min(max(len(self._returns) - spares, 0) / job.nodes, 1)
@@ -213,15 +211,13 @@ class Run:
         self.done, self._position = base + share * self._computed(end), end
 
     def _computed(self, position: float) -> float:
-        """Returns the seconds of computing, without checkpoints, from the start to a position in
-        the sequence of cycles."""
+        """Returns the seconds of computing, without checkpoints, up to a position."""
         cycles, rest = divmod(position, self.job.every + self.job.write)
         return cycles * self.job.every + min(rest, self.job.every)
 
 
 def simulate(job: Job, failures: int, seed: int = 0) -> tuple[float, float]:
-    """Returns the goodput in a simulation with a number of random failures, and its standard
-    error."""
+    """Returns the goodput with random failures, and its standard error."""
     run, draws, marks = Run(job), random.Random(seed), [(0.0, 0.0)]
     for _ in range(BATCHES):
         for _ in range(failures // BATCHES):

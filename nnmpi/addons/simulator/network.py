@@ -1,5 +1,4 @@
-"""The network of a simulation: its command-line options, their valid ranges, and its description as
-text."""
+"""A simulation's network: its options, valid ranges, and text."""
 
 import argparse
 import re
@@ -38,8 +37,7 @@ TOPOLOGIES: dict[str, tuple[re.Pattern[str], Callable[..., Topology]]] = {
 def add_number(
     group: Any, flag: str, default: str, text: str, kind: type = float, metavar: str | None = None
 ) -> None:
-    """Adds the option `flag` for a number of the type `kind`; its help is `text` and the
-    default."""
+    """Adds a number's option, whose help is `text` and the default."""
     text = f"{text} (default {default})"
     group.add_argument(flag, type=kind, default=default, metavar=metavar, help=text)
 
@@ -72,8 +70,7 @@ def add_options(p: argparse.ArgumentParser, with_topologies: bool = False) -> No
 
 
 def network(options: argparse.Namespace) -> Network:
-    """Returns the network that the options describe: one level, two with --per-node, or that of
-    --network."""
+    """Returns the options' network: one level, two with --per-node, or --network."""
     alpha, beta, gamma = options.alpha, options.beta, options.gamma
     for name, value in (("alpha", alpha), ("beta", beta), ("gamma", gamma)):
         check_number(name, value)

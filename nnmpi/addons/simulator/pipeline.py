@@ -100,8 +100,7 @@ def simulate(
 
 
 def run(lists: Sequence[StepList], costs: Costs) -> Iterator[Span]:
-    """Simulates the lists of all ranks, in which each operation starts as early as messages allow;
-    yields the computations as spans."""
+    """Simulates lists: each operation as early as messages allow; yields spans."""
     for r, op, _, start, end in carried_out(lists, costs.of):
         if op.kind is Kind.APPLY or (end > start and op.kind in PASSES):
             yield Span(r, op.kind.value, op.micro, op.stage, start, end)

@@ -30,8 +30,7 @@ EXACT = 1e-7  # of a bandwidth, or of a time
 
 
 class Model(NamedTuple):
-    """A model on a replica: the number of its layers, which are equal, and the seconds that it
-    computes in a step."""
+    """A replica's model: equal layers, and the seconds to compute a step."""
 
     layers: int
     seconds: float
@@ -44,14 +43,12 @@ class Sent(NamedTuple):
     nbytes: float
 
     def seconds(self, alpha: float, rate: float) -> float:
-        """Returns the seconds that the messages take on a link with `alpha` seconds for each
-        message and `rate` bytes per second."""
+        """Returns the seconds of the messages on a link of `alpha` and `rate`."""
         return self.messages * alpha + self.nbytes / rate
 
 
 def all_reduce(n: int, nbytes: float, layers: int) -> Sent:
-    """Returns what each of n replicas sends in ring all-reduces, one for each of `layers` layers,
-    of `nbytes` bytes in all."""
+    """Returns what n replicas send in a ring all-reduce for each layer."""
     return Sent(2 * (n - 1) * layers, 2 * (n - 1) * nbytes / n)
 
 

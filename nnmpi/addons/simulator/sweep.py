@@ -1,5 +1,4 @@
-"""Sweeps: the time of all algorithms of a collective over a range of sizes or numbers of ranks, as
-table, JSON or plot."""
+"""Sweeps: a collective's time over sizes or ranks, as table, JSON or plot."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -42,8 +41,7 @@ def _text(by: str, r: Record) -> str:
 
 
 def _heading(by: str, r: Record) -> str:
-    """Returns the heading of a sweep by "bytes" or "ranks" (`by`): the operation, the number that
-    does not vary, and the network."""
+    """Returns a sweep's heading: operation, what is fixed, and network."""
     fixed = _text("ranks" if by == "bytes" else "bytes", r)
     return f"{r['operation']}: {fixed}\n{as_text(r)}"
 
@@ -55,8 +53,7 @@ def _sizes(nbytes: float) -> list[float]:
 
 
 def _ranks(most: int) -> list[int]:
-    """Returns the numbers of ranks to try: 2, 3, 4, 6, 8, 12, ... up to `most`; raises ValueError
-    beyond MOST_RANKS."""
+    """Returns 2, 3, 4, 6, 8, 12, ... up to `most` ranks, at most MOST_RANKS."""
     if not 2 <= most <= MOST_RANKS:
         raise ValueError(f"--sweep ranks needs --ranks from 2 to {MOST_RANKS}, got {most}")
     powers = {n * 2**k for n in (2, 3) for k in range(12)}

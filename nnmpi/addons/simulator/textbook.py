@@ -106,14 +106,12 @@ def _dual_root_messages(p: int) -> tuple[int, int]:
 
 
 def evaluate(formula: str, values: Mapping[str, float]) -> float:
-    """Returns the value of a formula, given the value of each letter; formulas are literals of this
-    file."""
+    """Returns a formula's value by letters; formulas are literals of this file."""
     return float(eval(formula, {}, values))
 
 
 def typeset(formula: str) -> str:
-    """Returns a formula as it is printed, with factors side by side: `2(p-1)a + (p-1)/p
-    M(2b+g)`."""
+    """Returns a formula as printed: `2(p-1)a + (p-1)/p M(2b+g)`."""
     for code, paper in ((" * ", " "), ("*", ""), ("log_p", "log p"), ("_in", "'")):
         formula = formula.replace(code, paper)
     return formula

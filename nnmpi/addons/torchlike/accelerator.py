@@ -14,8 +14,7 @@ synchronize = cuda.synchronize
 
 
 def current_accelerator(check_available: bool = False) -> backend.Backend | None:
-    """Returns the backend of this process's GPU, whose `type` is "cuda"; None if CUDA cannot be
-    used. `check_available` is accepted as in PyTorch, and changes nothing."""
+    """Returns this process's GPU as a backend, or None; `check_available` changes nothing."""
     return backend.get("cuda") if is_available() else None
 
 

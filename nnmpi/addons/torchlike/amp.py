@@ -71,8 +71,7 @@ class GradScaler:
         self._stepped = set[int]()
 
     def scale(self, outputs: Any) -> Any:
-        """Returns a loss times the scale; of a list, tuple or iterator, each tensor in it
-        times the scale."""
+        """Returns a loss times the scale, or each tensor of a list, tuple or iterator."""
         if not self._enabled:
             return outputs
         if isinstance(outputs, Tensor):
@@ -133,8 +132,7 @@ class GradScaler:
             )
 
     def update(self, new_scale: Any = None) -> None:
-        """Adapts the scale to the gradients of the last step, or sets it to `new_scale`; to be
-        called after each `step`."""
+        """Adapts the scale to the last step's gradients, or sets it; called after `step`."""
         if not self._enabled:
             return
         if new_scale is not None:
@@ -165,13 +163,11 @@ class GradScaler:
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
-        """The factor by which the scale is multiplied after a step that was skipped, because a
-        gradient was not finite."""
+        """The factor of the scale after a step with a gradient that was not finite."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Sets the factor by which the scale is multiplied after a step that was skipped, because a
-        gradient was not finite."""
+        """Sets the factor of the scale after a step with a gradient that was not finite."""
         self._backoff_factor = new_factor
 
     def get_growth_interval(self) -> int:
@@ -187,8 +183,7 @@ class GradScaler:
         return self._enabled
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale, the options, and the number of steps in a row with finite gradients so far; {}
-        if the scaler is not enabled."""
+        """The scale, the options and the number of good steps; {} if it is not enabled."""
         if not self._enabled:
             return {}
         return {

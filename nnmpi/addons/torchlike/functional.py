@@ -85,8 +85,7 @@ def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Ten
 
 
 def _along(name: str, input: Any, dim: int | None, dtype: Any) -> Tensor:
-    """Returns the input converted to `dtype`, if given; raises ValueError if `dim` is None, for
-    which PyTorch would choose an axis."""
+    """Converts the input to `dtype`; raises ValueError if `dim` is None."""
     if dim is None:
         raise ValueError(f"{name}: give dim, such as {name}(x, dim=1) if axis 1 has the classes")
     x = as_tensor(input)

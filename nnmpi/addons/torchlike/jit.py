@@ -1,5 +1,4 @@
-"""PyTorch's `jit`: decorators that return their function as it is, since models run as they are
-written. Nothing is traced or saved as a program."""
+"""PyTorch's `jit`: decorators that change nothing, since models run as written."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,4 @@
-"""PyTorch's names of memory formats. `to` and `contiguous` accept and ignore them: nnmpi stores
-images channels-last in memory anyway."""
+"""PyTorch's memory formats, accepted and ignored: images are channels-last anyway."""
 
 channels_last = "channels_last"
 contiguous_format = "contiguous_format"

@@ -1,5 +1,4 @@
-"""The subcommand `collective` of `python -m nnmpi.simulate`: the cost of one algorithm, of several,
-or over a range of sizes or ranks."""
+"""`python -m nnmpi.simulate collective`: costs, also over sizes or ranks."""
 
 import argparse
 from collections.abc import Callable
@@ -82,8 +81,7 @@ def run(options: argparse.Namespace) -> Any:
 
 
 def _swept(options: argparse.Namespace, names: list[str], network: Network) -> Any:
-    """Returns the output for a range of sizes or ranks (--sweep), as a table or JSON records; also
-    writes the plot."""
+    """Returns the output of --sweep, a table or JSON; also writes the plot."""
     if options.plot and (problem := cli.picture_problem(options.plot)):
         raise ValueError(f"{problem}, or leave out --plot")
     swept = sweep.sweep(
@@ -97,8 +95,7 @@ def _swept(options: argparse.Namespace, names: list[str], network: Network) -> A
 def _drawn(
     options: argparse.Namespace, names: list[str], network: Network, option: str
 ) -> dict[str, tuple[Algorithm, str]]:
-    """Returns, by title, each of the algorithms `names` with its drawing as text. Raises ValueError
-    for one that cannot be drawn; `option` is the option that asks for drawings."""
+    """Returns each algorithm with its drawing; a ValueError names `option`."""
     drawn, claim = {}, OPERATIONS[options.operation].collective.claim
     for name in names:
         plan = collective.plan(options.operation, name, options.ranks, network)

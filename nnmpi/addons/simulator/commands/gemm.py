@@ -1,5 +1,4 @@
-"""The subcommand `gemm` of `python -m nnmpi.simulate`: the cost of a matrix product that is divided
-among ranks."""
+"""`python -m nnmpi.simulate gemm`: a matrix product divided among ranks."""
 
 import argparse
 import re
@@ -66,8 +65,7 @@ def run(options: argparse.Namespace) -> Any:
 
 
 def _grids(g: Gemm, options: argparse.Namespace) -> list[tuple[int, int]]:
-    """Checks the options, and returns the grids of ranks (rows, columns) to compare; raises
-    ValueError for numbers out of range."""
+    """Returns the grids (rows, columns) to compare; raises ValueError out of range."""
     for name, size in g._asdict().items():
         net.check_count(name, size, MAX_SIZE)
     net.check_count("ranks", options.ranks, MAX_RANKS)
@@ -119,8 +117,7 @@ def _table(family: PlanFamily, records: list[Record]) -> str:
 
 
 def _verdict(family: PlanFamily, records: list[Record]) -> list[str]:
-    """Returns lines that name the best ways to divide the product, and the number of ranks from
-    which a 2-D grid receives the least data."""
+    """Returns lines on the best ways, and from when on a grid receives least."""
     goals = {"fastest": "seconds", "least received": "received", "least memory": "memory"}
     best = [f"{goal}: {min(records, key=itemgetter(key))['layout']}" for goal, key in goals.items()]
     least_ranks = records[0]["two_dimensions_receive_least_from_ranks"]

@@ -1,5 +1,4 @@
-"""The subcommand `goodput` of `python -m nnmpi.simulate`: the share of time in which a job does
-useful work if its nodes fail at times."""
+"""`python -m nnmpi.simulate goodput`: the share of useful work if nodes fail."""
 
 import argparse
 from pathlib import Path

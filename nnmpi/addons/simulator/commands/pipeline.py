@@ -1,5 +1,4 @@
-"""The subcommand `pipeline` of `python -m nnmpi.simulate`: the timeline and bubble of pipeline
-schedules."""
+"""`python -m nnmpi.simulate pipeline`: timelines and bubbles of schedules."""
 
 import argparse
 from pathlib import Path
@@ -160,8 +159,7 @@ def _report(s: SimulatedSchedule, o: argparse.Namespace) -> str:
 
 
 def _table(simulated: list[SimulatedSchedule], o: argparse.Namespace) -> str:
-    """Returns a text table that compares several schedules; memory is that of the rank with the
-    most."""
+    """Returns a table of schedules; memory is that of the largest rank."""
     cells = {
         "schedule": lambda s: s.label,
         "time": lambda s: f"{s.result.makespan:.6g}",

@@ -1,5 +1,4 @@
-"""The part of the subcommand `sync` that compares the traffic and time of data parallelism, local
-steps, gossip and compressed gradients."""
+"""The part of `sync` on data parallelism, local steps, gossip and compression."""
 
 import argparse
 from collections.abc import Callable, Iterator
@@ -75,8 +74,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Any:
-    """Returns the output: a table of all methods, or of those that --sync names; with --svg, also
-    writes a picture."""
+    """Returns a table of methods, of --sync or all; --svg writes a picture."""
     _check(options)
     model = Model(options.layers, options.step_seconds)
     rows = [row for sync, row in _rows(options) if not sync or options.sync in (None, sync)]
@@ -185,8 +183,7 @@ def _table(records: list[Record], options: argparse.Namespace) -> str:
 
 
 def _picture(options: argparse.Namespace, model: Model, rows: list[Row], heading: str) -> str:
-    """Returns an SVG picture: graphs of neighbours with --sync gossip, otherwise timelines of a
-    replica and its link."""
+    """Returns an SVG of gossip's graphs, or of a replica and its link."""
     if options.sync == "gossip":
         names = [options.graph] if options.graph else GRAPHS
         return neighbours({name: GRAPHS[name](options.replicas) for name in names})

@@ -153,8 +153,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Any:
-    """Returns the output of the subcommand `sync`, for workers of a parameter server or for a model
-    on replicas."""
+    """Returns the output of `sync`, for workers of a server or for replicas."""
     of_replicas, of_all = _defaults(replicas.add_options), _defaults(add_options)
     given = {name for name, value in of_all.items() if getattr(options, name) != value}
     if (options.workers is None) == (options.parameters is None):

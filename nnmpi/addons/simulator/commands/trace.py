@@ -125,8 +125,7 @@ class TraceFile(NamedTuple):
 
 
 def _span(event: dict[str, Any]) -> Span:
-    """Converts a complete event (one with a duration) of a trace file to a span, with times in
-    whole nanoseconds."""
+    """Converts a trace's event with a duration to a span, in nanoseconds."""
     args, start, duration = event["args"], float(event["ts"]), float(event["dur"])
     at = event["pid"], str(event["cat"]), args.get("micro", -1), args.get("stage", 0)
     return Span(*at, round(start, 3), round(start + duration, 3))

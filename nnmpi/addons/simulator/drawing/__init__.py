@@ -1,2 +1,1 @@
-"""Draws algorithms, simulations and real runs as text tables and SVG pictures; computes nothing of
-its own."""
+"""Draws algorithms, simulations and runs as text and SVG; computes nothing."""

@@ -24,9 +24,7 @@ class Point(NamedTuple):
 
 
 def curves(lines: Mapping[str, Sequence[Point]], title: str, axis: str) -> str:
-    """Returns an SVG document of the curves in `lines`, with their names below; `axis` labels the x
-    axis.
-    """
+    """Returns an SVG of curves with their names; `axis` labels the x axis."""
     xs = [point.x for point in next(iter(lines.values()))]
     scale = WIDTH / (log(xs[-1] / xs[0]) or 1)
     at = {x: MARGIN + log(x / xs[0]) * scale for x in xs}

@@ -1,5 +1,4 @@
-"""Draws which replicas send to which in gossip, as an SVG picture: a circle per replica, an arrow
-per message."""
+"""Draws who sends to whom in gossip: circles and arrows, as SVG."""
 
 from collections.abc import Iterator, Mapping
 from math import cos, hypot, pi, sin
@@ -35,8 +34,7 @@ def neighbours(graphs: Mapping[str, Gossip]) -> str:
 
 
 def _graph(graph: Gossip, x: float, y: float) -> Iterator[str]:
-    """Yields the SVG of one graph of gossip neighbours, its arrows and circles, around the point
-    (x, y)."""
+    """Yields the SVG of a gossip graph around the point (x, y)."""
     at = [_place(graph, r, x, y) for r in range(graph.replicas)]
     for r, start in enumerate(at):
         for to, _ in graph.exchanges(r):
@@ -56,8 +54,7 @@ def _place(graph: Gossip, r: int, x: float, y: float) -> tuple[float, float]:
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float]) -> str:
-    """Returns the SVG of a curved arrow between two circles; the arrow of the other direction does
-    not cover it."""
+    """Returns a curved arrow between circles, beside that of the other direction."""
     (x, y), (u, v) = start, end
     bx, by = (x + u) / 2 + BEND * (v - y), (y + v) / 2 - BEND * (u - x)  # the point of control
     reach = hypot(bx - u, by - v)

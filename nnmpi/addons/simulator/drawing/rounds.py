@@ -90,8 +90,7 @@ def _cell(s: Step, chunks: int) -> str:
 
 
 def span(messages: Iterable[Pieces], chunks: int) -> str:
-    """Returns the numbers of the chunks that messages carry, as text: `3`, `0-1`, `024` (or
-    `0,2,14`), or `all`."""
+    """Returns the chunks of messages as text: `3`, `0-1`, `024`, or `all`."""
     pieces = [piece for message in messages for piece in message]
     if pieces == [(0, chunks)]:
         return "all"

@@ -1,5 +1,4 @@
-"""Draws timelines as an SVG picture: a row for each rank, a box for each span (such as a pass), all
-on one time scale."""
+"""Draws timelines as SVG: a row for each rank, a box for each span."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
@@ -34,8 +33,7 @@ DARK = "@media (prefers-color-scheme: dark) { .nnmpi { filter: invert(.88) hue-r
 
 
 class Band(NamedTuple):
-    """A section of the time axis, from start to end, of a long timeline that is drawn in several
-    sections below each other; `width` is in pixels."""
+    """A section of a long time axis, start to end, `width` pixels wide."""
 
     start: float
     end: float
@@ -88,8 +86,7 @@ def _bands(timelines: Sequence[Timeline], end: float) -> list[Band]:
 
 
 def page(width: float, height: float, parts: Iterable[str]) -> str:
-    """Returns an SVG document of this size in pixels that shows `parts`; in a narrower page it is
-    scaled down."""
+    """Returns an SVG of this size, scaled down in a narrower page."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
         f'width="{width:g}" class="nnmpi" style="max-width:100%;height:auto" {FONT}>'
@@ -167,8 +164,7 @@ def _span(span: Span, chunk: int, top: float, band: Band) -> Iterator[str]:
 
 
 def _number(number: str, x: float, y: float, width: float, colour: str) -> str:
-    """Returns the SVG of a number in a box, turned by 90 degrees if the box is too narrow for
-    it."""
+    """Returns the SVG of a number in a box, turned if that is too narrow."""
     size = min(14.0, (width - 3) / (0.6 * len(number)))
     if size >= SMALLEST:
         return text(x, y, number, size, colour, "middle")

@@ -95,8 +95,7 @@ def style(kind: str) -> Style:
 
 
 def kinds(timelines: Iterable[Timeline]) -> list[str]:
-    """Returns the kinds of spans (F, B, wait, ...) that occur in timelines, in the order of STYLES,
-    then others by name."""
+    """Returns the kinds of spans that occur, in the order of STYLES."""
     seen = {span.kind for timeline in timelines for span in timeline.spans}
     return [k for k in STYLES if k in seen] + sorted(seen.difference(STYLES))
 
@@ -115,9 +114,7 @@ def shortest(timelines: Iterable[Timeline]) -> float:
 
 
 def draw(timelines: Sequence[Timeline], width: int = WIDTH) -> str:
-    """Returns timelines drawn as text on one scale, a row for each rank, with a legend of the
-    letters.
-    """
+    """Returns timelines as text on one scale, with a legend of the letters."""
     timelines = [
         t._replace(spans=tuple(s for s in t.spans if s.kind != BACKGROUND)) for t in timelines
     ]
@@ -145,8 +142,7 @@ def _scale(timelines: Sequence[Timeline], columns: int) -> float:
 
 
 def _rows(timeline: Timeline, scale: float, cell: Callable[[Span, int], str]) -> list[str]:
-    """Returns, for each rank of a timeline, its row of text, `scale` characters per unit of time;
-    `cell(span, width)` returns the text of a span in a width."""
+    """Returns each rank's row of text, of `cell(span, width)`."""
     width = round(timeline.end * scale)
     rows = [[IDLE] * width for _ in range(timeline.ranks)]
     for span in timeline.spans:
@@ -156,8 +152,7 @@ def _rows(timeline: Timeline, scale: float, cell: Callable[[Span, int], str]) ->
 
 
 def _cell(span: Span, width: int) -> str:
-    """Returns the text of a span, such as a backward pass, for a width: `B12-- ` in six columns,
-    `B2` in two, one character in one."""
+    """Returns a span's text for a width: `B12-- ` in six columns, `B2` in two."""
     if width < 2:
         return _fill(span, width)
     letter, number = style(span.kind).letter, str(span.micro) if span.micro >= 0 else ""

@@ -93,8 +93,7 @@ def reduce_scatter(
     group: Group = None,
     async_op: bool = False,
 ) -> Handle | None:
-    """Reduces a list of tensors over the ranks: `output` of rank i becomes the reduction of tensor
-    i of all ranks' `input_list`."""
+    """Reduces tensor i of all ranks' lists over the ranks into `output` of rank i."""
     parts, part = [to_read(t, "reduce_scatter") for t in input_list], to_read(output, "output")
     _check_length("reduce_scatter", "input_list", parts, rows_of(group).comm.size)
     for row in parts:
@@ -164,8 +163,7 @@ def all_to_all(
     group: Group = None,
     async_op: bool = False,
 ) -> Handle | None:
-    """Sends tensor i of `input_tensor_list` to rank i, and receives tensor i of
-    `output_tensor_list` from rank i."""
+    """Sends tensor i of a list to rank i, and receives tensor i from rank i."""
     rows, outputs = rows_of(group), [to_write(t, "all_to_all") for t in output_tensor_list]
     inputs = [to_read(t, "all_to_all") for t in input_tensor_list]
     _check_length("all_to_all", "output_tensor_list", outputs, rows.comm.size)

@@ -76,8 +76,7 @@ class DistributedDataParallel(Module):
         joined(process_group).models.append(ref(self))
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        """Returns the output of the model. A backward pass through it averages gradients at its
-        end, except under `no_sync`."""
+        """Returns the model's output; backward averages gradients, except under `no_sync`."""
         if self._broadcast_buffers and self.training and self._was_synced:
             self._broadcast([*self.module.buffers()])
         y = self.module(*args, **options)
@@ -89,8 +88,7 @@ class DistributedDataParallel(Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """A context to accumulate gradients on each rank: backward passes through outputs that were
-        computed in it do not average them."""
+        """A context to accumulate gradients: backward does not average for outputs of it."""
         was_synced, self._is_synced = self._is_synced, False
         try:
             yield
@@ -146,8 +144,7 @@ class GradientMeans:
 
 
 def _slices(parameters: Sequence[Parameter]) -> list[tuple[FlatStore, int, int]]:
-    """Returns where the gradients of parameters lie: (flat buffer, start, stop) for each run of
-    parameters that are neighbours in memory."""
+    """Returns (flat buffer, start, stop) of neighbouring parameters' gradients."""
     slices = list[tuple[FlatStore, int, int]]()
     for p in parameters:
         store = p.store
@@ -164,8 +161,7 @@ def _dtype(p: Parameter) -> str:
 
 
 def _each_tensor(function: Callable[[Tensor], Tensor], y: Any) -> Any:
-    """Applies a function to the tensors of an output: one, or several in lists, tuples and
-    dicts."""
+    """Applies a function to the tensors of an output: one, or nested ones."""
     if isinstance(y, Tensor):
         return function(y)
     if isinstance(y, dict):
@@ -200,8 +196,7 @@ class LastNode(TapeNode):
 
 
 def followed(y: Tensor, last: LastNode) -> Tensor:
-    """Returns a tensor with the values of y. A backward pass through it visits the node `last` (see
-    `LastNode`) at its end, after all other nodes."""
+    """Returns y, with the node `last` visited at the end of a backward pass."""
     if y.node is None:
         return y
     output = Tensor(y.operand)

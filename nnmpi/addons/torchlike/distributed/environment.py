@@ -20,8 +20,7 @@ WITHOUT = {"LOCAL_RANK": "RANK", "LOCAL_WORLD_SIZE": "WORLD_SIZE"}
 
 
 def set_variables() -> None:
-    """Sets RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE as torchrun does, if a launcher of MPI
-    has started this process; variables that are set stay as they are."""
+    """Sets RANK, WORLD_SIZE and others as torchrun does under MPI, unless they are set."""
     if not has_launcher():
         return
     for name, launchers in GIVEN.items():
@@ -31,8 +30,7 @@ def set_variables() -> None:
 
 
 def check_launcher() -> None:
-    """Raises ValueError if torchrun has started this process: MPI would not see the other ranks,
-    and each process would train alone."""
+    """Raises ValueError under torchrun: processes would train alone, without MPI."""
     ranks = os.environ.get("WORLD_SIZE", "1")
     if ranks != "1" and not has_launcher():
         raise ValueError(

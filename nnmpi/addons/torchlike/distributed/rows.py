@@ -56,8 +56,7 @@ class Handle:
         self._works, self._then, self._lock = list(works), list[Then](), threading.RLock()
 
     def wait(self, timeout: Any = None) -> bool:
-        """Waits until the operation is complete, and returns True. `timeout` is ignored: the
-        environment variable NNMPI_TIMEOUT limits waits."""
+        """Waits for the operation and returns True; NNMPI_TIMEOUT limits waits, not `timeout`."""
         with self._lock:
             while self._works:
                 self._works[0].wait()
@@ -80,8 +79,7 @@ class Handle:
     """`is_completed` under its name in Transfer, so that a handle may be a part of another one."""
 
     def followed_by(self, then: Then) -> "Handle":
-        """Adds a function, `then`, that the handle calls when the messages have arrived; returns
-        the handle."""
+        """Adds a function that is called when the messages have arrived; returns the handle."""
         self._then.append(then)
         return self
 
@@ -103,21 +101,18 @@ class Rows:
         self.comm, self.algorithm, self.measures = comm, algorithm, measures
 
     def sum_of(self, nbytes: int) -> str:
-        """Returns the name of the algorithm, such as "ring", for an all-reduce of `nbytes`
-        bytes."""
+        """Returns the all-reduce's algorithm, such as "ring", for `nbytes` bytes."""
         if self.measures or self.algorithm != "auto":
             return self.algorithm
         return "doubling" if nbytes <= DOUBLING_BYTES else "ring"
 
     @property
     def half(self) -> str:
-        """The name of the algorithm for a reduce-scatter or an all-gather (half an all-reduce):
-        `algorithm` if it exists for these, else the ring."""
+        """The algorithm of half an all-reduce: `algorithm` if it can, else the ring."""
         return self.algorithm if self.algorithm in REDUCE_SCATTERS else "ring"
 
     def all_reduce(self, row: Array, op: ReduceOp = ReduceOp.SUM) -> Handle:
-        """Starts to replace the row on every rank by its reduction over the ranks; returns a
-        handle."""
+        """Starts to replace the row on every rank by its reduction; returns a handle."""
         return self._all_reduce(row, op, "" if op is ReduceOp.SUM else op.name)
 
     def _all_reduce(self, row: Array, op: ReduceOp, purpose: str) -> Handle:
@@ -131,14 +126,12 @@ class Rows:
         return handle.followed_by(lambda: _reduce(rows, op, row))
 
     def reduce(self, row: Array, root: int, op: ReduceOp = ReduceOp.SUM) -> Handle:
-        """Starts to replace the row on `root` by its reduction over the ranks; other rows are
-        unchanged. Returns a handle."""
+        """Starts to replace the row on `root` by its reduction; returns a handle."""
         row = row if self.comm.rank == root else row.copy()
         return self._all_reduce(row, op, f"{op.name} to rank {root}")
 
     def all_gather(self, gathered: Array, row: Array) -> Handle:
-        """Starts to fill `gathered` with the rows of all ranks, which have one length, in rank
-        order; returns a handle."""
+        """Starts to fill `gathered` with all rows in rank order; returns a handle."""
         n = row.size
         part = gathered[self.comm.rank * n : (self.comm.rank + 1) * n]
         if not _is_same(part, row):
@@ -166,8 +159,7 @@ class Rows:
         return Handle([wire_for(self.comm, row).start_broadcast(row, root)])
 
     def scatter(self, row: Array, rows: Sequence[Array], root: int) -> Handle:
-        """Starts to copy row i of `rows` on `root` to `row` on rank i; other ranks do not read
-        `rows`. Returns a handle."""
+        """Starts to copy row i of `rows` on `root` to rank i; returns a handle."""
         tag = self.comm.message_tag("scatter", row, root)
         if self.comm.rank != root:
             return self.recv(row, root, tag)
@@ -176,8 +168,7 @@ class Rows:
         return Handle([wire_for(self.comm, r).isend(r, to, tag) for r, to in others])
 
     def gather(self, rows: Sequence[Array], row: Array, root: int) -> Handle:
-        """Starts to copy `row` of rank i to row i of `rows` on `root`; other ranks do not write
-        `rows`. Returns a handle."""
+        """Starts to copy rank i's row to row i of `rows` on `root`; returns a handle."""
         tag = self.comm.message_tag("gather", row, root)
         if self.comm.rank != root:
             return self.send(row, root, tag)
@@ -186,8 +177,7 @@ class Rows:
         return Handle([wire_for(self.comm, r).irecv(r, source, tag) for r, source in others])
 
     def all_to_all(self, received: Sequence[Array], sent: Sequence[Array]) -> Handle:
-        """Starts to send row i of `sent` to rank i, and to receive row i of `received` from rank i;
-        returns a handle."""
+        """Starts to exchange row i with rank i, for all ranks; returns a handle."""
         tag = self.comm.message_tag("all_to_all", sent[0][:0])  # parts have lengths of their own
         return self._all_to_all(received, sent, tag)
 

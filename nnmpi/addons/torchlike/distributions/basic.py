@@ -37,8 +37,7 @@ class Distribution:
         raise NotImplementedError
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Returns samples of the shape (*sample_shape, *batch_shape, *event_shape), without a
-        gradient."""
+        """Returns samples (*sample_shape, *batch_shape, *event_shape), without a gradient."""
         with no_grad():
             return self.drawn((*sample_shape, *self.batch_shape))
 
@@ -58,8 +57,7 @@ class Distribution:
         raise NotImplementedError
 
     def drawn(self, shape: Shape) -> Tensor:
-        """Draws samples of the shape (*shape, *event_shape), where `shape` ends with `batch_shape`:
-        subclasses define it, and `sample` calls it."""
+        """Draws samples (*shape, *event_shape) for `sample`; subclasses define it."""
         raise NotImplementedError
 
 

@@ -41,8 +41,7 @@ class Independent(Distribution):
         return variances
 
     def joined(self, values: Tensor) -> Tensor:
-        """Returns the log-probabilities or entropies of joint events: sums `values`, which are
-        those of the base distribution, over the batch axes that have become axes of an event."""
+        """Sums log-probabilities or entropies over axes that belong to an event."""
         n = self.reinterpreted_batch_ndims
         return values.sum(axis=tuple(range(-n, 0))) if n else values
 
@@ -102,8 +101,7 @@ class MixtureSameFamily(Distribution):
         return self._mixed(component.variance) + between
 
     def _beside(self, values: Tensor) -> Tensor:
-        """Returns values, one for each mixture, with a new axis before the event axes, so that they
-        broadcast against the values of its components."""
+        """Returns values of mixtures with an axis for components before event axes."""
         return values.unsqueeze(-1 - len(self.event_shape))
 
     def _mixed(self, values: Tensor) -> Tensor:

@@ -28,8 +28,7 @@ def save(state: Any, file: IO[bytes], metadata: Mapping[str, str] | None) -> Non
 
 
 def load(file: IO[bytes], map_location: Any) -> tuple[Any, dict[str, str]]:
-    """Returns (state dictionary, metadata), read from an open file from its position to its end;
-    tensors are on the device `map_location`."""
+    """Returns (state dictionary, metadata) of an open file from its position on."""
     content = file.read()
     if not isinstance(content, bytes):
         raise TypeError(f'load: the file gives text: open it as open("{_name(file)}", "rb")')

@@ -63,8 +63,7 @@ class Context:
 
 
 class Function:
-    """The base class of functions with a `forward` and a `backward` of their own; `apply` calls
-    them."""
+    """The base of functions with their own `forward` and `backward`, called by `apply`."""
 
     @staticmethod
     def forward(*args: Any, **options: Any) -> Any:

@@ -1,5 +1,4 @@
-"""Where the elements of a view lie in its base, the tensor in whose memory it is, computed from
-strides and addresses."""
+"""The places in a base of a view's elements, from strides and addresses."""
 
 from typing import Any
 

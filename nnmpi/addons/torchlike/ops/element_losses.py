@@ -9,8 +9,7 @@ from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.precision import widened
 
 LEAST_LOG = -100.0
-"""The bound below which logs of probabilities are clamped, as in PyTorch: without it, one sample
-could make the loss infinite."""
+"""The least log of a probability, as in PyTorch: one sample could make a loss infinite."""
 
 LEAST_VARIANCE = float(np.float32(1e-12))
 """The smallest divisor p (1 - p) of a gradient, as in PyTorch."""

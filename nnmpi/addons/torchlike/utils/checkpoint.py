@@ -1,5 +1,4 @@
-"""PyTorch's `utils.checkpoint`: parts of a model that are computed again in the backward pass, so
-that their activations need not be kept."""
+"""PyTorch's `utils.checkpoint`: parts computed again in the backward pass."""
 
 from typing import TYPE_CHECKING
 

@@ -47,8 +47,7 @@ OTHERS = ("uint16", "uint32", "uint64", "bfloat16")
 """Types of tensors for which PyTorch has no storage class."""
 
 MOST_ITEMS = 64
-"""The most items of an argument of a call in a pickle; pickles fill larger dictionaries and sets by
-other operations."""
+"""The most items of an argument of a call in a pickle, which has other ways for more."""
 
 MAGIC = 0x1950A86A20F9469CFC6C
 """The number at the start of files of PyTorch before 1.6."""
@@ -218,8 +217,7 @@ class _Archive:
 
 
 class _Legacy:
-    """Reads a file of PyTorch before 1.6, in which the storages (memory of tensors) come after the
-    pickled value that uses them."""
+    """Reads files of PyTorch before 1.6, with storages after the pickled value."""
 
     def __init__(self, content: mmap.mmap, names: Mapping[str, Any]) -> None:
         self._content, self._storages = content, dict[str, Storage]()

@@ -36,9 +36,7 @@ class ReadTensor(NamedTuple):
 
 
 def tensors(file: Path) -> dict[str, ReadTensor]:
-    """Returns the tensors of a state_dict by name; raises ValueError if the file has other values
-    too.
-    """
+    """Returns a state_dict's tensors; raises ValueError for a file with other values."""
     state = read(file)
     if not _is_state(state):
         raise ValueError(f"cannot load {shown(file)}: it is no state_dict; {_remedy(file, state)}")

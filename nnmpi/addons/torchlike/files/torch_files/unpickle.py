@@ -127,17 +127,14 @@ class Unpickler:
         return Named(name, value) if is_function else value
 
     def _pop(self, kind: type, at: int = -1) -> Any:
-        """Removes the value at index `at` from the stack, by default the topmost, and returns it;
-        raises TypeError unless it is of type `kind`."""
+        """Removes and returns the value at an index; raises TypeError for another type."""
         value = self._stack.pop(at)
         if not isinstance(value, kind):
             raise TypeError(f"a {type(value).__name__} in the place of a {kind.__name__}")
         return value
 
     def _items(self) -> list[Any]:
-        """Removes the last MARK and all values above it from the stack, and returns these
-        values.
-        """
+        """Removes the last MARK and the values above it, and returns these."""
         at = len(self._stack) - 1
         while self._stack[at] is not MARK:  # from above, so that no pickle takes quadratic time
             at -= 1

@@ -25,9 +25,7 @@ class Dataset(Generic[T]):
 
 
 class IterableDataset(Dataset[T]):
-    """A base class for data sets that yield their samples in order: subclass it, and define
-    `__iter__`.
-    """
+    """The base of data sets that yield samples in order: define `__iter__`."""
 
     def __iter__(self) -> Iterator[T]:
         raise NotImplementedError(f"{type(self).__name__} does not define __iter__")

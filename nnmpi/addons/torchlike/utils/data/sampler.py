@@ -12,8 +12,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Sampler(Generic[T_co]):
-    """A base class for samplers: subclass it, and define `__iter__`, which yields indices of
-    samples or lists of them, and `__len__`."""
+    """The base of samplers: define `__iter__`, of indices or lists of them, and `__len__`."""
 
     def __iter__(self) -> Iterator[T_co]:
         raise NotImplementedError(f"{type(self).__name__} does not define __iter__")
@@ -83,9 +82,7 @@ class SubsetRandomSampler(Sampler[int]):
 
 
 class WeightedRandomSampler(Sampler[int]):
-    """Draws `num_samples` indices with probabilities proportional to `weights`, whose sum is
-    arbitrary.
-    """
+    """Draws `num_samples` indices in proportion to `weights`."""
 
     def __init__(
         self,
