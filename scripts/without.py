@@ -25,6 +25,7 @@ PACKAGES = (
     *("nnmpi/__init__.py", "nnmpi/nn/__init__.py"),
     *("nnmpi/optim/__init__.py", "nnmpi/data/__init__.py", "nnmpi/nn/utils/__init__.py"),
     *("nnmpi/autograd/__init__.py", "nnmpi/autograd/torch_names.py"),
+    "nnmpi/addons/torchlike/functional.py",
 )
 """Files that import names of add-ons for type checkers."""
 
