@@ -5,7 +5,7 @@
 
 Importing nnmpi changes nothing in the process, with one exception: under the command `nnmpi.train`
 it blocks the signal SIGUSR1 until the command can handle it (`options.held_signals`). The import
-loads tensors, layers and optimizers; the Trainer and other names are loaded when they are first
+loads tensors, layers and optimizers; Config, Trainer and other names are loaded when they are first
 used. On some machines `nnmpi.blas.tune()` makes training faster; the command calls it when it
 starts.
 """
@@ -46,10 +46,10 @@ with _gc_paused():
     from nnmpi.nn.seeding import Generator as Generator
     from nnmpi.nn.seeding import manual_seed as manual_seed
     from nnmpi.nn.seeding import seeded as seeded
-    from nnmpi.options.config import Config as Config
     from nnmpi.version import __version__ as __version__
 
 _ON_USE = {
+    "Config": "nnmpi.options.config:Config",
     "Trainer": "nnmpi.run.trainer:Trainer",
     "cli": "nnmpi.options.cli",
     "data": "nnmpi.data",
@@ -200,6 +200,7 @@ if _TYPE_CHECKING:
         scaled_dot_product_attention as scaled_dot_product_attention,
     )
     from nnmpi.options import cli as cli
+    from nnmpi.options.config import Config as Config
     from nnmpi.run.trainer import Trainer as Trainer
 else:  # type checkers know from the names above which there are
 

@@ -148,7 +148,7 @@ def main() -> None:
     import nnmpi
 
     found: dict[str, Any] = {"loaded": _loaded()}
-    nnmpi.Trainer  # noqa: B018 - loads it
+    nnmpi.Config, nnmpi.Trainer  # noqa: B018 - loads them
     found["trainer"] = _loaded()
     calls = Calls()
     calls.run(PLAIN)

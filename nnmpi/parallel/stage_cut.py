@@ -9,7 +9,7 @@ from nnmpi.collectives.price import FAR, NEAR, Link
 from nnmpi.data import Inputs
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
-from nnmpi.optim import state_arrays_of
+from nnmpi.optim.of_options import state_arrays_of
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement import partition

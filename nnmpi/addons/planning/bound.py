@@ -31,7 +31,7 @@ from nnmpi.addons.planning.step_time import CostModel, passes_of_stages
 from nnmpi.arrays import dtypes
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.nn.recompute import recomputed_with
-from nnmpi.optim import state_arrays_of
+from nnmpi.optim.of_options import state_arrays_of
 from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB, strategy_of
 from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.parallel.mesh import REPLICAS

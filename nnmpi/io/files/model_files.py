@@ -4,13 +4,15 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nnmpi import addons
 from nnmpi.io.files.atomic import check_target
 from nnmpi.nn import Module
 from nnmpi.nn.state import PLAIN, FileFormat
-from nnmpi.options.config import Config
+
+if TYPE_CHECKING:
+    from nnmpi.options.config import Config
 
 Build = Callable[[], Module]
 
@@ -46,7 +48,7 @@ class ModelFile:
         """Returns names and layouts of tensors in the file: here the model's."""
         return PLAIN
 
-    def resolved(self, config: Config, is_named: bool) -> tuple[Config, Build | None]:
+    def resolved(self, config: "Config", is_named: bool) -> tuple["Config", Build | None]:
         """Returns (config, None): a file does not tell how to build the model of its tensors, so
         the model is the one that `config`, the options of the run, names.
 

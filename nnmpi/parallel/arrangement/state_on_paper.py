@@ -23,8 +23,8 @@ import numpy as np
 from nnmpi.arrays.dtypes import is_float, named
 from nnmpi.nn.place import Place, StateArray, whole
 from nnmpi.optim import state as states
-from nnmpi.optim import state_arrays_of
 from nnmpi.optim.loss_scale import LossScale, Scaler
+from nnmpi.optim.of_options import state_arrays_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter
-from nnmpi.optim import Optimizer, of_config, schedule
+from nnmpi.optim import Optimizer, schedule
+from nnmpi.optim.of_options import of_config
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.run.callbacks import plain

@@ -9,8 +9,9 @@ from nnmpi.arrays.backend import META
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.single_store import SingleStore
-from nnmpi.optim import Optimizer, of_config
+from nnmpi.optim import Optimizer
 from nnmpi.optim.loss_scale import LossScale, Scaler
+from nnmpi.optim.of_options import of_config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.rank_model import HeldVariable
 from nnmpi.parallel.model.parts import ModelPart
