@@ -140,8 +140,8 @@ class Partners(NamedTuple):
     chunk  the chunk of the buffer whose sum each rank has at the end, an array (ranks,)
     """
 
-    of: Ranks  # [step, rank]
-    chunk: Ranks  # [rank]
+    of: Ranks
+    chunk: Ranks
 
 
 @cache

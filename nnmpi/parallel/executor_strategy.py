@@ -66,7 +66,7 @@ class Evaluation(NamedTuple):
 
     cut: BatchCut
     comm: Comm
-    counts: bool = True  # False if another rank with the same sums counts them
+    counts: bool = True
 
     @classmethod
     def of_stages(cls, config: Config, layout: Layout) -> Self:
@@ -97,15 +97,15 @@ class StrategyParts(NamedTuple):
     """
 
     store: LocalStore
-    cut: BatchCut  # of a training batch, into the micro-batches that this rank computes
+    cut: BatchCut
     evaluation: Evaluation
-    check: Callable[[Loader], None]  # refuses parts of one sample if a layer needs more
+    check: Callable[[Loader], None]
     describe: Mapping[str, Any]
     sync: GradientSync = NO_SYNC
     batch_stats: BatchStats = LOCAL
-    outcome: Callable[[], dict[str, Any]] = dict  # called by every rank, after the last step
-    comms: Sequence[Comm] = ()  # made for these parts, and freed with them
-    progress: Callable[[], AbstractContextManager[None]] = nullcontext  # around the steps
+    outcome: Callable[[], dict[str, Any]] = dict
+    comms: Sequence[Comm] = ()
+    progress: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class ExecutorStrategy:

@@ -44,14 +44,14 @@ class Layout(NamedTuple):
                    added up in float32
     """
 
-    mesh: Mesh  # of the ranks that compute
+    mesh: Mesh
     servers: int
     all: Comm
-    axis: Mapping[str, Comm]  # of a rank that computes
+    axis: Mapping[str, Comm]
     batch: Comm
     replicas: Comm
     model: Comm
-    server_group: Comm  # of a server: all servers
+    server_group: Comm
     narrow_sums: bool
 
     @classmethod

@@ -85,8 +85,8 @@ class TrainSpec(NamedTuple):
     optimizer: Callable[[Sequence[Parameter]], Optimizer]
     control: StepControl
     recorder: Recorder = NO_RECORDER
-    twin: "TrainSpec | None" = None  # for --verify: the same with another copy of the model
-    next_steps: Sequence[StepState] = ()  # of each worker, if each has its own pace
+    twin: "TrainSpec | None" = None
+    next_steps: Sequence[StepState] = ()
 
 
 class AgreedError(ArithmeticError):
@@ -157,9 +157,9 @@ class Strategy(Protocol):
 
     layout: Layout
     optimizer: Optimizer
-    full_state: WholeArrays  # of the model
-    last: Undo | None  # None if no rank may be lost, or the last step cannot be undone
-    traffic: StepTraffic  # what this rank sends in a step
+    full_state: WholeArrays
+    last: Undo | None
+    traffic: StepTraffic
 
     @property
     def position(self) -> WorkerPosition | None:

@@ -103,10 +103,10 @@ class Op(NamedTuple):
 
     kind: Kind
     micro: int = NONE
-    stage: int = NONE  # of a pass or a message, on this rank
+    stage: int = NONE
     at: int = NONE
     slot: int = NONE
-    peer: int = NONE  # of a message: the rank at the other end, along pp or dp
+    peer: int = NONE
 
     def __str__(self) -> str:
         text = self.kind.value + (str(self.at) if self.at != NONE else "")

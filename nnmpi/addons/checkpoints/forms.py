@@ -120,7 +120,7 @@ class FileForm:
     name: str
     bytes: int
     sha256: tuple[str, ...]
-    ranges: tuple[int | RangeForm, ...]  # a number: the whole array
+    ranges: tuple[int | RangeForm, ...]
 
 
 @dataclass(frozen=True)

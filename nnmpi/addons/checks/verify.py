@@ -82,10 +82,10 @@ class Comparison(NamedTuple):
     diverged     True if neither loss is finite: there is nothing to compare
     """
 
-    largest: dict[str, Difference]  # on any rank
-    equal: bool  # True if copies on several ranks have the same bits
-    one_skipped: bool  # True if on some rank only one of the two skipped the step
-    diverged: bool  # True if neither loss is finite: there is nothing to compare
+    largest: dict[str, Difference]
+    equal: bool
+    one_skipped: bool
+    diverged: bool
 
     def reason(self, bounds: Mapping[str, float]) -> str | None:
         """Returns why a step fails the check, as text, or None if it passes. `bounds` has the

@@ -10,8 +10,7 @@ from nnmpi.options.value_forms import FROM_0_BELOW_1, FROM_1
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options for training language models: --dropout, --context, --tokenizer, --sample-every and
-    --prompt."""
+    """Options of language models, such as --dropout, --context and --tokenizer."""
 
     dropout: float = model_option(
         0.0, "dropout probability in gpt models; GPT-2 was trained with 0.1", FROM_0_BELOW_1

@@ -43,9 +43,7 @@ class ModelFolder(ModelFile):
         return gpt2.weights_in(self.path)
 
     def form(self) -> FileFormat:
-        """Returns the names and layouts (transposed or not) that tensors have in the folder's
-        file.
-        """
+        """Returns names and layouts of tensors in the folder's file."""
         return format_of(sizes_in(self.path))
 
     def resolved(self, config: Config, is_named: bool) -> tuple[Config, Build]:
@@ -66,9 +64,7 @@ class ModelFolder(ModelFile):
         return replace(config, model=sizes.model), build
 
     def check(self) -> None:
-        """Raises NotSavedError if no model can be written to the folder; called before a run
-        trains.
-        """
+        """Raises NotSavedError if no model can be written to the folder."""
         if not os.path.isdir(self.path):
             check_target(self.path.rstrip(os.sep))
             try:

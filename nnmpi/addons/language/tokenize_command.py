@@ -144,8 +144,7 @@ def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event
 
 
 def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
-    """Returns the tokenizer in the file or folder `path`; for None, one whose tokens are the
-    characters that occur in the text."""
+    """Returns the tokenizer at `path`, or one of the text's characters."""
     if path is not None:
         return all_or_none(comm, lambda: BPETokenizer(path))
     points_here = all_or_none(comm, lambda: characters(_texts(text, CHARACTERS, comm)))

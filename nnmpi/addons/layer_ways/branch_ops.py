@@ -19,8 +19,7 @@ JOINS = (*SUMS, *PUT_TOGETHER)
 
 
 def put_together(parts: Sequence[Array], join: str, axis: int) -> Array:
-    """Joins arrays, such as the outputs of parallel branches, along an existing axis ("concat") or
-    a new one ("stack")."""
+    """Joins arrays along an axis, existing ("concat") or new ("stack")."""
     xp, ndim = xp_of(parts[0]), parts[0].ndim
     if join == "stack":
         return xp.stack(parts, axis=axis_within(axis, ndim + 1))
@@ -28,8 +27,7 @@ def put_together(parts: Sequence[Array], join: str, axis: int) -> Array:
 
 
 def joined(*parts: Array, join: str, axis: int = -1) -> Result:
-    """Joins the outputs of parallel branches by `join`, one of `JOINS`: sums, averages,
-    concatenates or stacks them."""
+    """Sums, averages, concatenates or stacks branches' outputs, by `join`."""
     check_shapes([part.shape for part in parts], join, axis)
     if join in PUT_TOGETHER:
         y = put_together(parts, join, axis)

@@ -151,8 +151,7 @@ def _join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
 
 
 def _nodes_of_branches(graph: Graph, call: Call) -> list[range]:
-    """Returns, for each branch of a call, the range of its nodes in the graph. Branches run one
-    after the other; the last node of the call joins their outputs."""
+    """Returns each branch's nodes in a call; the last node of all joins them."""
     makers = {e: k for k in call.nodes for e in graph.nodes[k].outputs}
     ranges, start = [], call.nodes.start
     for value in graph.nodes[call.nodes[-1]].arguments[0]:
@@ -193,8 +192,7 @@ def owners_of(sizes: Sequence[int], used: Sequence[set[int]], ranks: int) -> tup
 
 
 class BranchesOnRanks(Branches):
-    """A Branches module whose branches are divided among the ranks of `comm`; all ranks get the
-    joined output."""
+    """A Branches module whose branches are on ranks; all get the output."""
 
     comm: Comm
     call: BranchCall
@@ -223,8 +221,7 @@ class BranchesOnRanks(Branches):
         return apply(joined_on_ranks, *outputs, *ends, **options, samples=samples, xp=xp_of(array))
 
     def drop_others(self) -> None:
-        """Replaces the branches that other ranks compute by placeholders, which frees their
-        parameters."""
+        """Replaces other ranks' branches by placeholders, and frees their parameters."""
         for name, owner in zip([*self], self.call.owners, strict=True):
             if owner != self.comm.rank:
                 self[name] = BranchOnAnotherRank(owner)
@@ -272,8 +269,7 @@ def joined_on_ranks(
 
 
 def _zeros(edge: Edge, samples: int, xp: Any) -> Array:
-    """Returns zeros in the shape of an activation (an edge of the graph) for `samples` samples, in
-    its memory order."""
+    """Returns zeros like an activation for so many samples, in its order."""
     shape, order = edge.shape(samples), memory_order(len(edge.axes))
     return xp.zeros([shape[k] for k in order], np.dtype(edge.dtype)).transpose(inverse(order))
 

@@ -42,8 +42,7 @@ def tokens_of(x: Any) -> int:
 
 
 def choices(p: Array, top_k: int) -> Array:
-    """A mask (N, T, E) of the experts that each token chooses: the `top_k` with the largest
-    probabilities p (N, T, E)."""
+    """A mask (N, T, E) of each token's `top_k` most probable experts."""
     xp = xp_of(p)
     order = xp.argsort(-p, axis=-1, kind="stable")[..., :top_k]  # stable: ties go to lower indices
     chosen: Array = xp.zeros(p.shape, bool)
@@ -109,8 +108,7 @@ def route(
     shape, normal = x.shape, gates if top_k > 1 else 0.0
 
     def prepare(g: Array, needs: Sequence[bool]) -> Array:
-        """Returns the gradient of the router's logits, (N, T, E), from the gradient g of the gates
-        and that of the load-balancing loss."""
+        """Returns the logits' gradient (N, T, E), of gates and load balancing."""
         d = g.reshape(p.shape) * taken
         if top_k > 1:
             d = d - (d * normal).sum(axis=-1, keepdims=True)
@@ -205,8 +203,7 @@ def _dispatch(gates: Array, start: int, E: int, slots: int) -> tuple[Array, Arra
 
 
 def _in_slots(rows: Array, index: Array) -> Array:
-    """Gathers the tokens of each expert: returns (E, N slots, C), where row i of expert e is
-    rows[index[e, i]], or zeros for a row without a token."""
+    """Gathers experts' tokens (E, N slots, C): rows[index[e, i]], or zeros."""
     xp = xp_of(rows)
     none = xp.zeros((index.shape[1], rows.shape[1]), rows.dtype)
     return xp.concatenate((rows, none))[index]

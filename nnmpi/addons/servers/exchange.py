@@ -45,10 +45,10 @@ class WorkerRequest(NamedTuple):
 
     purpose: float
     samples: float = 0
-    divisor: float = 0  # of the loss of these samples
-    loss: float = 0  # summed over the samples
-    stop: float = 0  # not 0 if some rank wants to end the run
-    squares: float = 0  # sum of squares of the worker's whole gradient
+    divisor: float = 0
+    loss: float = 0
+    stop: float = 0
+    squares: float = 0
 
 
 class Totals(NamedTuple):
@@ -63,9 +63,9 @@ class Totals(NamedTuple):
 
     pushes: float = 0
     samples: float = 0
-    divisor: float = 0  # of the loss
+    divisor: float = 0
     loss: float = 0
-    skipped: float = 0  # updates left out because a value was not finite
+    skipped: float = 0
 
 
 class Reply(NamedTuple):
@@ -77,8 +77,8 @@ class Reply(NamedTuple):
     totals   what all workers have contributed to the epoch so far: samples, losses and so on
     """
 
-    go: bool  # True: compute another gradient in this epoch; the first server decides
-    stop: bool  # True if some rank wants to end the run
+    go: bool
+    stop: bool
     totals: Totals
 
 

@@ -61,7 +61,7 @@ class GridCollective(NamedTuple):
     """
 
     algorithm: Algorithm
-    elements: float  # of a rank's buffer
+    elements: float
     ranks: int
     stride: int = 1
     times: int = 1

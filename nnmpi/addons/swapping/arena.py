@@ -34,8 +34,7 @@ IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
 
 def check() -> None:
-    """Raises ValueError if activations cannot be swapped to disk here, because of the operating
-    system or of the folder for temporary files."""
+    """Raises ValueError if system or folder do not allow to swap."""
     if native.kernel("arena") is None:
         why = native.missing() or "it needs Linux and compiled kernels, without NNMPI_NATIVE=0"
         raise ValueError(f"memory: activations cannot be swapped on this machine: {why}")
@@ -53,16 +52,14 @@ def check() -> None:
 
 
 def free_disk() -> int:
-    """Returns the free bytes on the disk of the folder for temporary files, where swap files
-    are."""
+    """Returns the free bytes of the disk with swap files."""
     disk = os.statvfs(tempfile.gettempdir())
     return disk.f_bavail * disk.f_frsize
 
 
 @contextmanager
 def disk_errors(nbytes: int) -> Iterator[None]:
-    """Returns a context that turns an OSError about the swap file, of `nbytes` bytes, into a
-    ValueError that names a remedy."""
+    """A context that turns a swap file's OSError into a ValueError with a remedy."""
     try:
         yield
     except OSError as error:
@@ -73,9 +70,7 @@ def disk_errors(nbytes: int) -> Iterator[None]:
 
 
 def _kind_of_files(folder: str) -> str:
-    """Returns the type of the file system of a folder, from /proc/self/mountinfo; "" if not
-    listed.
-    """
+    """Returns the type of a folder's file system, or ""."""
     device, mounts = os.stat(folder).st_dev, Path("/proc/self/mountinfo")
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in mounts.read_text().splitlines() if mounts.exists() else ():
@@ -121,19 +116,16 @@ class Arena:
             _function("use")(handler)
 
     def retag(self, tag: int, array: np.ndarray) -> None:
-        """Changes the tag (the number by which blocks are found) of the memory block of an array,
-        if the array is in the arena."""
+        """Changes the tag of an array's block, if it is in the arena."""
         _function("retag")(self._handler, array.__array_interface__["data"][0], tag)
 
     def blocks(self, tag: int) -> Blocks:
-        """Returns the (start, end) of each memory block whose tag is `tag`, a number given by
-        `allocating`."""
+        """Returns (start, end) of each block with this tag."""
         tagged: Blocks = _function("blocks")(self._handler, tag)
         return tagged
 
     def trim(self, nbytes: float) -> None:
-        """Returns the memory of freed arrays to the system, except for at most `nbytes` bytes,
-        which stay in memory to be reused."""
+        """Returns freed memory to the system, except for at most `nbytes`."""
         with disk_errors(self._nbytes):
             _function("trim")(self._handler, max(round(nbytes), 0))
 
@@ -143,8 +135,7 @@ class Arena:
         self._each(("start_write", "end_write"), blocks)
 
     def read_in(self, blocks: Blocks) -> None:
-        """Reads the pages of memory blocks, given as (start, end), back from disk, and returns when
-        they are in memory."""
+        """Reads blocks back from disk; returns when they are in memory."""
         self._each(("start_read", "end_read"), blocks)
 
     def _each(self, names: Iterable[str], blocks: Blocks) -> None:

@@ -40,8 +40,7 @@ class DiskThread:
 
     @property
     def limit(self) -> float:
-        """The number of bytes of activations and optimizer state that may be in memory at a time,
-        with a margin for rounding errors."""
+        """The bytes that may be in memory at a time, with a margin for rounding."""
         return self._plan.memory * (1 + 1e-9)
 
     @property
@@ -72,8 +71,7 @@ class DiskThread:
             self.change.notify_all()
 
     def write_state(self) -> None:
-        """Appends a job that writes the optimizer state to disk. Until the job is done, the state
-        counts as bytes in memory."""
+        """Queues the write of optimizer state, which counts until it is done."""
         with self.change:
             self.in_use += self._plan.state
             self.add(("write", STATE))

@@ -1,5 +1,4 @@
-"""The option --memory, for runs that need more memory than a rank may use: activations and
-optimizer state are swapped to disk."""
+"""The option --memory: activations and state are swapped to disk."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +18,7 @@ from nnmpi.options.groups import other_option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The option --memory, for runs that need more memory than a rank may use: activations and
-    optimizer state are swapped to disk."""
+    """The option --memory: activations and state are swapped to disk."""
 
     memory: str | None = other_option(
         None,

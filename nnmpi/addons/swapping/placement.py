@@ -72,8 +72,7 @@ STATE = -1
 """The number that stands for the optimizer state among numbers of units."""
 
 STARTS = 200
-"""The number of starting points of a search times the number of units: with more units each takes
-longer."""
+"""The starting points of a search times the number of units."""
 
 
 class Placements(NamedTuple):
@@ -97,8 +96,7 @@ class Placements(NamedTuple):
 
     @property
     def activations(self) -> float:
-        """The total bytes of the activations of all layers in one micro-batch, wherever they are
-        placed."""
+        """The bytes of all layers' activations in a micro-batch, wherever they are."""
         return sum(unit.nbytes for unit in self.loads)
 
     @property
@@ -113,14 +111,12 @@ class Placements(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The predicted seconds of the forward and backward pass over a micro-batch, if activations
-        are kept in memory, swapped to disk or recomputed as `choice` says."""
+        """The predicted seconds of a micro-batch's passes by `choice`."""
         return seconds(self.loads, self.choice, self.memory, self.disk, self.state)
 
     @property
     def seconds_kept(self) -> float:
-        """The predicted seconds of the forward and backward pass over a micro-batch if all
-        activations fitted into memory."""
+        """The predicted seconds if all activations fitted into memory."""
         return sum(unit.forward + unit.backward for unit in self.loads)
 
 
@@ -160,20 +156,17 @@ def residence_fields(a: Arrangement, batches: int = 0) -> dict[str, Any]:
 
 
 def kept_bytes(unit: UnitDemand, how: Placement) -> float:
-    """Returns the bytes of activations that a unit keeps in memory between its forward and its
-    backward pass, if they are placed as `how` says."""
+    """Returns the bytes of activations that a unit keeps, placed as `how`."""
     return {KEEP: unit.nbytes, SWAP: 0.0, RECOMPUTE: unit.input_bytes}[how]
 
 
 def extra_bytes(unit: UnitDemand, how: Placement) -> float:
-    """Returns the bytes that are allocated again in the backward pass to recompute the activations
-    of a unit; 0 if `how` is not RECOMPUTE."""
+    """Returns the bytes allocated again to recompute a unit, else 0."""
     return max(unit.nbytes - unit.input_bytes, 0.0) if how is RECOMPUTE else 0.0
 
 
 def least_memory(units: Sequence[UnitDemand]) -> float:
-    """Returns the least bytes of memory with which training is possible: the activations of the
-    largest of the units."""
+    """Returns the least memory for training: the largest unit's activations."""
     return max(unit.nbytes for unit in units)
 
 
@@ -211,8 +204,7 @@ class PassClocks:
         self.nbytes = {STATE: state, **{s: unit.nbytes for s, unit in enumerate(units)}}
 
     def seconds(self) -> float:
-        """Runs the simulation. Returns the seconds until computing and disk have ended; infinity if
-        a pass never has enough memory."""
+        """Runs the simulation; returns its seconds, or infinity without memory."""
         for s in range(len(self.units)):
             self._forward(s)
         for s in reversed(range(len(self.units))):

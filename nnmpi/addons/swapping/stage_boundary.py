@@ -27,8 +27,7 @@ from nnmpi.schedules.op import Kind
 
 
 def placeholder(array: Array) -> Array:
-    """Returns an array of zeros with this shape and dtype that takes the memory of only one
-    element."""
+    """Returns zeros of this shape in the memory of one element."""
     return np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
 

@@ -28,8 +28,7 @@ from nnmpi.schedules.op import Kind, Op
 
 
 def kind(plan: Placements) -> StrategyKind:
-    """Returns the StrategyKind (which names the functions of a strategy) for training with the
-    placements of activations (kept, swapped or recomputed) in `plan`."""
+    """Returns the StrategyKind of training with placements of activations."""
     return StrategyKind(
         "replicas",
         parts="nnmpi.parallel.replicas.replicas:replicas",
@@ -63,8 +62,7 @@ def _list(plan: Placements, a: Arrangement, rank: int, micro: int) -> StepList:
 
 
 class SwappingStrategy(ExecutorStrategy):
-    """The strategy of a rank that swaps activations to disk; `swapper` has a thread that writes and
-    reads."""
+    """The strategy of a rank that swaps activations by a thread."""
 
     swapper: Swapper
 
@@ -73,8 +71,7 @@ class SwappingStrategy(ExecutorStrategy):
 
 
 def make(layout: Layout, spec: TrainSpec) -> SwappingStrategy:
-    """Builds and returns the strategy (the object that runs the training steps) of a rank that
-    swaps activations to disk; every rank calls it."""
+    """Builds a rank's strategy that swaps activations; every rank calls it."""
     plan, dp = _plan(spec), layout.axis["dp"]
     swapper = all_or_none(layout.all, lambda: Swapper(plan, _takes(spec)))
     parts = replicas(layout, spec)
@@ -100,6 +97,5 @@ def _plan(spec: TrainSpec) -> Placements:
 
 
 def _takes(spec: TrainSpec) -> list[bool]:
-    """Returns, for each boundary between stages, whether the tensor that crosses it requires a
-    gradient."""
+    """Returns which boundaries' tensors require a gradient."""
     return [edge.requires_grad for (edge,) in spec.part.boundaries]

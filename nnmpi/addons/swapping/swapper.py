@@ -94,13 +94,11 @@ class Swapper:
             self._disk.add(("write", op.at))
 
     def _read(self, op: Op) -> None:
-        """Queues the read of a stage's activations, or of the optimizer state, back from disk; it
-        starts when there is enough memory."""
+        """Queues a read of activations or state, for when there is memory."""
         self._disk.add(("read", STATE if op.at == NONE else op.at))
 
     def with_state(self, ends: Ends) -> Ends:
-        """Returns the functions that end a step, so that they find the optimizer state in memory:
-        AGREE waits until it has been read."""
+        """Returns the ends of a step; AGREE waits for the optimizer state."""
         agree, disk = ends[Kind.AGREE], self._disk
 
         def agree_with_state(step: int) -> Outcome | None:

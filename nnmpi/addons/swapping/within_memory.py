@@ -36,8 +36,7 @@ from nnmpi.parallel.arrangement.partition import Unit, joined
 from nnmpi.parallel.unit_costs import profile
 
 PART = 4
-"""The divisor of the samples on which units are measured: fewer samples take less memory than a
-step."""
+"""Units are measured on samples divided by this, to take less memory."""
 
 
 class StepBytes(NamedTuple):
@@ -182,8 +181,7 @@ def _ranks_of_node(a: Arrangement) -> int:
 
 
 def _check_disk(a: Arrangement, longest: float, nbytes: int) -> None:
-    """Raises ValueError if a swap file of `nbytes` bytes would not fit on the disk, where each rank
-    may use `longest` bytes."""
+    """Raises ValueError if a swap file would not fit into a rank's share."""
     if nbytes > longest:
         ranks = _ranks_of_node(a)
         raise ValueError(

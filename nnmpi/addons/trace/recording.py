@@ -69,8 +69,7 @@ CODES = {kind: code for code, kind in enumerate(EVENT_KINDS)}
 
 
 def which(events: np.ndarray, *kinds: str) -> np.ndarray:
-    """Returns a boolean mask of `events`: True for each event whose kind has one of the names
-    `kinds`."""
+    """Returns a mask of the events whose kind is one of `kinds`."""
     return np.isin(events["kind"], [CODES[kind] for kind in kinds])
 
 
@@ -157,9 +156,7 @@ class Recording(Recorder):
 
     @contextmanager
     def of_run(self, comm: Comm) -> Iterator[None]:
-        """Returns a context for a training run, in which background communication on `comm` and the
-        memory of the process are recorded too.
-        """
+        """A context of a run that records background communication and memory."""
         with resident_bytes() as self._memory, comm.works_in(Works(self)):
             try:
                 yield
@@ -174,9 +171,7 @@ class Recording(Recorder):
         self._append(CODES[name], stage, micro, self.step, began, memory)
 
     def add_work(self, work: CallSignature, step: int, began: float) -> None:
-        """Records a Work (asynchronous communication) that ends now; `step` is the step in which it
-        started, at the time `began`.
-        """
+        """Records a Work that ends now and began in step `step`."""
         number = self._operations.setdefault(work, len(self._operations))
         self._append(len(EVENT_KINDS) + number, -1, -1, step, began, 0)
 
@@ -207,8 +202,7 @@ class Recording(Recorder):
 
     @property
     def operations(self) -> list[tuple[str, str, int]]:
-        """A list of (name, algorithm, bytes), one for each kind of Work (asynchronous
-        communication) that was recorded."""
+        """(name, algorithm, bytes) of each kind of recorded Work."""
         return [(work.operation, work.algorithm, work.bytes) for work in self._operations]
 
     @property

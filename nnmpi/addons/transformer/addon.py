@@ -1,5 +1,4 @@
-"""Attention, encoders of transformers, gates; context parallelism: sequences whose positions are
-divided among the ranks along cp."""
+"""Attention, encoders and gates; context parallelism along cp."""
 
 from nnmpi.addons import AddOn, places
 

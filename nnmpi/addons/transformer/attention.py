@@ -144,8 +144,7 @@ class SelfAttention(Module):
         return self.attended(x.reshape(N, T, K, packed, D)).reshape(N, T, self.num_heads * D)
 
     def attended(self, qkv: Tensor) -> Tensor:
-        """Returns the attention outputs (N, T, K G, D) for qkv (N, T, K, G + 2, D): G queries, a
-        key and a value for each of K key heads."""
+        """Returns attention (N, T, K G, D) of qkv (N, T, K, G + 2, D)."""
         T, keep = qkv.shape[1], None
         if (cache := kv_cache.get()) is not None:
             qkv = self.rotated(qkv, cache.new_positions(qkv.array))
@@ -156,8 +155,7 @@ class SelfAttention(Module):
         return apply(attention.self_attention, self.rotated(qkv), **options)
 
     def rotated(self, qkv: Tensor, positions: Array | None = None) -> Tensor:
-        """Returns qkv with queries and keys rotated by their positions, by default 0 to T - 1;
-        unchanged unless `rotary` is set."""
+        """Returns qkv rotated by positions, if `rotary` is set."""
         if self.rotary is None:
             return qkv
         check_even("SelfAttention", qkv.shape[-1])
@@ -170,8 +168,7 @@ class SelfAttention(Module):
         return self.training and self.dropout > 0
 
     def keep_of(self, x: Array, T: int) -> KeepOf:
-        """Returns the dropout masks for this pass, as the function `keep_of` of this module does; x
-        is (N, ..., D), and all samples have T positions."""
+        """Returns dropout masks for x (N, ..., D) of T positions, as `keep_of`."""
         first = self.part.start // x.shape[-1]
         return keep_of(self, self.dropout, x, T, T, first, self.groups)
 

@@ -18,8 +18,7 @@ from nnmpi.options.value_forms import FROM_1
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The option of context parallelism: --cp, the number of ranks that divide the positions of
-    sequences."""
+    """The option --cp: ranks that divide the positions of sequences."""
 
     cp: int = layout_option(
         1, "context-parallel ranks: each holds some positions of every sequence", FROM_1

@@ -31,8 +31,7 @@ class KVCache:
         self._memory: dict[object, Array] = {}
 
     def new_positions(self, parts: Array) -> Array:
-        """Returns the positions, in the sequence, of the new tokens in `parts` (N, T, ...):
-        `length` to `length` + T - 1."""
+        """Returns the positions of new tokens (N, T, ...), from `length` on."""
         return xp_of(parts).arange(self.length, self.length + parts.shape[1])
 
     def attend(self, layer: object, parts: Array, causal: bool) -> Array:
@@ -121,8 +120,7 @@ def check_base(layer: str, name: str, base: float) -> None:
 
 
 def check_even(layer: str, D: int) -> None:
-    """Raises ValueError unless D, the number of channels of a head, is even, as rotary positions
-    need."""
+    """Raises ValueError unless a head's channels are even, for rotary positions."""
     if D % 2:
         raise ValueError(f"{layer}: rotary positions turn pairs of channels, but a head has {D}")
 
@@ -149,8 +147,7 @@ class RotaryPositionalEmbeddings(Module):
         self.interleaved = bool(interleaved)
 
     def forward(self, x: Tensor, *, input_pos: Any = None) -> Tensor:
-        """Returns the rotated x; `input_pos` has the positions, (T,) or (N, T), by default 0 to T -
-        1."""
+        """Returns x rotated by `input_pos`, (T,) or (N, T), by default 0 to T - 1."""
         x = as_tensor(x)
         if x.ndim != 4 or x.shape[1] > self.max_seq_len or x.shape[3] != self.dim:
             raise ValueError(

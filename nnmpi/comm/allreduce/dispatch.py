@@ -33,8 +33,8 @@ class PreparedSum(NamedTuple):
     signature: CallSignature
     first_tag: int
     steps: AllReduce
-    starts: AllReduce  # steps of a call that only starts the sum
-    short: ShortSum | None  # replaces the steps while the rank has no pending works
+    starts: AllReduce
+    short: ShortSum | None
 
 
 class AllReduceDispatch:

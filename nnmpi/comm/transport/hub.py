@@ -42,8 +42,8 @@ class Caller(Protocol):
     """
 
     job_rank: int
-    era: int  # number of the SurvivorMeeting at which the ranks shrank; 0 at first
-    members: Sequence[int]  # job ranks that were left then
+    era: int
+    members: Sequence[int]
 
     def lost(self, reason: str) -> RankLost: ...
 

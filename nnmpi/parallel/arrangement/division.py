@@ -23,9 +23,9 @@ class StagePart(NamedTuple):
                 unused ones that are stored with it
     """
 
-    rank: int  # along pp
+    rank: int
     nodes: range
-    layers: int  # their number
+    layers: int
     takes: tuple[int, ...]
     variables: tuple[int, ...]
 

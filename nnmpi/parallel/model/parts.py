@@ -41,16 +41,16 @@ class ModelPart(NamedTuple):
     follow      a function to call before a pass: stages take over changed attributes of modules
     """
 
-    model: Module  # the whole tree of modules; only this rank's stages have values
-    stages: Mapping[int, Module]  # by number
-    held: Callable[[str], bool] = everything  # True for paths of tensors on this rank
+    model: Module
+    stages: Mapping[int, Module]
+    held: Callable[[str], bool] = everything
     tied: Sequence[tuple[Parameter, tuple[int, ...]]] = ()
     """Parameters that stages of several ranks use, each with the coordinates of these ranks along
     pp; in the same order on all ranks, since a Comm is made for each."""
-    facts: Mapping[str, Any] = {}  # the fields of the start event that describe the cut
-    boundaries: Sequence[Boundary] = ()  # between the stages of all ranks
-    place: Sequence[int] = (0,)  # the rank along pp of each stage
-    positions: np.ndarray | None = None  # of sequences, on this rank; None: all
+    facts: Mapping[str, Any] = {}
+    boundaries: Sequence[Boundary] = ()
+    place: Sequence[int] = (0,)
+    positions: np.ndarray | None = None
     follow: Callable[[], object] = lambda: None
     """Called before a pass: if attributes of modules were changed since the model was cut, makes
     the stages use the new values."""

@@ -96,9 +96,9 @@ class StepState(NamedTuple):
     A checkpoint contains it in addition to parameters and optimizer state.
     """
 
-    step: int = 0  # steps made so far
+    step: int = 0
     epoch: int = 0
-    batch: int = 0  # within the epoch
+    batch: int = 0
 
     def next(self, batches: int) -> "StepState":
         """Returns the state after this step, in an epoch of `batches` batches."""
@@ -114,20 +114,20 @@ class StepResult(NamedTuple):
     samples           the number of samples of the step's batch, on all ranks together
     divisor           the number by which the loss is divided to get its mean
     loss              the sum of the samples' losses
-    request           the sum of the ranks' requests to stop or save
+    request           the sum of the ranks' requests: from STOPS on, some rank wants to end the run
     updated           False if the update was skipped, as a value was not finite
     gradient_norm     before clipping; None if no rank knows all of it
     next_is_computed  True if the next step has already been computed
     """
 
-    state: StepState  # after the step
+    state: StepState
     samples: int
-    divisor: float  # the number by which the mean divides the sum of the losses
+    divisor: float
     loss: float
-    request: float  # summed over ranks: from STOPS on, some rank wants to end the run
-    updated: bool  # False if a value was not finite: the update was skipped
-    gradient_norm: float | None = None  # before clipping; None if no rank knows all of it
-    next_is_computed: bool = False  # True if the next step has already been computed
+    request: float
+    updated: bool
+    gradient_norm: float | None = None
+    next_is_computed: bool = False
 
 
 ListOf: TypeAlias = Callable[[int], StepList]

@@ -60,7 +60,7 @@ class Outcome(NamedTuple):
     loss: float
     request: float
     updated: bool
-    gradient_norm: float | None = None  # before clipping
+    gradient_norm: float | None = None
 
     @classmethod
     def of(cls, decision: Sequence[float]) -> Self:

@@ -85,10 +85,10 @@ class Product(Sharded):
     """
 
     bias: Parameter | None
-    keep_part: Callable[..., None]  # of weight and bias
-    op: ClassVar[Callable[..., Result]]  # the ordinary layer's
-    options: Callable[[], dict[str, Any]]  # of the op
-    axis: ClassVar[int]  # the axis of channels in input and output
+    keep_part: Callable[..., None]
+    op: ClassVar[Callable[..., Result]]
+    options: Callable[[], dict[str, Any]]
+    axis: ClassVar[int]
 
     def _applied(self, sharded: Callable[..., Result], x: Any, **fused: bool) -> Tensor:
         options = {"of": self.op, "spec": self.spec.of(x), "axis": self.axis, **self.options()}

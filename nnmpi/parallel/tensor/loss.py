@@ -123,11 +123,11 @@ class _Softmax(NamedTuple):
 
     labels: Labels
     smoothing: Smoothing | None
-    exponentials: Array  # (classes of this rank, N): exp(z - maximum of this rank)
-    chosen: Array  # flat indices into it of the labels; of any class for those of other ranks
-    held: Array  # for each sample 1, or 0 if another rank has its label
+    exponentials: Array
+    chosen: Array
+    held: Array
     rank: int
-    table: Array  # (ranks, 4 or 5, N)
+    table: Array
 
     @classmethod
     def of(

@@ -24,8 +24,7 @@ END = "<|endoftext|>"
 
 
 class BPETokenizer:
-    """GPT-2's byte-level BPE, from a folder with vocab.json and merges.txt, or from a
-    tokenizer.json."""
+    """GPT-2's byte-level BPE, from vocab.json and merges.txt, or a tokenizer.json."""
 
     tokens, unit, cuts = "tokens", "character", BEFORE_SPACE
 
@@ -43,8 +42,7 @@ class BPETokenizer:
         self.sha256 = hashlib.sha256(content.encode()).hexdigest()[:12]
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """Returns the token ids of a text: int64, (T,). Meanwhile the library needs about 100 bytes
-        of memory per token."""
+        """Returns a text's token ids (T,); the library needs about 100 bytes per token."""
         decoded = text if isinstance(text, str) else as_text(text)
         return np.array(self._bpe.encode(decoded, add_special_tokens=False).ids, "int64")
 
@@ -82,8 +80,7 @@ class BPETokenizer:
 
 
 def _bytes_to_characters() -> dict[int, str]:
-    """GPT-2's printable characters for all bytes: a printable byte stands for itself, the others
-    are mapped to characters from U+0100 on."""
+    """GPT-2's characters for bytes: printable ones themselves, others from U+0100 on."""
     themselves = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in themselves]
     return {byte: chr(byte) for byte in themselves} | {
@@ -97,8 +94,7 @@ CONTINUE = frozenset(ALPHABET[byte] for byte in range(0x80, 0xC0))
 
 
 def _library_tokenizer(path: Path) -> Any:
-    """The tokenizer object of the library `tokenizers`; raises a ValueError of one line if the
-    library is missing or the files are bad."""
+    """The object of the library `tokenizers`; a ValueError of one line if that fails."""
     try:
         import tokenizers
     except ImportError:

@@ -89,8 +89,7 @@ def _check(count: int) -> None:
 
 @lru_cache(maxsize=8)
 def _last(cuts: re.Pattern[bytes]) -> re.Pattern[bytes]:
-    """Returns a pattern that matches a block of bytes from its start to the last place at which
-    `cuts` allows a cut."""
+    """Returns a pattern from a block's start to the last place that `cuts` allows."""
     return re.compile(rb"(?s:.*)" + cuts.pattern)
 
 

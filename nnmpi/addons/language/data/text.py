@@ -1,5 +1,4 @@
-"""Loads texts as data sets: windows of T tokens, which are characters, bytes, or the tokens of a
-given tokenizer."""
+"""Loads texts as windows of T tokens: characters, bytes, or a tokenizer's."""
 
 import gzip
 import os
@@ -67,8 +66,7 @@ def tokenizer_of_points(points: np.ndarray | None) -> Tokenizer:
 
 
 def tokens_of(content: bytes, tokenizer: Tokenizer) -> np.ndarray:
-    """Returns the tokens of a text, UTF-8 or other bytes, as a 1-D array of the smallest unsigned
-    dtype that holds them."""
+    """Returns a text's tokens in the smallest unsigned dtype that holds them."""
     dtype = small_type(tokenizer)
     encoded = [tokenizer.encode(p).astype(dtype) for p in pieces(BytesIO(content), tokenizer.cuts)]
     return np.concatenate([np.zeros(0, dtype), *encoded])

@@ -40,8 +40,7 @@ class Tokenizer(Protocol):
 
     @property
     def start(self) -> int:
-        """The id of the token that stands for the beginning of a text, from which text is generated
-        if the user gives none."""
+        """The token at the beginning of a text, from which text is generated."""
 
     @property
     def size(self) -> int:
@@ -61,8 +60,7 @@ class Tokenizer(Protocol):
 
 
 class ByteTokenizer:
-    """A tokenizer whose tokens are bytes: for files that are not UTF-8, and for texts in any
-    language."""
+    """A tokenizer of bytes: for files that are not UTF-8, and any language."""
 
     tokens, unit, cuts, size, start = "bytes", "byte", ANYWHERE, 256, ord("\n")
 
@@ -85,8 +83,7 @@ class ByteTokenizer:
 
 
 class CharTokenizer:
-    """A tokenizer whose tokens are the given characters, in their order; `CharTokenizer.of(text)`
-    takes the sorted characters of a text."""
+    """A tokenizer of given characters; `CharTokenizer.of(text)` takes a text's."""
 
     tokens, unit, cuts = "characters", "character", CHARACTERS
 
@@ -114,8 +111,7 @@ class CharTokenizer:
         return len(self.characters)
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """The token ids of a text's characters; raises ValueError for a character outside the
-        vocabulary."""
+        """The ids of a text's characters; raises ValueError for an unknown one."""
         points = points_of(text if isinstance(text, str) else as_text(text))
         places = np.searchsorted(self._sorted, points)
         unknown = np.flatnonzero(self._sorted[places] != points)
@@ -141,8 +137,7 @@ class CharTokenizer:
 
 
 def tokenizer_of(description: str) -> Tokenizer:
-    """Makes a tokenizer from the JSON that its `describe` returned; raises ValueError if that
-    fails."""
+    """Makes a tokenizer from the JSON of `describe`, or raises ValueError."""
     kind, values = _described(description)
     tokenizer: Tokenizer = TOKENIZERS[kind].make(**values)
     return tokenizer
@@ -169,8 +164,7 @@ def located(description: str, folder: str) -> str:
 
 
 def vocabulary_of(description: str) -> tuple[object, ...]:
-    """A key that is equal for tokenizers that make the same tokens: the description without its
-    path."""
+    """A key equal for tokenizers of the same tokens: without the path."""
     kind, values = _described(description)
     return kind, *(value for name, value in values.items() if name != "path")
 
@@ -182,8 +176,7 @@ def in_words(description: str) -> str:
 
 
 def _described(description: str) -> tuple[str, dict[str, Any]]:
-    """Returns (kind, values) of a tokenizer, read from its JSON description: the name of the kind,
-    and the values that make the tokenizer."""
+    """Returns (kind, values) of a tokenizer's JSON description."""
     try:
         fields = parsed(json.loads, description)
         types = TOKENIZERS[fields["kind"]].types

@@ -1,5 +1,4 @@
-"""The language models of the command line: their sizes, and the formats of the folders that hold
-them."""
+"""The language models of the command line: sizes, and formats of folders."""
 
 import os
 import re

@@ -1,5 +1,4 @@
-"""GPT: a transformer that predicts the next token; its parameters have the names of GPT-2's
-weights."""
+"""GPT: a transformer that predicts the next token, with GPT-2's names."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
@@ -43,8 +42,7 @@ class GPTSizes(NamedTuple):
         return f"gpt:{self.layers}x{self.heads}x{self.width}{within}"
 
     def checked(self) -> Self:
-        """Returns the sizes with each 0 replaced by its default; raises ValueError unless a GPT can
-        have them."""
+        """Returns the sizes with defaults for 0; raises ValueError if impossible."""
         intermediate = self.intermediate or WIDER * self.width
         check_blocks("gpt", *self[:3], intermediate)
         return self._replace(intermediate=intermediate)
@@ -91,8 +89,7 @@ class GPT(Module):
 
 
 class Block(Module):
-    """A transformer block: x + attention(norm(x)), then the same with an MLP in place of
-    attention."""
+    """A transformer block: x + attention(norm(x)), then x + MLP(norm(x))."""
 
     def __init__(self, sizes: GPTSizes, last: float, dropout: float) -> None:
         width = sizes.width
@@ -143,8 +140,7 @@ def check_blocks(model: str, layers: int, heads: int, width: int, intermediate: 
 
 
 def _linear(width: int, out: int, deviation: float) -> Linear:
-    """Returns a Linear layer from `width` to `out` channels, whose weights are normal with standard
-    deviation `deviation`, and whose bias is 0."""
+    """Returns a Linear layer with normal weights of this deviation, and bias 0."""
     layer, weight = Linear(width, out), initial.normal(deviation)
     zeros: Init = initial.constant(0.0)
     layer.weight = Parameter.lazy((out, width), weight)

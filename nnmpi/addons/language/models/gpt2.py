@@ -100,8 +100,7 @@ class FolderFormat(FileFormat):
 
     @classmethod
     def of(cls, config: Any, path: Path) -> Self:
-        """Returns the format for the sizes in config.json; raises ValueError for settings that this
-        kind of model does not support."""
+        """Returns the format of config.json; raises ValueError for other settings."""
         stated = config.items() if isinstance(config, dict) else ()
         given = cls.defaults | {key: value for key, value in stated if value is not None}
         settings = {key: given.get(key) for key in cls.keys} | given
@@ -119,8 +118,7 @@ class FolderFormat(FileFormat):
         return cls(cls.of_sizes(*(settings[key] for key in cls.keys)))
 
     def config(self, published: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the contents of config.json for a model that was loaded from a folder with the
-        JSON files `published`."""
+        """Returns config.json for a model loaded with the files `published`."""
         end = GPT2.vocabulary - 1 if self.sizes.vocabulary == GPT2.vocabulary else None
         # without a folder, the token <|endoftext|> of GPT-2's vocabulary
         kept = {**self.expected, **published.get(CONFIG, {BEGIN: end, END: end})}
@@ -142,8 +140,7 @@ class FolderFormat(FileFormat):
         return GPT(layers, heads, width, vocabulary, positions, dropout, published, within)
 
     def order(self, path: str) -> StorageOrder:
-        """Returns how the file stores the tensor at a path of the model: for example transposed, or
-        with the rows in another order."""
+        """Returns how the file stores the tensor at a path, such as transposed."""
         if path.endswith(("attn.c_attn.weight", "attn.c_attn.bias")):
             return StorageOrder(path.endswith("weight"), self.sizes.heads, (1, 1, 1))
         return StorageOrder(is_transposed=True) if path.endswith(TRANSPOSED) else AS_IS
@@ -154,8 +151,7 @@ class FolderFormat(FileFormat):
         return bool(getattr(self.sizes, "is_tied", True))
 
     def names_by_path(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """Returns a dict from the path of each tensor in the model to its names in a file, given
-        all names in the file."""
+        """Returns a file's names for each path in the model, given all its names."""
         paths: dict[str, tuple[str, ...]] = {}
         parts = [(part, layer) for layer, stored in self.layers.items() for part in stored]
         known = dict.fromkeys(names)
@@ -172,15 +168,13 @@ class FolderFormat(FileFormat):
         return paths | ({self.head: paths[embedding]} if ties else {})
 
     def tied(self, names: Iterable[str]) -> list[tuple[str, str]]:
-        """Returns the names of the token embedding and the output layer, if a file has their shared
-        weight under both names."""
+        """Returns embedding and output layer, if a file has both names of their weight."""
         paths, embedding = {n.removeprefix(self.prefix): n for n in names}, next(iter(self.tables))
         has_both = self.is_tied and {embedding, LM_HEAD} <= paths.keys()
         return [(paths[embedding], paths[LM_HEAD])] if has_both else []
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Returns the names under which a file stores the tensor at a path; none for the output
-        layer if it shares the weight of the embedding."""
+        """Returns a file's names for a path; none for an output layer that is tied."""
         if path == self.head:
             return () if self.is_tied else (LM_HEAD,)
         layer = path.split(".")[-2:][0]
@@ -205,8 +199,7 @@ class FolderFormat(FileFormat):
 
 
 def weights_in(folder: str | os.PathLike[str]) -> Path:
-    """Returns the path of the weights file in a folder, or of the index of its shards if there is
-    no such file."""
+    """Returns the weights file in a folder, or the index of its shards."""
     whole_file, index = Path(folder, WEIGHTS), Path(folder, SHARDED)
     return index if os.path.lexists(index) and not os.path.lexists(whole_file) else whole_file
 
@@ -269,8 +262,7 @@ def read_folder(format_class: type[Format], folder: str | os.PathLike[str]) -> F
 
 
 def load_weights(form: FolderFormat, folder: str | os.PathLike[str], dropout: float) -> Any:
-    """Returns a model of the format `form`, with the weights in a folder. `dropout` is its dropout
-    probability in further training."""
+    """Returns a model with the weights in a folder; `dropout` is for more training."""
     file, model = weights_in(folder), form.model(dropout, published_in(folder))
     check_tied(file, form)
     sources, places = sources_in(file, form), [place for place, _ in model.tensors()]

@@ -63,8 +63,7 @@ class LlamaSizes(NamedTuple):
         return -(-(8 * self.width // 3) // unit) * unit
 
     def checked(self) -> Self:
-        """Returns the sizes with each 0 replaced by its default; raises ValueError unless a Llama
-        can have them."""
+        """Returns the sizes with defaults for 0; raises ValueError if impossible."""
         intermediate = self.intermediate or self._usual_intermediate
         check_blocks("llama", *self[:3], intermediate)
         kv_heads, channels = self.kv_heads or self.heads, self.width // self.heads
@@ -110,8 +109,7 @@ class Llama(Module):
 
 
 class LlamaBlock(Module):
-    """A block of a Llama: x + attention(norm(x)), then the same with SwiGLU in place of
-    attention."""
+    """A Llama's block: x + attention(norm(x)), then x + SwiGLU(norm(x))."""
 
     def __init__(self, sizes: LlamaSizes) -> None:
         W, eps, K = sizes.width, sizes.norm_eps, sizes.kv_heads

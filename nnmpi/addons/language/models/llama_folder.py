@@ -64,8 +64,7 @@ class LlamaFormat(gpt2.FolderFormat):
 
     @classmethod
     def of(cls, config: Any, path: Path) -> Self:
-        """Returns the format for the sizes in config.json; raises ValueError for settings that this
-        kind of model does not support."""
+        """Returns the format of config.json; raises ValueError for other settings."""
         given = dict(config) if isinstance(config, dict) else {}
         rope = given.get("rope_parameters")
         if isinstance(rope, dict):  # transformers 5 has the other settings of angles in it
@@ -93,14 +92,12 @@ class LlamaFormat(gpt2.FolderFormat):
         return StorageOrder(False, self.sizes.intermediate, (1, 1)) if is_packed else AS_IS
 
     def model(self, dropout: float = 0.0, published: Mapping[str, Any] | None = None) -> Llama:
-        """Returns a Llama of these sizes with initial weights; `published` are the JSON files to
-        save with it. `dropout` is ignored: a Llama has none."""
+        """Returns a Llama with initial weights; `dropout` is ignored, as it has none."""
         return Llama(self.sizes, published)
 
 
 def check_ranges(given: Mapping[str, Any], path: Path) -> None:
-    """Raises ValueError, with the name of the setting, if a number in `given`, the contents of
-    config.json, is out of range for a Llama."""
+    """Raises ValueError, which names it, for a number out of range for a Llama."""
     for key, name in zip(LlamaFormat.keys, LlamaSizes._fields, strict=True):
         least, most = RANGES.get(name, (-math.inf, math.inf))
         if not least <= given[key] <= most:
@@ -121,8 +118,7 @@ def check_ranges(given: Mapping[str, Any], path: Path) -> None:
 
 
 def load_llama(folder: str | os.PathLike[str]) -> Llama:
-    """Returns the Llama in a folder, which has config.json and model.safetensors or the shards of
-    an index."""
+    """Returns the Llama of a folder with config.json and model.safetensors."""
     model: Llama = gpt2.load_weights(gpt2.read_folder(LlamaFormat, folder), folder, 0.0)
     return model
 

@@ -60,8 +60,7 @@ class Decoder:
         self.start()
 
     def start(self, begin: int = 0) -> None:
-        """Clears the cache of keys and values; the next call of `next` passes the tokens from
-        position `begin` on through the model."""
+        """Clears the cache; the next call of `next` begins at position `begin`."""
         self._begin = begin
         self._past = KVCache(self._positions) if self._keeps else None
 
@@ -93,8 +92,7 @@ class Decoder:
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def _scores(self, new: np.ndarray) -> np.ndarray | None:
-        """Passes the tokens `new` through the stages; returns the scores of the token after the
-        last one on ranks of the last stage, and None on others."""
+        """Passes tokens through stages; returns the next one's scores on the last."""
         place, scores, pp = self._part.place, None, self._layout.axis["pp"]
         with no_grad() if self._past is None else decoding(self._past, new.shape[1]):
             given = [new]
@@ -120,8 +118,7 @@ class Decoder:
 
 
 def loaded(config: Config, sizes: Sizes, comm: Comm, on: Backend) -> Decoder:
-    """Returns a Decoder for a gpt of the given sizes, with the weights in the file `config.load`;
-    every rank calls it."""
+    """Returns a Decoder with the weights in `config.load`; every rank calls it."""
     if comm.size != config.tp * config.pp:
         comm.agree(
             ValueError(
@@ -140,8 +137,7 @@ def loaded(config: Config, sizes: Sizes, comm: Comm, on: Backend) -> Decoder:
 def _load_part(
     config: Config, sizes: Sizes, layout: Layout, on: Backend
 ) -> tuple[ModelPart, Callable[[Tensor], np.ndarray]]:
-    """Returns this rank's part of a saved model, arranged as for training, and the function that
-    makes its scores whole."""
+    """Returns this rank's part of a saved model, and what makes scores whole."""
     comm, zeros = layout.all, np.zeros((2, 1), np.int64)
     split = Split(zeros, zeros)
     windows = Dataset("prompt", split, split, sizes.vocabulary, "")

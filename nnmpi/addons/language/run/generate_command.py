@@ -101,8 +101,7 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
 
 
 def pieces(given: argparse.Namespace, comm: Comm) -> Iterator[str]:
-    """Yields the prompt, and then the generated text in small pieces, as it becomes known. Every
-    rank must iterate."""
+    """Yields the prompt, then the text in pieces. Every rank must iterate."""
     blas.tune()
     blas.default_threads(1)  # products of one row are too small for more
 

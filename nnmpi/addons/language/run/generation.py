@@ -69,8 +69,7 @@ class Sampling(NamedTuple):
         return p
 
     def choose(self, scores: np.ndarray, position: int) -> int:
-        """Returns the token drawn for a position of the text; the draw depends on scores, position
-        and seed alone."""
+        """Returns a token drawn by scores, position and seed alone."""
         if not self.temperature:
             return int(scores.argmax())
         sums = np.cumsum(self.probabilities(scores))
@@ -225,8 +224,7 @@ def tokens_of_prompt(
 
 
 def tokenizer_for(path: str, given: str | None, sizes: Sizes) -> Tokenizer:
-    """Returns the tokenizer in the folder `given`; without one, that of the model, from its
-    metadata or its folder."""
+    """Returns the tokenizer in the folder `given`, or the model's own."""
     tokenizer = BPETokenizer(given) if given else own_tokenizer(path)
     if tokenizer is None:
         raise ValueError(

@@ -15,8 +15,7 @@ from nnmpi.run.setup.models import ModelFacts, SizedModel
 
 
 def model_of(config: Config, dataset: Dataset) -> Module:
-    """Makes the gpt or llama that --model names by LAYERSxHEADSxWIDTH, for the windows of tokens in
-    a data set."""
+    """Makes the gpt or llama LAYERSxHEADSxWIDTH for windows of tokens."""
     spec = config.model
     sizes = sizes_named(spec)
     if sizes is None:
@@ -42,8 +41,7 @@ LLAMA = SizedModel("llama:4x4x128:2", model_of)
 
 
 def _window(dataset: Dataset, model: str) -> int:
-    """Returns the number of tokens in a window of the data; raises ValueError if the data has no
-    windows. `model` is the model's name in the message."""
+    """Returns the tokens of a window; raises ValueError without windows."""
     x = dataset.train.x
     if isinstance(x, tuple | dict) or x.ndim != 2 or not is_index(x):
         raise ValueError(
@@ -54,12 +52,10 @@ def _window(dataset: Dataset, model: str) -> int:
 
 
 class LanguageFacts(ModelFacts):
-    """Facts about a GPT or a Llama that its tensors do not contain, such as its sizes; they are
-    stored in the model's file."""
+    """A GPT's or Llama's sizes and files, stored in the model's file."""
 
     def metadata(self) -> dict[str, str]:
-        """Returns metadata for the model's file: its name for --model, and the JSON files of its
-        folder."""
+        """Returns the model's name for --model, and the JSON of its folder."""
         files = {**self.model.published}
         if isinstance(self.model, Llama):  # its tensors do not tell all of its sizes
             files.setdefault(gpt2.CONFIG, format_of(self.model.sizes).config({}))
@@ -67,14 +63,12 @@ class LanguageFacts(ModelFacts):
         return name | ({PUBLISHED: json.dumps(files)} if files else {})
 
     def sizes(self) -> Sizes:
-        """Returns the sizes (layers, heads, width and others) from which the model can be made
-        again."""
+        """Returns the sizes from which the model can be made again."""
         sizes: Sizes = self.model.sizes
         return sizes
 
     def check(self, dataset: Dataset) -> None:
-        """Raises ValueError if the model has fewer positions than a window, or a smaller vocabulary
-        than the data."""
+        """Raises ValueError if a window or the vocabulary is too large for the model."""
         sizes, window = self.sizes(), _window(dataset, "it")
         if window > sizes.positions:
             raise ValueError(
@@ -98,8 +92,7 @@ def check_dropout(config: Config, model: Module) -> None:
 
 
 def check_stages(config: Config, model: Module) -> None:
-    """Raises ValueError if the model cannot generate text in a pipeline, since its stages need
-    sequences of one length."""
+    """Raises ValueError if stages need sequences of one length: no text is generated."""
     if config.pp > 1 and not isinstance(model, LanguageModel):
         raise ValueError(
             f"stages of {type(model).__name__} take sequences of one length, and generated text "

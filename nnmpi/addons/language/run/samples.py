@@ -1,5 +1,4 @@
-"""Generates text with a model in training: by `trainer.generate`, or with --sample-every at
-intervals."""
+"""Generates text in training: by `trainer.generate`, or --sample-every."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -54,8 +53,7 @@ class Sampler(NamedTuple):
 
 
 def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler:
-    """Returns the Sampler that generates text for --sample-every, equal on all ranks; every rank
-    calls it."""
+    """Returns the Sampler of --sample-every, equal on all ranks, which call it."""
     every = config.sample_every
     assert every is not None
     sampler = all_or_none(comm, lambda: _sampler(every, config, dataset))
@@ -129,6 +127,5 @@ def _tokens(
 
 
 def read_every(config: Config) -> int:
-    """Returns the interval, in steps, at which --sample-every generates text, which needs the model
-    on the host."""
+    """Returns --sample-every's interval, at which the host needs the model."""
     return int(config.sample_every)

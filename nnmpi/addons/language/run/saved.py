@@ -1,5 +1,4 @@
-"""Reads data that is saved with the weights of a language model: its sizes, its tokenizer, and the
-tokens that begin and end a text."""
+"""Reads sizes, tokenizer and special tokens saved with a language model."""
 
 import json
 import os
@@ -34,8 +33,7 @@ from nnmpi.options.user_files import parsed, refusing_others
 
 
 def saved_special_tokens(path: str, sizes: Sizes) -> tuple[list[int], list[int]]:
-    """Returns the tokens that begin a text, and those that end it, for a model in a folder or in a
-    file of --save."""
+    """Returns the tokens that begin, and that end, a saved model's text."""
     files = gpt2.published_in(path) if is_folder(path) else _published(path)
     keys = gpt2.BEGIN, gpt2.END
     begin, end = (gpt2.special_tokens(files, key, sizes.vocabulary) for key in keys)
@@ -43,8 +41,7 @@ def saved_special_tokens(path: str, sizes: Sizes) -> tuple[list[int], list[int]]
 
 
 def _published(path: str) -> dict[str, Any]:
-    """Returns the JSON files of the folder from which the model was loaded originally, which the
-    metadata of a file of --save contain."""
+    """Returns the JSON of the folder from which a saved model came."""
     text = loading.read_metadata(path).get(PUBLISHED, "{}")
     with refusing_others(f"cannot load {shown(path)}: {PUBLISHED}", "take an intact copy"):
         return dict(parsed(json.loads, text))
@@ -84,8 +81,7 @@ def saved_sizes(path: str) -> Sizes:
 
 
 def own_tokenizer(path: str) -> Tokenizer | None:
-    """Returns the tokenizer of a saved model, from its metadata or its folder; None if it has
-    none."""
+    """Returns a saved model's tokenizer, from metadata or folder, or None."""
     described = loading.read_metadata(path).get(TOKENIZER)
     if not described:
         return BPETokenizer(path) if is_folder(path) and has_tokenizer(path) else None
@@ -96,8 +92,7 @@ def own_tokenizer(path: str) -> Tokenizer | None:
 
 
 def data_options(config: Config) -> dict[str, Any]:
-    """Returns those arguments of `nnmpi.data.load` that come from the options for windows of
-    tokens."""
+    """Returns `nnmpi.data.load`'s arguments of windows, by options."""
     return {"context": config.context, "tokenizer": config.tokenizer}
 
 

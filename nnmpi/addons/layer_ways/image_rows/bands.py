@@ -20,12 +20,10 @@ from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels.window import Window
 
 LEAST = 4
-"""The rows of output of a band are a multiple of this, so that pooling windows and tiles of outputs
-fit."""
+"""Rows of a band's output are a multiple, so that windows and tiles fit."""
 
 WORTHWHILE = 8
-"""Samples are cut if they have at least this many bands: then the last band's surplus rows are
-cheap."""
+"""Samples are cut into at least so many bands: surplus rows are cheap then."""
 
 
 class Bands(NamedTuple):
@@ -78,35 +76,29 @@ class Bands(NamedTuple):
 
     @property
     def step(self) -> int:
-        """The number of input rows from the start of one band to the start of the next; all rows of
-        a sample if samples are not cut."""
+        """The input rows from band to band; all of a sample that is not cut."""
         return self.band if self.are_samples else self.rows * self.conv.stride
 
     @property
     def sample(self) -> int:
-        """The number of input rows from the start of one sample to the start of the next one in the
-        buffer that holds all samples."""
+        """The input rows from sample to sample in the buffer of all."""
         return self.band if self.are_samples else self.pitch * self.conv.stride
 
     def buffer(self, like: Array, width: int, channels: int) -> Array:
-        """Returns an array of zeros (rows, width, channels), with the type of `like`, that has
-        space for the input rows of all samples, one sample after the other."""
+        """Returns zeros with room for the input rows of all samples."""
         rows = max(self.n * self.sample, self.number and (self.number - 1) * self.step + self.band)
         return xp_of(like).zeros((rows, width, channels), like.dtype)
 
     def samples(self, tall: Array, rows: int) -> Array:
-        """Returns a view (N, rows, W, C) of the buffer `tall` (rows, W, C), which holds all
-        samples: the first `rows` rows of each sample."""
+        """Returns the first `rows` rows of each sample, as a view (N, rows, W, C)."""
         return _stacked(tall, self.n, self.sample, rows)
 
     def images(self, tall: Array) -> Array:
-        """Returns a view (number, rows, W, C) of the buffer `tall` (rows, W, C), which holds all
-        samples: the bands that the kernel takes as images."""
+        """Returns the bands that the kernel takes as images, as a view."""
         return _stacked(tall, self.number, self.step, self.band)
 
     def result(self, y: Array) -> Array:
-        """Given the kernel's output y (number, h, w, O) for all bands, returns the output for the
-        samples, as a view of y."""
+        """Returns the samples' output, as a view of that of bands."""
         if self.are_samples:
             return y
         tall = y.reshape(-1, *y.shape[2:])
@@ -141,8 +133,7 @@ class Bands(NamedTuple):
 
 
 def _stacked(tall: Array, n: int, step: int, rows: int) -> Array:
-    """Returns a view (n, rows, W, C) of tall (rows, W, C): n slices of `rows` rows that begin
-    `step` rows apart, and may overlap."""
+    """Returns n overlapping slices of rows, `step` apart, as a view."""
     row, *rest = tall.strides
     as_strided = xp_of(tall).lib.stride_tricks.as_strided
     return as_strided(tall, (n, rows, *tall.shape[1:]), (step * row, row, *rest))

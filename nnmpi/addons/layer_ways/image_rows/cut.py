@@ -1,5 +1,4 @@
-"""Divides layers by the rows of images: the marker IMAGE_ROWS for ways to divide a layer so, and
-the choices that the search for a division of the model has then."""
+"""Divides layers by rows of images: IMAGE_ROWS, and choices of a search."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -36,8 +35,7 @@ def _of_row(graph: Graph, node: Node) -> int:
 
 
 def _halo(graph: Graph, k: int, ranks: int, rank: int) -> Halo:
-    """Returns the halo of a rank for layer k: the rows of other ranks that it needs, for the layer
-    and a pooling fused with it."""
+    """Returns other ranks' rows that a layer, with a fused pooling, needs."""
     node = graph.nodes[k]
     rows, _ = windows_of(node.settings)
     window: Window = rows if pooling_behind(graph, k) is None else rows.pooled()
@@ -45,14 +43,12 @@ def _halo(graph: Graph, k: int, ranks: int, rank: int) -> Halo:
 
 
 def _sent(graph: Graph, k: int, ranks: int, rank: int) -> list[int]:
-    """Returns how many rows of a sample a rank sends to each other rank in the forward pass of
-    layer k."""
+    """Returns the rows of a sample sent to each rank in layer k's forward."""
     return _halo(graph, k, ranks, rank).sent()
 
 
 def _sent_back(graph: Graph, k: int, ranks: int, rank: int) -> list[int]:
-    """Returns for how many rows of a sample a rank sends the gradient to each other rank in the
-    backward pass of layer k."""
+    """Returns the rows whose gradient is sent to each rank in layer k's backward."""
     return _halo(graph, k, ranks, rank).received()
 
 
@@ -66,8 +62,7 @@ HALO_GRADIENT = Message(
 
 
 def _cut(edge: Edge, ranks: int) -> AxisCut | None:
-    """Returns which rows of an activation (image) each rank gets; None if it cannot be divided by
-    rows."""
+    """Returns each rank's rows of an activation, or None if it has none."""
     fits = len(edge.sample) == 3 and edge.of_samples and edge.sample[1] >= ranks
     return AxisCut(bounds(edge.sample[1], ranks), 1) if fits else None
 
@@ -132,8 +127,7 @@ def _refuse(graph: Graph, k: int, ranks: int) -> None:
 
 
 def _has_equal_windows(settings: Options) -> bool:
-    """Returns True if a layer computes windows at the border of an image like those inside, with
-    zeros as padding, so that it can be divided by rows."""
+    """True if windows at borders are like others, so that rows can be cut."""
     excludes = not settings.get("count_include_pad", True) and pair(settings["padding"]) != (0, 0)
     unusual = (settings.get(name, False) for name in ("ceil_mode", "return_indices"))
     return settings.get("padding_mode", "zeros") == "zeros" and not (excludes or any(unusual))

@@ -124,7 +124,6 @@ def _exchanged(
 
 
 def _within(rows: Rows, among: Rows) -> Rows:
-    """Returns the overlap of two ranges of rows, `rows` and `among`; an empty range if there is
-    none."""
+    """Returns the overlap of two ranges of rows, perhaps empty."""
     start, stop = (min(max(row, among[0]), among[1]) for row in rows)
     return start, stop

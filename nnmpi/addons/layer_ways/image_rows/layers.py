@@ -58,14 +58,12 @@ class SpatialLayer(nn.Module):
         return gather(y, self.comm, bounds(rows, self.comm.size), 2) if self.gather_output else y
 
     def of_rows(self, x: Tensor, *args: Any, **fused: Any) -> Tensor:
-        """Returns this rank's rows of the layer's output, given x, this rank's rows of its input.
-        `fused` says which ops after the layer (relu, pool) run with it."""
+        """Returns this rank's rows of the output; `fused` ops run with the layer."""
         y: Tensor = super().forward(x, *args, **fused)
         return y
 
     def window(self, pool: bool = False) -> Window:
-        """Returns the window along rows, which says on which input rows an output row depends; with
-        `pool`, after a fused 2x2 pooling."""
+        """Returns the window along rows; with `pool` after a fused 2x2 pooling."""
         rows, _ = windows_of(vars(self))
         return rows.pooled() if pool else rows
 
@@ -111,8 +109,7 @@ class SpatialAvgPool2d(SpatialLayer, nn.AvgPool2d):
 
 
 def _pooled(layer: SpatialLayer, x: Tensor, kernel: Callable[..., Any], padding: float) -> Tensor:
-    """Returns the pooling of x by `kernel`, on this rank's rows; `padding` is the value of pixels
-    outside the image."""
+    """Returns a pooling's rows; `padding` is the value outside of the image."""
     options = {"halo": layer.halo(), "comm": layer.comm, "windows": windows_of(vars(layer))}
     return apply(pool2d, x, kernel=kernel, padding=padding, **options)
 
@@ -130,8 +127,7 @@ class SpatialBatchNorm2d(SpatialLayer, nn.BatchNorm2d):
 
 
 class SpatialDropout(SpatialLayer, nn.Dropout):
-    """A Dropout on some rows of images: ranks together drop the same elements that one rank with
-    whole images would drop."""
+    """A Dropout on rows of images that drops what one rank would drop."""
 
 
 class SpatialDropout2d(SpatialLayer, nn.Dropout2d):
@@ -139,8 +135,7 @@ class SpatialDropout2d(SpatialLayer, nn.Dropout2d):
 
 
 class SpatialPReLU(SpatialLayer, nn.PReLU):
-    """A PReLU that computes some rows of each image on each rank; every rank has the whole
-    parameter."""
+    """A PReLU on rows of images, with the whole parameter on every rank."""
 
 
 class SpatialMean(SpatialLayer, nn.AdaptiveAvgPool2d):

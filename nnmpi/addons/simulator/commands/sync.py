@@ -119,7 +119,7 @@ class Mode(NamedTuple):
     time    the time of a step in theory, given the delays of all workers
     """
 
-    bound: Callable[[int], float]  # of --staleness
+    bound: Callable[[int], float]
     time: Callable[[Sequence[Delay]], float]
     about: str
 

@@ -58,9 +58,9 @@ class TraceFile(NamedTuple):
 
     path: Path
     steps: dict[int, list[Span]]
-    background: dict[int, list[Span]]  # communication that went on beside the steps
+    background: dict[int, list[Span]]
     ranks: int
-    simulated: tuple[Span, ...] = ()  # a step of a pipeline, in seconds
+    simulated: tuple[Span, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> "TraceFile":

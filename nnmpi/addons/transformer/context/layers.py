@@ -106,8 +106,7 @@ class PositionSharded(Module):
     axis_of_positions: int
 
     def own_positions(self, x: Any) -> Array:
-        """Returns the indices of this rank's positions, on x's device; raises ValueError if x has
-        another number of positions."""
+        """Returns this rank's positions on x's device; x must have as many."""
         x, comm, cut = as_tensor(x), self.ring.comm, self.ring.cut
         count, axis = cut.count(comm.rank), self.axis_of_positions + 1
         if x.ndim <= axis or x.shape[axis] != count:
@@ -119,16 +118,14 @@ class PositionSharded(Module):
 
 
 class PartPositionalEmbedding(PositionSharded, PositionalEmbedding):
-    """A PositionalEmbedding in context parallelism: adds the rows of the weight for the sequence
-    positions of this rank."""
+    """A PositionalEmbedding for this rank's positions."""
 
     def forward(self, x: Tensor) -> Tensor:
         return apply(plus_rows, as_tensor(x), self.weight, index=self.own_positions(x))
 
 
 def plus_rows(x: Array, w: Array, *, index: Array) -> Result:
-    """Returns x (N, t, C) + w[index], where w is (T, C) and no index occurs twice. The rows are not
-    kept for the backward pass."""
+    """Returns x (N, t, C) + w[index], without keeping rows for backward."""
 
     def of_w(g: Array, out: Array | None) -> Array:
         dw = xp_of(g).zeros(shape, g.dtype)
@@ -140,8 +137,7 @@ def plus_rows(x: Array, w: Array, *, index: Array) -> Result:
 
 
 class PartDropout(PositionSharded, Dropout):
-    """A Dropout in context parallelism, for the sequence positions of this rank: drops the same
-    elements as the layer would on one rank."""
+    """A Dropout for this rank's positions that drops what one rank would."""
 
     def forward(self, x: Tensor) -> Tensor:
         self.own_positions(x)
@@ -155,8 +151,7 @@ class PartDropout(PositionSharded, Dropout):
 
 
 class RingSelfAttention(PositionSharded, SelfAttention):
-    """A SelfAttention in context parallelism, for the queries at this rank's positions: keys and
-    values of all ranks are passed around by ring attention."""
+    """A SelfAttention for this rank's positions, by ring attention."""
 
     def attended(self, qkv: Tensor) -> Tensor:
         positions = self.own_positions(qkv)

@@ -65,5 +65,4 @@ RULES: Mapping[type[nn.Module], PositionRule] = {
     **dict.fromkeys((PositionalEmbedding, SelfAttention), of_sequences),
     nn.ChannelsFirst: channels_to_front,
 }
-"""The rule of each layer class; subclasses are not included. Layers without a rule may mix
-positions."""
+"""The rule of each layer class, without subclasses; others may mix positions."""

@@ -73,13 +73,11 @@ class SequenceCut(NamedTuple):
             shape[self.axes[e]] = self.count(rank)
 
     def share(self, numbers: int, rank: int) -> int:
-        """Returns how many elements a rank has of an activation with `numbers` elements for a whole
-        sequence."""
+        """Returns how many of a sequence's elements a rank has."""
         return numbers * self.count(rank) // self.length if self.length else numbers
 
     def seen(self, queries: int, keys: int, causal: bool) -> AttendedSlices:
-        """Returns which queries of rank `queries` and which keys of rank `keys` attend to each
-        other, as slices; with `causal` a query sees no later keys."""
+        """Returns which queries of a rank see which keys of another, as slices."""
         if queries == keys or not causal:
             return AttendedSlices(ALL, ALL, causal)
         if keys < queries:
@@ -92,8 +90,7 @@ class SequenceCut(NamedTuple):
         return stop - start
 
     def keys_seen(self, queries: int, keys: int, causal: bool) -> int:
-        """Returns how many keys of rank `keys` are seen by at least one query of rank `queries`;
-        with `causal` a query sees no later keys."""
+        """Returns how many keys of a rank any query of another sees."""
         return len(range(self.count(keys))[self.seen(queries, keys, causal).keys])
 
 

@@ -39,12 +39,10 @@ from nnmpi.arrays.meta.log import call_log
 from nnmpi.arrays.native.table import InOut, Out, device_kernels, kernel
 
 FEWEST_ROWS = 64
-"""The smallest number of queries whose scores are computed at once: with fewer, products are
-slow."""
+"""The fewest queries at once: with fewer, products are slow."""
 
 MOST_ROWS = 64
-"""The largest number of queries at once in causal attention: their scores with later keys are
-wasted work."""
+"""The most queries at once if causal: scores of later keys are wasted."""
 
 CALL_ROWS = 256
 """The number of queries of a tile on the host.
@@ -97,8 +95,7 @@ class Scores(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """True if there is no mask and no dropout: a query sees all keys, or, if causal, the first
-        ones."""
+        """True without mask and dropout: queries see all keys, or the first ones."""
         return self.mask is None and self.keep is None
 
     def of(self, tile: Tile) -> tuple[float, int, Array | None, Keep | None]:
@@ -338,15 +335,13 @@ def _parts(q: Array, k: Array, first: int) -> Iterator[Tile]:
 
 
 def _rows(q: Array, S: int, causal: bool) -> int:
-    """Returns the number of queries whose scores with all S keys are computed at once, to fit in
-    cache."""
+    """Returns how many queries' scores of S keys fit in cache."""
     rows: int = max(FEWEST_ROWS, min(q.shape[3], _room(q) // (4 * max(S, 1))))
     return min(rows, MOST_ROWS) if causal and of(q).is_host else rows
 
 
 def _room(q: Array) -> int:
-    """Returns the number of scores that fit in cache, together with their gradients and the copies
-    that BLAS packs."""
+    """Returns the scores that fit in cache, with gradients and BLAS's copies."""
     return of(q).chunk_bytes // (4 * int(types_of(q.dtype).sums.itemsize))
 
 

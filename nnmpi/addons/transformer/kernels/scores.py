@@ -1,5 +1,4 @@
-"""Softmax over the scores of attention, forward and backward, for some queries with all their
-keys."""
+"""Softmax of attention scores, forward and backward, for some queries."""
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels.softmax import softmax_loop

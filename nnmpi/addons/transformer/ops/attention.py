@@ -99,14 +99,12 @@ def _grouped(q: Array, k: Array) -> Array:
 
 
 def _lse(q: Array) -> Array:
-    """An empty array for the log-sum-exp of the scores of each query of q (N, K, G, T, D), in the
-    dtype of sums (float32 for 16 bits)."""
+    """Allocates log-sum-exps of q's queries (N, K, G, T, D), in the dtype of sums."""
     return xp_of(q).empty(q.shape[:-1], types_of(q.dtype).sums)
 
 
 def _by_position(shape: tuple[int, ...], like: Array) -> Array:
-    """An empty array (N, H, T, D) whose memory order is (N, T, H, D), with the library and dtype of
-    `like`."""
+    """Allocates (N, H, T, D) in memory order (N, T, H, D), like `like`."""
     N, H, T, D = shape
     return xp_of(like).empty((N, T, H, D), like.dtype).transpose(0, 2, 1, 3)
 
