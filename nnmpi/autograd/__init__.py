@@ -1,14 +1,14 @@
 """Automatic differentiation: tensors, the tape and differentiable ops.
 
-This package has `Tensor` with its methods; functions of tensors under PyTorch's names, the less
-frequent ones in `functions`; the tape, which `backward` follows; and in `ops` the value and the
-vjps (vector-Jacobian products) of each function of arrays.
+This package has `Tensor` with its methods; functions of tensors under PyTorch's names; the tape,
+which `backward` follows; and in `ops` the value and the vjps (vector-Jacobian products) of each
+function of arrays. Less frequent functions are in the add-on `torchlike`.
 Loops over arrays are in `arrays.kernels`, parameters and layers in `nn`.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from nnmpi.addons import loaded, names_of
+from nnmpi.addons import finder, loaded, names_of
 from nnmpi.autograd import replacements
 from nnmpi.autograd.recording import no_grad
 from nnmpi.autograd.tensor import Tensor, apply, array_of, array_on, as_tensor, on_host
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nnmpi.addons.torchlike.functions.gradcheck import gradcheck as gradcheck
     from nnmpi.addons.torchlike.functions.typed import Variable as Variable
 
-__path__.append(replacements.ABSENT)
+__path__ += [finder.ENTRY, replacements.ABSENT]
 
 _ON_USE = names_of("nnmpi.autograd")
 """Where the names are that are loaded when they are used first, as in torch.autograd."""

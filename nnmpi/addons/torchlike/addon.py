@@ -168,6 +168,7 @@ ADD_ON = AddOn(
         },
         "modules": {
             **_PUBLIC,
+            "autograd.functions": "nnmpi.addons.torchlike.functions",
             "nn.layers.distances": "nnmpi.addons.torchlike.layers.distances",
             "nn.layers.embedding_bag": "nnmpi.addons.torchlike.layers.embedding_bag",
             "nn.layers.more_activations": "nnmpi.addons.torchlike.layers.more_activations",
