@@ -254,7 +254,7 @@ def executor_of(
     channels = channels or Channels(part.boundaries, part.stages, layout.axis["pp"], spec.task.on)
     units = stage_units(a, rank, spec.parameters)
     ports = Ports.of(spec.task, part, channels, batch_stats, units, sync.units)
-    checked_steps = math.inf if spec.twin else CHECKED_STEPS
+    checked_steps = math.inf if spec.single_rank else CHECKED_STEPS
     lists = Lists(partial(step_list, a, rank), partial(evaluation, a, rank), checked_steps)
     passes = None
     if a.config.compile is not False:
@@ -264,6 +264,6 @@ def executor_of(
         on_node = a.cluster.nodes.count(a.cluster.nodes[rank])
         exchanges = not spec.task.on.is_host and a.ranks != a.mesh.count("dp")
         reason = "CUDA graphs with exchanges are not captured yet" if exchanges else None
-        how = spec.task.on, spec.twin is not None, a.config.compile is True, on_node, reason
+        how = spec.task.on, spec.single_rank is not None, a.config.compile is True, on_node, reason
         passes = ReplayedStages(ports.stages, *how, spec.control.version, spec.control.event)
     return Executor(ports, sync, ends, spec.control.request, lists, spec.recorder, hooks, passes)

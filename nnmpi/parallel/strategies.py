@@ -59,9 +59,9 @@ def build(layout: Layout, spec: TrainSpec) -> Strategy:
         of_library.connect(layout, spec.task.on)
     make = addons.loaded(kind.make) if kind.make else _synchronous
     strategy: Strategy = make(layout, spec)
-    if spec.twin is None:
+    if spec.single_rank is None:
         return strategy
     # each rank also trains the whole model, as a single rank would
-    single = build(Layout.of_one_rank(), spec.twin)
+    single = build(Layout.of_one_rank(), spec.single_rank)
     compared = addons.chosen("compared", spec.arrangement.config)
     return cast(Strategy, compared(strategy, single, spec))

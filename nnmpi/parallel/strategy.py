@@ -74,7 +74,7 @@ class TrainSpec(NamedTuple):
                     calls it
     control         functions that read settings of the run, such as the learning rate
     recorder        is told of each operation and each wait in the steps, for a trace
-    twin            for --verify: the same with another copy of the model
+    single_rank     for --verify: the same with another copy of the model
     next_steps      the position of each worker in its data, if each has its own pace
     """
 
@@ -85,7 +85,7 @@ class TrainSpec(NamedTuple):
     optimizer: Callable[[Sequence[Parameter]], Optimizer]
     control: StepControl
     recorder: Recorder = NO_RECORDER
-    twin: "TrainSpec | None" = None
+    single_rank: "TrainSpec | None" = None
     next_steps: Sequence[StepState] = ()
 
 

@@ -133,7 +133,7 @@ class Session:
             of_model, others = all_or_none(comm, lambda: values_and_others(snapshot.arrays, model))
             move(of_model, [*value_arrays(part)], comm)
         alone = addons.chosen("twins", config)
-        twin = self._twin(model, partial(alone, arrangement)) if alone else None
+        single = self._single_rank(model, partial(alone, arrangement)) if alone else None
         rank_agreement.check_values(comm, part)
         self.warning = probe.warning(part, spec.task, arrangement, setup.train, layout)
         if graph.notes or any(m._hooks for m in model.modules()):
@@ -142,7 +142,7 @@ class Session:
                 comm, lambda: [fields(arrangement) for fields in addons.rows("rank_fields")]
             )
         steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
-        spec = spec._replace(recorder=self._recorder, twin=twin, next_steps=steps)
+        spec = spec._replace(recorder=self._recorder, single_rank=single, next_steps=steps)
         try:
             self.strategy = strategies.build(layout, spec)
         # it fails on all ranks with its own ValueError; agree, so that only one rank reports it
@@ -155,8 +155,8 @@ class Session:
         if snapshot:  # after Settings: the state belongs to the snapshot's options
             replicas = mesh_of(snapshot.config, snapshot.ranks).count("dp")
             self._restore(others, replicas)
-            if twin and twin.task.scaler and self.task.scaler:
-                twin.task.scaler.current = self.task.scaler.current
+            if single and single.task.scaler and self.task.scaler:
+                single.task.scaler.current = self.task.scaler.current
         self._unsharded, self.shared = ExitStack(), ExitStack()
         self._release = partial(release, self._unsharded, self.shared, self.strategy, model)
         self._unwatch = watch(comm, self, self._release)
@@ -187,7 +187,7 @@ class Session:
             self.run.control,
         )
 
-    def _twin(self, model: Module, alone: Callable[[], Arrangement]) -> TrainSpec:
+    def _single_rank(self, model: Module, alone: Callable[[], Arrangement]) -> TrainSpec:
         """Returns the TrainSpec of a second copy of the model (--verify), which each rank trains
         alone for comparison; the two share nothing. `alone` returns the arrangement of a model on
         one rank."""

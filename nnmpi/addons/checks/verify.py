@@ -113,17 +113,17 @@ class VerifiedStrategy:
 
     ours    the run's own strategy
     single  the strategy of the second copy of the model, on one rank
-    spec    what the run trains; `twin` is the second copy
+    spec    what the run trains; `single_rank` is the second copy
     """
 
     position = None
 
     def __init__(self, ours: Strategy, single: Strategy, spec: TrainSpec) -> None:
-        assert spec.twin is not None
+        assert spec.single_rank is not None
         self.layout, self.optimizer, self.full_state = ours.layout, ours.optimizer, ours.full_state
         self.last, self.traffic = ours.last, ours.traffic
         self._both, self._part, self._update = (ours, single), spec.part, ReferenceUpdate(spec)
-        self._models = spec.task.model, spec.twin.task.model
+        self._models = spec.task.model, spec.single_rank.task.model
         self._comm, self._on_event, self._started = ours.layout.all, spec.control.event, False
         self._dtype = to_host(next(self._models[1].parameters()).array).dtype
         self._largest = dict.fromkeys(SUBJECTS, Difference())
