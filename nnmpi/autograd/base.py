@@ -32,16 +32,16 @@ class TensorBase:
     """The base of Tensor: its array and shape, conversions to Python and NumPy, and methods that
     are built on `reshape`, `transpose` and indexing."""
 
-    __slots__ = ("needs_grad", "operand", "storage")
+    __slots__ = ("_array", "_requires_grad", "storage")
 
     applied: Callable[..., Self]
     """`tensor.apply`: runs an op on arrays, and returns a tensor."""
 
-    operand: Array
+    _array: Array
     """The array that ops read; unlike `array`, it may be valid only until the next op."""
 
     array: Array
-    needs_grad: bool
+    _requires_grad: bool
     """`requires_grad` at the last use: a write to shared memory may have changed it."""
     renew: Callable[[], None]
     viewed: Any
@@ -58,11 +58,11 @@ class TensorBase:
         """True if backward passes compute the gradient of this tensor."""
         if (sharing := self.storage.sharing) and sharing.renewed and not sharing.outdated:
             self.renew()
-        return self.needs_grad
+        return self._requires_grad
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        self.needs_grad = value
+        self._requires_grad = value
 
     @property
     def size(self) -> ElementCount:
@@ -70,7 +70,7 @@ class TensorBase:
         return ElementCount(self.shape)
 
     def __len__(self) -> int:
-        return len(self.operand)
+        return len(self._array)
 
     def __iter__(self) -> Iterator[Self]:
         return (self[i] for i in range(len(self)))
@@ -230,15 +230,15 @@ def in_place(
         if self.loses_gradient(other):
             # `loss += term` has to record the sum, which this tensor becomes. Not a leaf, which an
             # optimizer holds: the write below is refused.
-            is_leaf = self.needs_grad and self.node is None
+            is_leaf = self._requires_grad and self.node is None
             if not is_leaf and becomes(self, self.applied(op, self.before_write(), other)):
                 return self
             self.to_write(other)  # raises an error
-        old, given = self.operand, self.converted(other)
+        old, given = self._array, self.converted(other)
         if direct and are_plain(old, given) and getattr(given, "shape", old.shape) == old.shape:
             self.write_by(direct, old, given)
             return self
-        return write_result(self, op(self.operand, given).value)
+        return write_result(self, op(self._array, given).value)
 
     return method
 
@@ -262,7 +262,7 @@ def write_result(t: Any, new: Array) -> Any:
 
 def check_fits(t: Any, new: Any) -> None:
     """Raises an error if a tensor cannot take a result in place, for its type or its shape."""
-    old = t.operand
+    old = t._array
     if new.dtype is not old.dtype and category(new.dtype) > category(old.dtype):
         raise TypeError(
             f"a {t.dtype} tensor cannot take {new.dtype} results in place: make a new one, "
@@ -280,7 +280,7 @@ def scaled(t: Any, other: Any, alpha: Any) -> Any:
     if isinstance(alpha, int) and alpha == 1:
         return other
     y = other * alpha
-    return y.to(t.operand.dtype) if getattr(other, "dtype", 0) == "bool" else y
+    return y.to(t._array.dtype) if getattr(other, "dtype", 0) == "bool" else y
 
 
 def reduction(op: OpFunction, axes: Callable[[Any, Any], Any] = reduced_axes) -> Method:

@@ -70,7 +70,7 @@ def from_dlpack(value: Any) -> Tensor:
 def as_tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
     """Returns the values as tensors; arrays, lists and numbers among them become constant tensors
     on the backend of the first tensor among `values` and `others`."""
-    on = next((backend.of(v.operand) for v in (*values, *others) if isinstance(v, Tensor)), None)
+    on = next((backend.of(v._array) for v in (*values, *others) if isinstance(v, Tensor)), None)
     return [as_tensor(v, on) for v in values]
 
 

@@ -22,19 +22,19 @@ class EmbeddingResult(Tensor):
     __slots__ = ("index",)
 
     def __init__(self, y: Tensor, index: Array) -> None:
-        super().__init__(y.operand)
-        self.needs_grad, self.node = y.needs_grad, y.node
+        super().__init__(y._array)
+        self._requires_grad, self.node = y._requires_grad, y.node
         self.index: Array | None = index
 
     @property
     def array(self) -> Array:
         """The array; reading it drops the index, since the reader may write to the array."""
         self.index = None
-        return self.operand
+        return self._array
 
     @array.setter
     def array(self, value: Array) -> None:
-        self.index, self.operand = None, value
+        self.index, self._array = None, value
 
     def share(self, view: Tensor) -> None:
         self.index = None

@@ -107,7 +107,7 @@ It is even; a node that is made again gets a number between those of the first t
 
 
 AnyTensor: TypeAlias = Any
-"""A Tensor; its class builds on this file and so cannot be named here. The tape reads `operand`,
+"""A Tensor; its class builds on this file and so cannot be named here. The tape reads `_array`,
 `requires_grad`, `node` and `storage`, and calls `receive`, and `refresh` if `is_refreshed`."""
 
 
@@ -337,7 +337,7 @@ class TapeNode:
         vjps: Sequence[Any],
         prepare: Prepare | None = None,
     ) -> None:
-        array = y.operand
+        array = y._array
         self.dtype, self.shape, self.storage = array.dtype, array.shape, y.storage
         self.parents, self.needs, self.tick = parents, needs, tick()
         self.vjps: Sequence[Any] | None = vjps

@@ -47,7 +47,7 @@ OnLeaf: TypeAlias = Callable[[Any], None]
 def seed(root: AnyTensor, gradient: Array | None) -> Array:
     """The gradient that a backward pass starts from: the given one, or 1 for a single element."""
     value = root.array  # before its history, which this renews
-    if not root.needs_grad:
+    if not root._requires_grad:
         raise RuntimeError(
             "backward: this tensor was not computed from one that requires a gradient: create that "
             "with requires_grad=True, and compute outside of no_grad()"
@@ -320,7 +320,7 @@ def _pass_on(
             continue
         parent, vjp, vjps[k] = parents[k], vjps[k], None
         if not isinstance(parent, TapeNode):
-            if parent.needs_grad:  # it may have been frozen since the forward pass
+            if parent._requires_grad:  # it may have been frozen since the forward pass
                 parent.receive(vjp, g)
             if contributed is not None:
                 contributed(parent)

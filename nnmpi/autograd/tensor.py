@@ -66,9 +66,9 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
         if isinstance(a, Tensor):
             if (sharing := a.storage.sharing) and (sharing.renewed or sharing.outdated):
                 a.renew()
-            arrays.append(a.operand)
+            arrays.append(a._array)
             if record:
-                needed = a.needs_grad
+                needed = a._requires_grad
                 parents.append(a.node or (a if needed or a.is_refreshed else a.storage))
                 needs.append(needed)
         else:
@@ -82,7 +82,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
         args[0].share(y)
     if record:
         if True in needs and (vjps := result.vjps):
-            y.needs_grad = True
+            y._requires_grad = True
             if False in needs:
                 vjps = [vjp if need else None for vjp, need in zip(vjps, needs, strict=False)]
             y.node = TapeNode(y, parents, needs, vjps, result.prepare)
@@ -116,20 +116,20 @@ class Tensor(TorchNames):
             data, requires_grad = needed("names", "FloatTensor").array(data, requires_grad, *sizes)
         if requires_grad and not is_float(data.dtype):
             raise ValueError(f"only floating-point tensors have gradients; this is {data.dtype}")
-        self.operand = data
+        self._array = data
         self.grad_array = self.node = self.viewed = None
-        self.needs_grad = requires_grad
+        self._requires_grad = requires_grad
         self.storage = Storage()
 
     @property
     def array(self) -> Array:
         """The array of the tensor; writes to it are not detected by the tape."""
         self.renew()
-        return self.operand
+        return self._array
 
     @array.setter
     def array(self, value: Array) -> None:
-        self.operand = value
+        self._array = value
 
     @property
     def data(self) -> Tensor:
@@ -144,7 +144,7 @@ class Tensor(TorchNames):
             self.array[...] = array_of(value)
             return
         if isinstance(value, Tensor):
-            if value.operand is self.operand:  # after `t.data += x`
+            if value._array is self._array:  # after `t.data += x`
                 return
             value.share(self)
             self.viewed, self.storage = None, DetachedStorage(self.storage)
@@ -167,22 +167,22 @@ class Tensor(TorchNames):
     @property
     def shape(self) -> tuple[int, ...]:
         """The length of each axis."""
-        return tuple(self.operand.shape)
+        return tuple(self._array.shape)
 
     @property
     def ndim(self) -> int:
         """The number of axes."""
-        return int(self.operand.ndim)
+        return int(self._array.ndim)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The element type."""
-        dtype: np.dtype[Any] = self.operand.dtype
+        dtype: np.dtype[Any] = self._array.dtype
         return dtype
 
     def detach(self) -> Tensor:
         """A tensor that shares the memory but has no history, so no gradient flows through it."""
-        t = Tensor(self.operand)
+        t = Tensor(self._array)
         self.share(t)
         t.viewed, t.storage = None, DetachedStorage(t.storage)
         return t
@@ -226,7 +226,7 @@ class Tensor(TorchNames):
         if self.grad_array is not None:
             precision.add_to(self.grad_array, vjp(g, None))
             return
-        target = backend.xp_of(self.operand).empty_like(self.array)
+        target = backend.xp_of(self._array).empty_like(self.array)
         out = target if target.flags.c_contiguous else None  # vjps write in C order
         if (new := vjp(g, out)) is not target:
             target[...] = new  # a copy: it may be g itself (as of add), which other tensors get too
@@ -251,11 +251,11 @@ class Tensor(TorchNames):
         Neither this tensor nor one of which it is a view may be a leaf with a gradient, and y must
         have the shape and the type of this tensor, a floating-point type.
         """
-        old, new, sharing = self.operand, y.operand, self.storage.sharing
+        old, new, sharing = self._array, y._array, self.storage.sharing
         return (
             self.is_replaceable
             and bool(recording.get())
-            and (self.node is not None or not self.needs_grad)
+            and (self.node is not None or not self._requires_grad)
             and new.dtype == old.dtype
             and new.shape == old.shape
             and is_float(old.dtype)
@@ -284,8 +284,8 @@ class Tensor(TorchNames):
         if self.storage.sharing is not None:
             memory_needed("write")(self, y)
             return self
-        self.operand, self.node, self.storage = y.operand, y.node, y.storage
-        self.needs_grad = y.requires_grad
+        self._array, self.node, self.storage = y._array, y.node, y.storage
+        self._requires_grad = y.requires_grad
         return self
 
     def __getstate__(self) -> tuple[Any, ...]:
@@ -296,7 +296,7 @@ class Tensor(TorchNames):
                 f"a result of shape {self.shape} that needs a gradient cannot be copied by "
                 "deepcopy or pickle, which would lose it: copy t.detach(), or write t.clone()"
             )
-        return self.operand, self.needs_grad, self.grad_array
+        return self._array, self._requires_grad, self.grad_array
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         Tensor.__init__(self, *state[:2])
@@ -305,7 +305,7 @@ class Tensor(TorchNames):
     def __copy__(self) -> Tensor:
         """Another tensor in the same memory, without history."""
         self.renew()
-        return self.detach().requires_grad_(self.needs_grad)
+        return self.detach().requires_grad_(self._requires_grad)
 
     def renew(self) -> None:
         """Updates the history, if a tensor in the same memory was written to in place."""
@@ -334,7 +334,7 @@ class Tensor(TorchNames):
         """Writes an array or a number to t[index], or to `t[first][index]`, and records the write.
         `to_write` must have checked it, or what it is computed from."""
         self.drop_data_for(new)
-        target = self.operand if first is None else self.operand[first]
+        target = self._array if first is None else self._array[first]
         self.write_by(setitem, target, index, new)
 
     def write_by(self, function: Callable[..., Any], *args: Any) -> None:
@@ -348,7 +348,7 @@ class Tensor(TorchNames):
 
     def check_writable(self) -> None:
         """Raises RuntimeError if NumPy does not write to the tensor's array."""
-        array = self.operand
+        array = self._array
         if not is_meta(array) and not getattr(array.flags, "writeable", True):
             raise RuntimeError(
                 f"cannot write in place to a tensor of shape {self.shape}: several of its elements "
@@ -383,19 +383,19 @@ class Tensor(TorchNames):
 
         This happens while a pass is recorded on arrays without data, to be run later on real
         arrays."""
-        if type(written) is np.ndarray or not is_meta(written) or is_meta(self.operand):
+        if type(written) is np.ndarray or not is_meta(written) or is_meta(self._array):
             return
         if self.storage.sharing is not None:
             refuse("writing to memory that tensors share")
-        self.operand = copy_of(self.operand)
+        self._array = copy_of(self._array)
 
     def loses_gradient(self, value: Any) -> bool:
         """True if ops are recorded and this tensor or the value requires a gradient."""
         self.renew()
-        needs = self.needs_grad
+        needs = self._requires_grad
         if isinstance(value, Tensor):
             value.renew()
-            needs = needs or value.needs_grad
+            needs = needs or value._requires_grad
         return needs and bool(_recorder())
 
     def mark_written(self) -> None:
@@ -403,7 +403,7 @@ class Tensor(TorchNames):
         storage = self.storage
         storage.mark_written()
         sharing = storage.sharing or storage.sharing_record()
-        sharing.block, sharing.time = ref(owner(self.operand)), storage.of_all_writes.written
+        sharing.block, sharing.time = ref(owner(self._array)), storage.of_all_writes.written
 
     __iadd__ = in_place(elementwise.add, iadd)
     __isub__ = in_place(elementwise.subtract, isub)
@@ -521,7 +521,7 @@ def constant(value: Any, others: Sequence[Any]) -> Any:
         return value
     for t in others:
         if isinstance(t, Tensor):
-            like = t.operand
+            like = t._array
             if type(value) is not type(like):
                 return array_on(backend.of(like), value)
             return value if value.ndim or not is_meta(value) else as_constant(value, others)
@@ -553,6 +553,6 @@ def index_of(index: Any, t: Tensor) -> Any:
     if index.ndim:
         return index
     is_number = index.dtype.kind in "iu"
-    if is_number and isinstance(recording.get(), bool) and not is_meta(t.operand, index):
+    if is_number and isinstance(recording.get(), bool) and not is_meta(t._array, index):
         return int(index)
     return index

@@ -51,7 +51,7 @@ class TorchNames(TensorBase):
     @property
     def device(self) -> backend.Backend:
         """The backend of the array: `device=` accepts it, and its `type` is "cpu" or "cuda"."""
-        return backend.of(self.operand)
+        return backend.of(self._array)
 
     @property
     def is_leaf(self) -> bool:
@@ -85,12 +85,12 @@ class TorchNames(TensorBase):
         Gradients flow back. A copy between devices is complete when this returns.
         """
         if args and isinstance(args[0], TensorBase):
-            args = args[0].array.dtype, backend.of(args[0].operand)
+            args = args[0].array.dtype, backend.of(args[0]._array)
         y, (dtype, on) = self, type_and_device(args, dtype, device)
         if on and on.is_host != self.device.is_host:
             y = self.applied(_moved, y, on=on)
         try:
-            to_other = dtype is not None and np.dtype(dtype) != y.operand.dtype
+            to_other = dtype is not None and np.dtype(dtype) != y._array.dtype
         except TypeError:
             raise TypeError(
                 f"to: {dtype!r:.60} is neither a dtype, such as 'float32', nor one of the devices "
@@ -134,7 +134,7 @@ class TorchNames(TensorBase):
     def reshape(self, *sizes: int | tuple[int, ...]) -> Self:
         """The elements in another shape, if possible in the same memory: t.reshape(2, -1)."""
         y = self.applied(shape.reshape, self, shape=flat(sizes))
-        is_in_order = self.viewed is None and self.operand.flags.c_contiguous
+        is_in_order = self.viewed is None and self._array.flags.c_contiguous
         if not is_in_order and (note := memory_row("note_reshaped")):
             note(self, y)
         return y
@@ -199,9 +199,9 @@ class TorchNames(TensorBase):
     def masked_fill(self, mask: Any, value: Any) -> Self:
         """The elements with `value` where the mask is true; an integer tensor truncates it."""
         if isinstance(value, TorchNames):
-            value = value.to(self.operand.dtype)
-        elif not is_float(self.operand.dtype):
-            dtype = self.operand.dtype
+            value = value.to(self._array.dtype)
+        elif not is_float(self._array.dtype):
+            dtype = self._array.dtype
             value = dtype.type(fitting(value, dtype)).item()
         t = mask if isinstance(mask, TensorBase) else self.device.asarray(mask)
         return self.applied(elementwise.where, t, value, self)

@@ -299,6 +299,6 @@ def variables_of(model: Module) -> tuple[list[Variable], dict[int, int]]:
             place.shape,
             str(tensor.dtype),
             isinstance(tensor, Parameter),
-            isinstance(tensor, Parameter) and tensor.needs_grad,
+            isinstance(tensor, Parameter) and tensor._requires_grad,
         )
     return list(by_id.values()), {key: k for k, key in enumerate(by_id)}

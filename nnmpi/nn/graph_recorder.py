@@ -48,11 +48,11 @@ class TracedTensor(Tensor):
         """The array of the tensor. When it is read, the module whose `forward` reads it is recorded
         as a single node, since the graph cannot express what depends on the elements."""
         note_untraceable(READS)
-        return self.operand
+        return self._array
 
     @data.setter
     def data(self, value: Array) -> None:
-        self.operand = value
+        self._array = value
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -153,9 +153,9 @@ class GraphRecorder:
         """Fills `edges` with the shapes and types of all tensors, and frees their memory."""
         owners: dict[int, int] = {}  # by memory: the first edge in it
         for e, t in enumerate(self._tensors):
-            axes, order = tuple(map(Axis, t.operand.shape)), order_of(t.operand)
-            owner = owners.setdefault(id(meta.owner(t.operand)), e)
-            self.edges.append(Edge(axes, t.dtype.name, order, t.needs_grad, owner))
+            axes, order = tuple(map(Axis, t._array.shape)), order_of(t._array)
+            owner = owners.setdefault(id(meta.owner(t._array)), e)
+            self.edges.append(Edge(axes, t.dtype.name, order, t._requires_grad, owner))
         self._tensors.clear()
         self._edges.clear()
         self._replaced.clear()
@@ -188,7 +188,7 @@ class GraphRecorder:
         """
         if self._unit is not None and self._within:
             raise ConflictError(self._within[-1], WRITES)
-        self._tensors[self._edges[id(t)]] = Tensor(t.operand, t.needs_grad)
+        self._tensors[self._edges[id(t)]] = Tensor(t._array, t._requires_grad)
         self._replaced.append(t)
         if self._unit is None:
             self._edges[id(t)] = self._edges[id(y)]
@@ -211,7 +211,7 @@ class GraphRecorder:
         """Records an op with its arguments and result as a node; autograd calls it after each
         op."""
         used = [self._numbers[id(a)] for a in args if id(a) in self._numbers]
-        if y.needs_grad:
+        if y._requires_grad:
             self.order.extend(v for v in used if self.variables[v].is_trained)
         if self._unit is not None:
             self._unit.update(dict.fromkeys(used))
@@ -298,11 +298,11 @@ class GraphRecorder:
     def _edge(self, t: Tensor) -> Tensor:
         """Registers a tensor as a new edge, or a copy if it is one already; returns that."""
         if id(t) in self._edges or type(t) is not Tensor:  # known, a variable or a Lookup
-            t = Tensor(t.operand, t.needs_grad)
+            t = Tensor(t._array, t._requires_grad)
         t.__class__ = TracedTensor
         self._edges[id(t)] = len(self._tensors)
         self._tensors.append(t)
-        memory = meta.owner(t.operand)
+        memory = meta.owner(t._array)
         if id(memory) not in self._memory:
             self._memory[id(memory)] = memory
             self.held += int(memory.nbytes)
@@ -326,7 +326,7 @@ class GraphRecorder:
 
     def _refuse_outside(self, t: Tensor) -> None:
         """Raises ValueError for a tensor with a gradient that is no parameter of the model."""
-        if t.needs_grad and id(t) not in self._numbers:
+        if t._requires_grad and id(t) not in self._numbers:
             raise ValueError(
                 f"the model uses a tensor of shape {t.shape} that requires a gradient but is not "
                 "one of its parameters, so it would be neither trained nor saved: make it an "

@@ -18,7 +18,7 @@ def applied(function: Callable[[Tensor], Tensor], input: Any, inplace: bool) -> 
     if y.node is not None and x.may_become(y):
         return x.become(y)
     if y.node is None and _is_alone(x, y):
-        x.operand = y.operand  # not copied
+        x._array = y._array  # not copied
     else:
         x[...] = y
     return x
@@ -26,7 +26,7 @@ def applied(function: Callable[[Tensor], Tensor], input: Any, inplace: bool) -> 
 
 def _is_alone(x: Tensor, y: Tensor) -> bool:
     """True if x can take over the array of y: none shares the memory of x, and all fits."""
-    old, new = x.operand, y.operand
+    old, new = x._array, y._array
     return (
         x.is_replaceable
         and (x.node is not None or not x.requires_grad)  # an optimizer may hold the array of a leaf

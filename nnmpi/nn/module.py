@@ -196,7 +196,7 @@ class Module(Hooked, Registries):
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Freezes all parameters, or makes them trainable again."""
         for p in self.parameters():
-            p.needs_grad = requires_grad
+            p._requires_grad = requires_grad
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -246,5 +246,5 @@ def _shared(value: Tensor) -> Tensor:
     """Returns a tensor without gradient in the memory of a parameter or buffer."""
     if not isinstance(value, Parameter):
         return value.detach()
-    _ = value.operand  # draws initial values; raises an error if this rank cannot read the values
+    _ = value._array  # draws initial values; raises an error if this rank cannot read the values
     return value.data

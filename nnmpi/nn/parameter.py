@@ -5,7 +5,7 @@ Rules:
 
 - A parameter asks its store for the array at every use, and no code keeps an array from step to
   step: with ZeRO 3 values are gathered, with PipeDream they have versions, and `close` moves them.
-  Ops read `operand`; users read `data`, which is a copy if the store reuses the memory.
+  Ops read `_array`; users read `data`, which is a copy if the store reuses the memory.
 - While `has_grad` is False, the contents of the gradient's memory are undefined. The first
   contribution overwrites them, so no step has to write zeros. Code that reads `grad_memory` checks
   `has_grad` first, or fills the memory.
@@ -117,7 +117,7 @@ class Parameter(Tensor):
         if not is_float(array.dtype) or not hasattr(data, "dtype"):
             array = array.astype(np.float32)
         self._declare(Place.of_whole("", array.shape), None, None)
-        self.needs_grad = requires_grad
+        self._requires_grad = requires_grad
         self.move(SingleStore(array), 0)
 
     @classmethod
@@ -142,7 +142,7 @@ class Parameter(Tensor):
     def lazy_copy(self) -> Parameter:
         """Returns a parameter of this shape and initial values, not drawn, in no module."""
         twin = Parameter.lazy(self._place, self.init, self.memory_axes)
-        twin.needs_grad, twin.padded_size = self.needs_grad, self.padded_size
+        twin._requires_grad, twin.padded_size = self._requires_grad, self.padded_size
         return twin
 
     def copied(self, values: Array) -> Parameter:
@@ -156,7 +156,7 @@ class Parameter(Tensor):
         self, place: Place, init: Init | None, memory_axes: tuple[int, ...] | None
     ) -> None:
         self.node = self.viewed = self.given_grad = None
-        self.storage, self.needs_grad = Storage(), True
+        self.storage, self._requires_grad = Storage(), True
         self._place, self._shape, self.init = place, place.local_shape, init
         self.memory_axes = tuple(range(len(self._shape))) if memory_axes is None else memory_axes
         self.padded_size = place.size
@@ -175,14 +175,14 @@ class Parameter(Tensor):
         """
         return (
             (self._place, self.init, self.memory_axes),
-            (self.needs_grad, self.seed, self.padded_size),
+            (self._requires_grad, self.seed, self.padded_size),
             (self.array.transpose(self.memory_axes), self.grad_array),
         )
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         declared, trained, (memory, grad) = state
         self._declare(*declared)
-        self.needs_grad, self.seed, self.padded_size = trained
+        self._requires_grad, self.seed, self.padded_size = trained
         self.move(SingleStore(memory.transpose(inverse(self.memory_axes))), 0)
         self.grad_array = grad
 
@@ -249,7 +249,7 @@ class Parameter(Tensor):
             self.discard()
         elif store is not None:
             seed, initial = self._initial()
-            self.array = backend.of(self.operand).asarray(initial, self.dtype)
+            self.array = backend.of(self._array).asarray(initial, self.dtype)
             self.seed = seed
             self.storage.mark_written()
 
@@ -264,7 +264,7 @@ class Parameter(Tensor):
         return self._drawn_store().dtype
 
     @property
-    def operand(self) -> Array:
+    def _array(self) -> Array:
         """The values, as an array in the memory of the Store. It is valid only until another
         parameter is used if the store reuses this memory (`Store.rotates`), as with ZeRO 3."""
         return (self.store or self._drawn_store()).value(self.index)
@@ -272,14 +272,14 @@ class Parameter(Tensor):
     @property
     def array(self) -> Array:
         """The values in the Store's memory; a copy if it reuses that (`Store.rotates`)."""
-        values = self.operand
+        values = self._array
         return values.copy(order="K") if self._drawn_store().rotates else values
 
     @array.setter
     def array(self, value: Array) -> None:
         """Overwrites the values in place."""
         given = self._fitting("data", value)  # first: to read another parameter may move memory
-        array = self.operand
+        array = self._array
         if given is not array:  # they are one array after `p.data *= 2`
             array[...] = given
             self.seed = None
@@ -406,13 +406,13 @@ class ParameterData(Tensor):
     def __init__(self, parameter: Parameter) -> None:
         self.parameter = parameter
         self.node = self.viewed = self.grad_array = None
-        self.needs_grad = False
+        self._requires_grad = False
         self.storage = DataStorage(parameter)
 
     @property
-    def operand(self) -> Array:
+    def _array(self) -> Array:
         """The values of the parameter, as an array in the memory of its Store."""
-        return self.parameter.operand
+        return self.parameter._array
 
     @property
     def array(self) -> Array:

@@ -158,7 +158,7 @@ def combined_buffers(
     the buffers, since autograd may keep them for the backward pass."""
     stats, n = current.batch_stats, 1 if current.samples is None else len(current.samples)
     buffers = {name: t for name in combine if (t := getattr(module, name)) is not None}
-    arrays = {name: t.operand for name, t in buffers.items()}
+    arrays = {name: t._array for name, t in buffers.items()}
     old = {name: array.copy() for name, array in arrays.items()}
     if isinstance(stats, ReplayStats):
         old = stats.computed_once(partial(dict, old))
@@ -167,7 +167,7 @@ def combined_buffers(
     try:
         yield
     finally:
-        after = {name: getattr(module, name).operand for name in arrays}
+        after = {name: getattr(module, name)._array for name in arrays}
         for name, buffer in buffers.items():
             setattr(module, name, buffer)
     for name, array in arrays.items():
@@ -219,6 +219,6 @@ def key_of_context(on: Backend = CPU) -> tuple[Any, ...]:
     return recording.get(), types and types.afresh(), products  # keys outlive copies that are kept
 
 
-KEY_OF_PARAMETER = attrgetter("needs_grad", "store")
-KEY_WITH_GRADIENT = attrgetter("needs_grad", "store", "has_grad")
+KEY_OF_PARAMETER = attrgetter("_requires_grad", "store")
+KEY_WITH_GRADIENT = attrgetter("_requires_grad", "store", "has_grad")
 KEY_OF_MODULE = attrgetter("_changes", "training")

@@ -117,7 +117,7 @@ class _Repeat:
         that were made after the time `began`. When a backward pass visits it, call() runs the
         function again."""
         nodes, parents, needs = _made_after(began, last)
-        self._is_checked &= not is_meta(y.operand)
+        self._is_checked &= not is_meta(y._array)
         self._digest = digest(y.array) if self._is_checked else 0
         node = RepeatedNode(y, parents, needs, (partial(self.again, call),))
         node.size = sum(1 + dropped.size for dropped in nodes)

@@ -171,7 +171,7 @@ class _StandInStore(SingleStore):
         assert p.store is not None
         self.rotates = self.is_shared = p.store.rotates  # ops run as on the values of that store
         super().__init__(stand_ins.of(p.store.fixed_value(p.index)))
-        if p.needs_grad:
+        if p._requires_grad:
             self._slot = stand_ins.of(p.store.fixed_gradient(p.index))
         self._p = p
 
@@ -240,7 +240,7 @@ def recorded_calls(
     modules = dict.fromkeys(m for part in parts for m in part.modules())
     parameters = dict.fromkeys((*(p for part in parts for p in part.parameters()), *others))
     stores = [(p, _StandInStore(p, stand_ins)) for p in parameters]
-    buffers = [(m, name, stand_ins.of(t.operand)) for m, name, t in buffers_of(modules)]
+    buffers = [(m, name, stand_ins.of(t._array)) for m, name, t in buffers_of(modules)]
     expected = [id(array) for _, _, array in buffers]
     with (
         unchanged(*parts, others=others),
@@ -254,7 +254,7 @@ def recorded_calls(
             setattr(m, name, array)
 
         def reasons() -> Iterator[str]:
-            if expected != [id(t.operand) for _, _, t in buffers_of(modules)]:
+            if expected != [id(t._array) for _, _, t in buffers_of(modules)]:
                 yield "assigns a buffer instead of writing into it"
             if any(call.function is refused for call in calls):
                 yield "reads values, and goes on if that is refused"

@@ -246,8 +246,8 @@ class Registries:
     def convert_buffers(self, dtype: Any, on: Backend) -> None:
         """Converts floating-point buffers to `dtype`, and moves all to a backend."""
         for m, name, t in buffers_of(self.modules()):
-            array = on.asarray(t.operand, dtype if is_float(t.dtype) else None)
-            if array is not t.operand:
+            array = on.asarray(t._array, dtype if is_float(t.dtype) else None)
+            if array is not t._array:
                 setattr(m, name, array)
 
     # ---- copies and pickles
@@ -340,7 +340,7 @@ def constructor_options(kind: type[Registries]) -> list[inspect.Parameter]:
 def buffers_of(modules: Iterable[Any]) -> list[tuple[Any, str, Tensor]]:
     """Returns (module, name, tensor) for each buffer of these modules, except those that are None.
 
-    The library reads and writes `operand`, the array of the tensor. It replaces the array by
+    The library reads and writes `_array`, the array of the tensor. It replaces the array by
     setattr(module, name, array): so a tensor that the program has got keeps its own.
     """
     return [(m, n, t) for m in modules for n in m._buffers if (t := getattr(m, n)) is not None]

@@ -211,7 +211,7 @@ def _some(texts: Sequence[str], separator: str) -> str:
 
 def assign(target: Tensor, value: np.ndarray) -> None:
     """Copies a host array into a parameter or a buffer, on any backend."""
-    array = target.operand
+    array = target._array
     array[...] = backend.of(array).asarray(value, array.dtype)
     target.storage.mark_written()
     if isinstance(target, Parameter):

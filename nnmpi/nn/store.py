@@ -354,7 +354,7 @@ def _refuse_types(dtypes: Iterable[str]) -> NoReturn:
 
 def gather(parameters: Sequence[Parameter], dtype: Any, on: Backend) -> None:
     """Moves parameters, and tensors in their memory, into a new flat store."""
-    shared = [(p, p.operand) for p in parameters if p.storage.sharing or p.given_grad]
+    shared = [(p, p._array) for p in parameters if p.storage.sharing or p.given_grad]
     FlatStore(parameters, dtype, on)
     for p, old in shared:
         if leave := memory_row("leave_values"):

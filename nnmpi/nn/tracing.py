@@ -186,7 +186,7 @@ class PlaceholderStore(SingleStore):
 def _without_numbers(value: Any) -> Any:
     """Returns a floating-point tensor as one without data, and any other value unchanged."""
     if isinstance(value, Tensor) and is_float(value.dtype):
-        return Tensor(meta.like(value.operand), value.needs_grad)
+        return Tensor(meta.like(value._array), value._requires_grad)
     return value
 
 
@@ -225,7 +225,7 @@ def unchanged(*parts: Module, others: Iterable[Parameter] = ()) -> Iterator[None
     parameters = [(p, p.store, p.index, p.has_grad) for p in dict.fromkeys((*of_parts, *others))]
     try:
         for m, name, t in buffers_of(modules):
-            setattr(m, name, t.operand.copy())
+            setattr(m, name, t._array.copy())
         yield
     finally:
         for p, store, index, has_grad in parameters:

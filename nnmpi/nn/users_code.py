@@ -119,7 +119,7 @@ class ReadValues:
         if getattr(module, name) is None:
             self.add_name(vars(module), name)
         else:
-            self._add(vars(module), f"@[{name!r}].operand")
+            self._add(vars(module), f"@[{name!r}]._array")
 
     def add_items(self, variables: Mapping[str, Any]) -> None:
         """Adds all items of a dictionary, to which none may be added later."""

@@ -25,7 +25,7 @@ class LeafParameter(Parameter):
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
-        super().__init__(tensor.operand)  # copied
+        super().__init__(tensor._array)  # copied
 
     @property
     def grad(self) -> Tensor | None:
@@ -57,8 +57,8 @@ class Leaf:
     def collect(self) -> None:
         """Copies the tensor's gradient to the parameter, and also its values if the tensor has
         other memory: a program may have written to that, or replaced it by `t.data = x`."""
-        if self.tensor.operand is not self._given:
-            self.parameter.array = self.tensor.operand
+        if self.tensor._array is not self._given:
+            self.parameter.array = self.tensor._array
         grad = self.tensor.grad_array
         self.parameter.has_grad = grad is not None
         if grad is not None:
@@ -67,9 +67,9 @@ class Leaf:
     def share(self) -> None:
         """Makes the tensor use the parameter's memory, or copies if others share the tensor's."""
         if self.tensor.storage.sharing is None:
-            self._given = self.tensor.operand = self.parameter.operand
+            self._given = self.tensor._array = self.parameter._array
         else:
-            self.tensor.operand[...] = self.parameter.operand
+            self.tensor._array[...] = self.parameter._array
         self.tensor.storage.written = tick()
 
     def clear(self, set_to_none: bool) -> None:
@@ -94,7 +94,7 @@ def adopted(groups: Iterable[dict[str, Any]]) -> list[Leaf]:
                     f"an optimizer needs nn.Parameter objects, as from model.parameters(); "
                     f"entry {i} of this list is a {type(t).__name__}"
                 )
-            if t.node is not None or not t.needs_grad:
+            if t.node is not None or not t._requires_grad:
                 why = "is a result" if t.node is not None else "requires no gradient"
                 raise ValueError(
                     f"an optimizer cannot update the tensor of shape {t.shape} in its list, which "

@@ -47,11 +47,11 @@ class StateTensor(Tensor):
     def __init__(self, owner: object, read: Callable[[], Array], is_count: bool) -> None:
         self.owner, self._read, self._is_count = owner, read, is_count
         self.node = self.viewed = self.grad_array = None
-        self.needs_grad = False
+        self._requires_grad = False
         self.storage = Storage()
 
     @property
-    def operand(self) -> Array:
+    def _array(self) -> Array:
         """The state, as an array in the memory of the optimizer."""
         return self._read()
 

@@ -189,7 +189,7 @@ def _fastest(
             f"layer {unit.path} ({unit}): no gradient flows from its output to its input, so no "
             "layer before it would be trained; compute the output without detach() and no_grad"
         )
-    leaves = each(lambda t: Tensor(t.array, t.needs_grad), y)
+    leaves = each(lambda t: Tensor(t.array, t._requires_grad), y)
     measured = [_passes(module, x, on, timing.clock)[1]]
     while len(measured) < timing.repeats:
         is_late[0] = timing.clock() - start > LIMIT
@@ -211,11 +211,11 @@ def _passes(
     for t in inputs:
         t.grad_array = None
     for m, name, buffer in buffers_of(module.modules()):
-        setattr(m, name, buffer.operand)  # without the history of an earlier pass
+        setattr(m, name, buffer._array)  # without the history of an earlier pass
     began = _now(on, clock)
     y = forward(module, enters, _PASS)
     ahead, (root, seed) = _now(on, clock) - began, _root(enters, y)
-    if not root.needs_grad:
+    if not root._requires_grad:
         return y, (ahead, 0.0, 0.0)
     began = _now(on, clock)
     pending = root.backward(seed, until=inputs or None)

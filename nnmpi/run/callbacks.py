@@ -115,14 +115,14 @@ class Settings:
 
     def _current(self) -> tuple[list[bool], list[dict[str, Any]]]:
         """Returns (`requires_grad` of each parameter, options of each group), as they are now."""
-        trained = [p.needs_grad for p in self._parameters.values()]
+        trained = [p._requires_grad for p in self._parameters.values()]
         return trained, [plain(group) for group in self._optimizer.param_groups]
 
     def change(self, changes: Changes) -> None:
         """Applies changes to the settings; all others get their initial values."""
         trained, groups = self._start
         for (path, p), is_trained in zip(self._parameters.items(), trained, strict=True):
-            p.needs_grad = is_trained and path not in changes.frozen
+            p._requires_grad = is_trained and path not in changes.frozen
         changed = zip(self._optimizer.param_groups, groups, changes.options, strict=False)
         for group, options, others in changed:
             group.update({**options, **others})

@@ -41,7 +41,7 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
             "make the Trainer with more epochs or steps, or call fit(epochs=N)"
         )
     # compare by paths: every rank has them all, also of parameters that are on other ranks
-    trainable = {path for path, p in model.named_parameters() if p.needs_grad}
+    trainable = {path for path, p in model.named_parameters() if p._requires_grad}
     trained = {v.path for v in session.arrangement.graph.variables if v.is_trained}
     if trainable - trained or (not made and session.settings.trains_others):
         raise NotReadyError(

@@ -33,7 +33,7 @@ def saved_memory(results: Iterable[Tensor], until: Iterable[Tensor] = ()) -> dic
             if isinstance(parent, TapeNode):
                 nodes.append(parent)
             elif isinstance(parent, Parameter):
-                weights.add(id(owner(parent.operand)))
+                weights.add(id(owner(parent._array)))
         for array in _arrays([node.vjps, node.prepare], set()):
             memory = owner(array)
             memory_of[id(memory)] = memory
@@ -55,7 +55,7 @@ def _arrays(things: Iterable[Any], seen: set[int]) -> Iterator[Array]:
         if backend.is_array(thing):
             yield thing
         elif isinstance(thing, Tensor):
-            yield thing.operand
+            yield thing._array
         elif isinstance(thing, FunctionType):  # not by get_referents, which has its globals
             yield from _arrays([thing.__closure__, thing.__defaults__, thing.__kwdefaults__], seen)
         elif isinstance(thing, HOLDERS) or type(thing).__module__.startswith(KERNELS):

@@ -52,7 +52,7 @@ def train(m: nn.Module, opt: optim.Optimizer, steps: range) -> None:
         rng = np.random.default_rng(t)
         opt.zero_grad()
         for p in [*m.parameters()][: 4 if t % 2 else 3]:
-            p.grad = backend.of(p.operand).asarray(rng.standard_normal(p.shape))
+            p.grad = backend.of(p._array).asarray(rng.standard_normal(p.shape))
         opt.step()
 
 

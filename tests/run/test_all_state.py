@@ -78,7 +78,7 @@ def kept(trainer: Trainer, but: str = "") -> list[tuple[int, int]]:
         store = p.store
         assert isinstance(store, LocalStore)
         with store.reading():
-            arrays.append(to_host(p.operand))
+            arrays.append(to_host(p._array))
         arrays += [] if store.masters is None else [store.masters]
     return [span(array) for array in arrays if array.size]
 

@@ -145,7 +145,7 @@ def average_buffers(comm: Comm, model: Module) -> None:
 
     Integer buffers, such as num_batches_tracked, stay unchanged.
     """
-    buffers = [t.operand for t in model.buffers() if t.dtype.kind == "f"]
+    buffers = [t._array for t in model.buffers() if t.dtype.kind == "f"]
     of_ranks = gather_objects(comm, [*map(backend.to_host, buffers)]) if buffers else []
     for buffer, *values in zip(buffers, *of_ranks, strict=True):
         mean = np.mean(values, axis=0, dtype=float)

@@ -184,7 +184,7 @@ class VerifiedStrategy:
         for group, ours in zip(*groups, strict=True):
             group |= {**ours, "params": group["params"]}
         for ours, single in zip(*(m.parameters() for m in self._models), strict=True):
-            single.needs_grad = ours.needs_grad
+            single._requires_grad = ours._requires_grad
 
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
         """Returns a dict: what is compared ("loss", "gradients", "parameters", "buffers") -> the
@@ -225,12 +225,12 @@ class VerifiedStrategy:
         run and those of the single rank.
         """
         alone = {
-            place.path: to_host(b.operand).astype(float)
+            place.path: to_host(b._array).astype(float)
             for place, b in self._models[1].tensors()
             if not isinstance(b, Parameter)
         }
         return largest(
-            difference(to_host(a.operand).astype(float), b[place.slices], _scale(place.path, alone))
+            difference(to_host(a._array).astype(float), b[place.slices], _scale(place.path, alone))
             for place, a, _ in self._pairs()
             if (b := alone.get(place.path)) is not None
         )

@@ -255,9 +255,9 @@ def _sort(arrays: list[Array], plain: list[Any], numbers: list[Any], value: Any)
         arrays.append(value)
         plain.append(np.ndarray)
     elif type(value) in (Tensor, ParameterData):
-        if value.needs_grad:
+        if value._requires_grad:
             raise ValueError("nnmpi.compile: an argument requires a gradient; pass its values")
-        arrays.append(value.operand)
+        arrays.append(value._array)
         plain.append(Tensor)
     elif type(value) in (tuple, list, dict):
         if isinstance(value, dict) and not all(map(is_plain, value)):

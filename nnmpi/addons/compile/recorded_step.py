@@ -192,7 +192,7 @@ def record_step(
     outputs = [array_of_argument(leaf) for leaf in leaves(result) if is_computed(leaf)]
     calls = checks_first([call for call in calls if call.function is not uses], arguments.arrays)
     arrays = {id(array) for stand_in, array in stand_ins.pairs if id(stand_in) in written}
-    changed = [p for p in code.parameters if id(p.operand) in arrays]
+    changed = [p for p in code.parameters if id(p._array) in arrays]
     of_step = stand_ins.pairs, arguments.arrays, roots, result, outputs, made, changed
     return RecordedStep(calls, *of_step, arguments.numbers)
 
@@ -305,7 +305,7 @@ def _described(tree: Any) -> Any:
     if isinstance(tree, dict):
         return dict, [*tree], [*map(_described, tree.values())]
     if isinstance(tree, Tensor):
-        return id(tree), id(tree.operand), tree.requires_grad, tree.grad_array is None
+        return id(tree), id(tree._array), tree.requires_grad, tree.grad_array is None
     return id(tree)
 
 
@@ -314,7 +314,7 @@ def _facts(code: StepCode) -> list[Any]:
     It is compared before and after the step is recorded: a step that changes any of these is
     refused."""
     of_modules = [(m, m._changes, m.training, m._hooks) for m in code.all_modules]
-    of_parameters = [(p, p.needs_grad) for p in code.parameters]
+    of_parameters = [(p, p._requires_grad) for p in code.parameters]
     groups = [group for optimizer in code.optimizers for group in optimizer.param_groups]
     options = [(group, dict(group)) for group in groups]
     return [of_modules, of_parameters, options, recording.get()]
@@ -330,7 +330,7 @@ def _restored(code: StepCode) -> Iterator[list[Any]]:
         _, of_parameters, groups, records = facts
         recording.set(records)
         for p, requires_grad in of_parameters:
-            p.needs_grad = requires_grad
+            p._requires_grad = requires_grad
         for group, options in groups:
             group.clear()
             group.update(options)
@@ -350,5 +350,5 @@ def is_computed(leaf: Any) -> bool:
 
 def array_of_argument(value: Any) -> Array:
     """Returns the array of a tensor, or an array itself."""
-    array: Array = value.operand if isinstance(value, Tensor) else value
+    array: Array = value._array if isinstance(value, Tensor) else value
     return array

@@ -47,7 +47,7 @@ class StepCode:
         if any(m._before_user_call is not None for m in self.all_modules):
             raise UnfitError("the step uses a model that a Trainer has cut")
         # they are drawn now, as lists hold their memory
-        if any(not isinstance(p.operand, np.ndarray) for p in self.parameters):
+        if any(not isinstance(p._array, np.ndarray) for p in self.parameters):
             raise UnfitError("the step computes on a GPU")
         for optimizer in self.optimizers:
             self._values.add_name(vars(optimizer), "parameters")

@@ -48,7 +48,9 @@ class StepState:
         facts = self._present, self._passes, self._seed_state, self._steps
         if facts != (other._present, other._passes, other._seed_state, other._steps):
             return False
-        absent = [p.grad_memory for p in self._code.parameters if p.needs_grad and not p.has_grad]
+        absent = [
+            p.grad_memory for p in self._code.parameters if p._requires_grad and not p.has_grad
+        ]
         skipped = {id(array) for array in absent}
         pairs = zip(self._memory, self._arrays, other._arrays, strict=True)
         return all(

@@ -80,7 +80,7 @@ def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
     """Creates the store of this rank, a server or worker, and moves the parameters into it; returns
     the store, and the slice of the parameters that each server updates.
     """
-    trained = [p for p in spec.task.model.parameters() if p.needs_grad]
+    trained = [p for p in spec.task.model.parameters() if p._requires_grad]
     n = spans_of([p.padded_size for p in trained])[-1][1]
     ends = [chunk_start(n, layout.servers, k) for k in range(layout.servers + 1)]
     slices = [slice(*bounds) for bounds in pairwise(ends)]
@@ -153,7 +153,7 @@ class ServerStrategy:
         wire = wire_of(comm, self._task.on)
         wire.broadcast(self._store.flat)  # worker 0 has pulled the newest parameters with DONE
         for buffer in self._task.model.buffers():
-            wire.broadcast(buffer.operand)
+            wire.broadcast(buffer._array)
         counters = gather_objects(comm, self._staleness)[self.layout.workers]
         staleness = {
             str(w): {str(s): n for s, n in sorted(counts.items())}

@@ -75,7 +75,7 @@ class GradScaler:
         if not self._enabled:
             return outputs
         if isinstance(outputs, Tensor):
-            return outputs * Tensor(xp_of(outputs.operand).asarray(self._scale))
+            return outputs * Tensor(xp_of(outputs._array).asarray(self._scale))
         if isinstance(outputs, list | tuple):
             return type(outputs)(map(self.scale, outputs))
         if isinstance(outputs, Iterator):
@@ -267,5 +267,5 @@ def _cast(value: Any, dtype: Any, device_type: str) -> Any:
         return {key: _cast(v, dtype, device_type) for key, v in value.items()}
     if not isinstance(value, Tensor) or not is_float(value.dtype) or value.dtype == np.float64:
         return value
-    is_here = backend.of(value.operand).type == device_type
+    is_here = backend.of(value._array).type == device_type
     return value.to(named(dtype) if isinstance(dtype, str) else dtype) if is_here else value

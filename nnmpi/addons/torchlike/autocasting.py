@@ -163,10 +163,10 @@ class Casts(OpTypes):
         if self.kept is None or not is_leaf:
             return _converted(t, dtype)
         copy, key = self.kept.get((id(t), dtype)), (id(t), dtype)
-        if copy is not None and copy.array is t.operand and copy.written == t.storage.written:
+        if copy is not None and copy.array is t._array and copy.written == t.storage.written:
             return _converted(t, dtype, copy.values)
         y = _converted(t, dtype)
-        self.kept[key] = _Copy(t, t.operand, t.storage.written, y.operand)
+        self.kept[key] = _Copy(t, t._array, t.storage.written, y._array)
         return y
 
     def _product_type(self, t: Any) -> Any:
@@ -184,7 +184,7 @@ def _dtype_of(t: Any) -> Any:
 
 
 def _array_of(t: Any) -> Any:
-    return t.operand if isinstance(t, Tensor) else t
+    return t._array if isinstance(t, Tensor) else t
 
 
 def _converted(t: Any, dtype: Any, values: Array | None = None) -> Any:

@@ -106,7 +106,7 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
     from nnmpi.nn.drawn_masks import drawn_mask  # for programs with their own loop
 
     layer = f"write self.drop = nn.Dropout({p}) in __init__, and self.drop(x) in forward"
-    mask = drawn_mask("dropout", x.shape, p, x.operand, layer)
+    mask = drawn_mask("dropout", x.shape, p, x._array, layer)
     return in_place.applied(lambda t: t * Tensor(mask), x, inplace)
 
 

@@ -101,7 +101,7 @@ class _SpectralNorm(_Computed):
 
     def weight(self, module: Module) -> Tensor:
         w, *vectors = (getattr(module, f"{self.name}{end}") for end in self.suffixes)
-        matrix, (u, v) = self._matrix(w), [t.operand for t in vectors]
+        matrix, (u, v) = self._matrix(w), [t._array for t in vectors]
         if module.training:
             values = matrix.detach().array
             for _ in range(self.iterations):

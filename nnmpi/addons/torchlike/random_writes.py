@@ -60,10 +60,10 @@ def exponential_(t: T, lambd: float = 1.0, *, generator: Generator | None = None
     t.to_write(0)
     with no_grad():
         u = rand(t.shape, dtype="float64", generator=generator).numpy()
-        t[...] = backend.of(t.operand).asarray(-np.log1p(-u) / lambd, t.dtype)
+        t[...] = backend.of(t._array).asarray(-np.log1p(-u) / lambd, t.dtype)
     return t
 
 
 def _ones_and_zeros(p: np.ndarray, like: Tensor, generator: Generator | None) -> Any:
     drawn = rand(p.shape, dtype="float64", generator=generator).numpy() < p
-    return backend.of(like.operand).asarray(drawn, like.dtype)
+    return backend.of(like._array).asarray(drawn, like.dtype)

@@ -51,7 +51,7 @@ def scaled_dot_product_attention(
         xp = backend.xp_of(mask)
         options["mask"] = xp.broadcast_to(mask, scores_shape).reshape(-1, *scores_shape[-3:])
     if dropout_p:
-        options["keep"] = _keep_of(rows[0].operand, rows[1].operand, dropout_p)
+        options["keep"] = _keep_of(rows[0]._array, rows[1]._array, dropout_p)
     options["scale"] = q.shape[-1] ** -0.5 if scale is None else scale
     y = apply(attention.attention, *rows, **options)
     return y if q.ndim == 4 else y.reshape(*lead, *y.shape[1:])

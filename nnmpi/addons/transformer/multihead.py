@@ -95,10 +95,10 @@ class MultiheadAttention(Module):
         q, k, v = map(self._heads, self._projected(*inputs))
         (N, H, T, D), S = q.shape, k.shape[2]
         options: dict[str, Any] = {"causal": bool(is_causal)}
-        options["mask"] = _merged(_visible(key_padding_mask, attn_mask, q.operand, S))
+        options["mask"] = _merged(_visible(key_padding_mask, attn_mask, q._array, S))
         if self.training and self.dropout:
-            keep = keep_of(self, self.dropout, q.operand, T, S)
-            options["keep"] = keep(*all_positions(q.operand, T, S))
+            keep = keep_of(self, self.dropout, q._array, T, S)
+            options["keep"] = keep(*all_positions(q._array, T, S))
         weights = None
         if need_weights:
             weights = _probabilities(q * D**-0.5, k, **options)
@@ -202,7 +202,7 @@ def _probabilities(
     """Returns softmax(q k^T + mask), (N, H, T, S), for a scaled q, times the dropout mask that
     `keep` gives. Keys where a boolean mask is False, and later keys if `causal`, are hidden; rows
     that see no key are 0."""
-    xp, (N, H, T, _), S = backend.xp_of(q.operand), q.shape, k.shape[2]
+    xp, (N, H, T, _), S = backend.xp_of(q._array), q.shape, k.shape[2]
     scores, seen = q @ swapaxes(k, 2, 3), mask
     if mask is not None and mask.dtype.kind != "b":
         seen = mask > -math.inf

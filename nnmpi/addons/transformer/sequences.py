@@ -156,7 +156,7 @@ class RotaryPositionalEmbeddings(Module):
             )
         at = input_pos
         if at is not None:
-            at = as_tensor(at, backend.of(x.operand)).array
+            at = as_tensor(at, backend.of(x._array)).array
             if at.dtype.kind not in "iu" or at.shape not in (x.shape[1:2], x.shape[:2]):
                 raise ValueError(
                     f"RotaryPositionalEmbeddings {self.path}: input_pos of shape {at.shape} and "

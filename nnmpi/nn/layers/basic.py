@@ -171,7 +171,7 @@ def row_numbers(index: Any, rows: int, weight: Tensor) -> Array:
         log_check(check_rows, index, rows)
     elif isinstance(index, np.ndarray):  # on a device the check would wait
         check_rows(index, rows)
-    return backend.of(weight.operand).asarray(index)
+    return backend.of(weight._array).asarray(index)
 
 
 def check_rows(index: np.ndarray, rows: int) -> None:

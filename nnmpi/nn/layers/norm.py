@@ -74,7 +74,7 @@ class _BatchNorm(Module):
         """Returns x normalised, scaled and shifted. In training, `batch_stats` combines the moments
         of this rank's samples with those of other ranks; `relu` applies ReLU in the same op."""
         if not self.training and self.track_running_stats:
-            mean, var, n = self.running_mean.operand, self.running_var.operand, 0
+            mean, var, n = self.running_mean._array, self.running_var._array, 0
         else:
             stats = batch_stats.moments(norm.moments(x.array), self._track)
             self._refuse_one(stats)  # `_track` refuses it too, but may be called later
@@ -107,9 +107,9 @@ class _BatchNorm(Module):
             return
         momentum: Any = self.momentum
         if momentum is None:  # the mean over all batches
-            momentum = (1 / (self.num_batches_tracked.operand + 1)).astype(self.running_mean.dtype)
+            momentum = (1 / (self.num_batches_tracked._array + 1)).astype(self.running_mean.dtype)
         running = self.running_mean, self.running_var, self.num_batches_tracked
-        track_loop(*(t.operand for t in running), stats.mean, stats.m2, stats.n, momentum)
+        track_loop(*(t._array for t in running), stats.mean, stats.m2, stats.n, momentum)
 
     def extra_repr(self) -> str:
         untracked = "" if self.track_running_stats else ", track_running_stats=False"

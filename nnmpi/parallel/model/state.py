@@ -155,7 +155,7 @@ def _array(place: Place, tensor: Any, lo: int, hi: int) -> StateArray:
     def read(a: int, b: int) -> np.ndarray:
         if isinstance(store, FlatStore):
             return backend.to_host(store.elements(tensor.index, a, b))
-        row = memory_order(tensor, tensor.array) if store else tensor.operand.reshape(-1)
+        row = memory_order(tensor, tensor.array) if store else tensor._array.reshape(-1)
         return backend.to_host(row[a:b])
 
     def write(values: np.ndarray) -> None:

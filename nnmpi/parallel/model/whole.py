@@ -203,7 +203,7 @@ def first_difference(
     digests = dict[tuple[Any, ...], bytes]()
     for place, tensor in held_tensors(part):
         if buffers in (None, not isinstance(tensor, Parameter)):
-            array = values_of(tensor) if isinstance(tensor, Parameter) else tensor.operand
+            array = values_of(tensor) if isinstance(tensor, Parameter) else tensor._array
             data = np.asarray(backend.to_host(array), order="C").tobytes()
             digests[place.path, place.part] = hashlib.blake2b(data, digest_size=8).digest()
     of_ranks = gather_objects(comm, digests)  # and not values: a few bytes for each tensor

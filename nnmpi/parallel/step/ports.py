@@ -73,7 +73,7 @@ def call(module: Module, x: Tensors) -> Any:
 
 def needing_gradients(x: Tensors) -> tuple[Tensor, ...]:
     """Returns the tensors of an input that require a gradient."""
-    return tuple(t for _, t in parts(x) if t.needs_grad)
+    return tuple(t for _, t in parts(x) if t._requires_grad)
 
 
 class JoinedOutputs(Tensor):
@@ -89,10 +89,10 @@ class JoinedOutputs(Tensor):
         super().__init__(np.zeros(()))
         self.parts = parts
         self.gradients: Sequence[Any] = ()
-        needs = [t.needs_grad for t in parts]
+        needs = [t._requires_grad for t in parts]
         if True in needs and recording.get():
             vjps = tuple(partial(self._gradient, k) for k in range(len(parts)))
-            self.needs_grad = True
+            self._requires_grad = True
             self.node = TapeNode(self, [t.node or t for t in parts], needs, vjps)
 
     def seed(self, gradients: Sequence[Array | None]) -> Array:
@@ -321,16 +321,16 @@ class TapePass:
 
     def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Runs the backward pass from the outputs' gradients; stops between units."""
-        if self._root.needs_grad:
+        if self._root._requires_grad:
             self._rest = begun(self._root, seed_of(self._root, seeds))
         return self.second_half()
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Computes the gradients of received inputs; does not stop between units."""
         leaves, seed = needing_gradients(self._state.input), seed_of(self._root, seeds)
-        if leaves and self._root.needs_grad:
+        if leaves and self._root._requires_grad:
             self._rest = self._root.backward(seed, until=leaves)
-        elif self._root.needs_grad:  # the input is data: all of the backward pass is left
+        elif self._root._requires_grad:  # the input is data: all of the backward pass is left
             self._rest = begun(self._root, seed)
         yield from ()
 

@@ -128,7 +128,7 @@ class RecordableStage:
 
     def buffers(self) -> list[Array]:
         """Returns the buffers of the modules, such as running statistics."""
-        return [t.operand for _, _, t in buffers_of(self._modules)]
+        return [t._array for _, _, t in buffers_of(self._modules)]
 
     def captured(self, micro: MicroBatch) -> Replay:
         """Lets the device capture a pass; raises NumbersReadError if it cannot."""
@@ -149,7 +149,7 @@ class RecordableStage:
         assert kind is not None
         of_units = stage.of_units, stage.absent, stage.unrepeated
         planned = PlannedPass(self._recorded(micro, counts), kind.in_flight, *of_units)
-        needed = tuple(p.needs_grad for p in self._parameters)
+        needed = tuple(p._requires_grad for p in self._parameters)
         if self._trained.setdefault(needed, planned.trained) != planned.trained:
             # whether a pass adds to a gradient is known of all parameters together
             raise NumbersReadError("micro-batches use different parameters")

@@ -100,7 +100,7 @@ def record(
         on_tape(partial(log_call, progress)),
     ):
         for p in (p for part in parts for p in part.parameters()):
-            p.has_grad = adds and p.needs_grad
+            p.has_grad = adds and p._requires_grad
         changes = [m._changes for m in modules]
         edge()
         given: list[Any] = [*map(current.stand_in, arrays)]
@@ -109,14 +109,14 @@ def record(
         unfit = ["forward sets an attribute"] * (changes != [m._changes for m in modules])
         unfit += [f"forward {reason}" for reason in reasons()]
         outputs, backward = outputs_of(root), len(calls)
-        halves = halves and root.needs_grad and bool(inputs)
+        halves = halves and root._requires_grad and bool(inputs)
         seeds, gradients, second = list[Any](), list[Any](), backward
-        if root.needs_grad:
-            seeds = [current.stand_in(t.array) if t.needs_grad else None for t in outputs]
+        if root._requires_grad:
+            seeds = [current.stand_in(t.array) if t._requires_grad else None for t in outputs]
             gradients, second = _backward(root, seeds, inputs, halves, edge, calls, unfit)
         else:
             unfit.append("a pass without gradients")
-    given, results = [*given, current.samples], [t.operand for t in outputs]
+    given, results = [*given, current.samples], [t._array for t in outputs]
     try:
         calls = checks_first(calls, given)
     except NumbersReadError as error:

@@ -73,7 +73,7 @@ def part_of(p: P, axis: int, bounds: Bounds, comm: Comm) -> P:
     part[axis] = span_of(bounds, comm)
     place = place._replace(part=tuple(part))
     new = Parameter.lazy(place, p.init, p.memory_axes)
-    new.needs_grad = p.needs_grad
+    new._requires_grad = p._requires_grad
     widest = max(stop - start for start, stop in pairwise(bounds))
     new.padded_size = place.size // max(new.shape[axis], 1) * widest
     if p.is_drawn:

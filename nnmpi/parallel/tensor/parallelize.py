@@ -170,7 +170,7 @@ def _part(
         own_p = copy_of(p) if cut_of is None else part_of(p, cut_of.axis, cut_of.bounds, comm)
         setattr(new, name, own_p)
     for name in layer._buffers.keys() & at.way.parameters:
-        value = getattr(layer, name).operand
+        value = getattr(layer, name)._array
         span = list(whole(value.shape))
         span[at.way.parameters[name]] = start, stop
         place = Place("", value.shape, tuple(span))

@@ -197,7 +197,7 @@ def _arrays(result: Any) -> list[np.ndarray]:
 def _uncombined_buffers(model: Module) -> list[tuple[str, np.ndarray]]:
     """Returns (name, values) of users' buffers without a rule to combine changes."""
     return [
-        (f"{path}.{name}" if path else name, backend.to_host(t.operand))
+        (f"{path}.{name}" if path else name, backend.to_host(t._array))
         for path, m in own_modules(model)
         for _, name, t in buffers_of([m])
         if name not in m._combine

@@ -49,7 +49,7 @@ def counted() -> Iterator[Effects]:
         if not found.in_model:
             init(node, y, parents, needs, vjps, prepare)
             return
-        value = y.operand
+        value = y._array
 
         def noted(g: Any, needs: Any) -> Any:
             found.add(value, g)

@@ -206,7 +206,7 @@ def _keeps(trainer: Trainer, taken: Taken) -> None:
                 labels = np.zeros((n, *y.shape[2:]), np.int64)
                 y = trainer.session.task.objective.loss(widened(y), labels)
             y = [y] if isinstance(y, Tensor) else y  # outputs are sent: kept is what vjps read
-            memory = saved_memory(y) | {id(m): m for m in (meta.owner(t.operand) for t in x)}
+            memory = saved_memory(y) | {id(m): m for m in (meta.owner(t._array) for t in x)}
             held = nbytes(memory.values())
         said = pass_bytes(a, rank, s, n).kept
         near = pytest.approx(said, rel=0.05, abs=100)

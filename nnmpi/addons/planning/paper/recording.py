@@ -189,7 +189,7 @@ class _Stage:
         samples, stats = np.arange(self._samples), StatsOfRanks(counts, tracks=True)
         current = KeyedPass.of(samples, self._samples, stats, stand_in)
         adds, edge = self._a.config.micro_batches > 1, memory.mark if memory else lambda: None
-        arrays = [t.operand for t in self._tensors] + self._labels()
+        arrays = [t._array for t in self._tensors] + self._labels()
         with assumed_exchanges(), memory or nullcontext():
             p = record((self._module,), self._forward, arrays, current, adds, halves, edge)
         inputs, outputs = p.inputs[: len(self._tensors)], () if self._is_last else p.outputs

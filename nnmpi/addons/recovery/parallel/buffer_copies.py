@@ -25,7 +25,7 @@ class BufferCopies:
     def copy(self) -> None:
         """Copies all buffers of the model, and other state that a step changes, for `put_back`."""
         self._copies = [
-            (m, name, t.operand.copy()) for m, name, t in buffers_of(self._model.modules())
+            (m, name, t._array.copy()) for m, name, t in buffers_of(self._model.modules())
         ]
         state = [x for _, x in module_state(self._model)]
         state += [x for other in self._others for x in other.state_arrays()]
@@ -34,6 +34,6 @@ class BufferCopies:
     def put_back(self) -> None:
         """Sets buffers and other state as at the last `copy`."""
         for module, name, array in self._copies:
-            getattr(module, name).operand[...] = array
+            getattr(module, name)._array[...] = array
         for x, elements in self._elements:
             x.put(elements)

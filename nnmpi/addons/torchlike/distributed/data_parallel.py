@@ -64,7 +64,7 @@ class DistributedDataParallel(Module):
         self._rows = rows_of(process_group)
         self._broadcast_buffers, self._is_synced = broadcast_buffers, True
         self._was_synced = True  # the forward pass before, after which buffers may differ
-        trained = [p for p in module.parameters() if p.needs_grad]
+        trained = [p for p in module.parameters() if p._requires_grad]
         if not trained:
             raise ValueError(
                 "DistributedDataParallel: no parameter of this model is trained: use it as it is"
@@ -199,7 +199,7 @@ def followed(y: Tensor, last: LastNode) -> Tensor:
     """Returns y, with the node `last` visited at the end of a backward pass."""
     if y.node is None:
         return y
-    output = Tensor(y.operand)
+    output = Tensor(y._array)
     y.share(output)
     output.requires_grad = True
     output.node = TapeNode(output, (y.node, last), (True, True), (_same, _nothing))

@@ -131,9 +131,9 @@ def _recorded(
     others = [isinstance(y, Tensor) and (y.shape, y.dtype) for y in results]
 
     def op(*arrays: Array) -> Result:
-        xp = xp_of(outputs[0].operand)
-        rows = [y.operand.reshape(-1) for y in outputs]
-        value = outputs[0].operand if len(outputs) == 1 else xp.concatenate(rows)
+        xp = xp_of(outputs[0]._array)
+        rows = [y._array.reshape(-1) for y in outputs]
+        value = outputs[0]._array if len(outputs) == 1 else xp.concatenate(rows)
 
         def prepare(g: Array, needs: Sequence[bool]) -> list[Array | None]:
             parts = iter([g] if len(shapes) == 1 else _split(g, shapes))
@@ -193,7 +193,7 @@ def _checked(
             arrays.append(None)
             continue
         g = gradients[place]
-        array = xp_of(t.operand).zeros(t.shape, t.dtype) if g is None else array_of(g)
+        array = xp_of(t._array).zeros(t.shape, t.dtype) if g is None else array_of(g)
         if array.shape != t.shape:
             raise ValueError(
                 f"{name}.backward returned a gradient of shape {array.shape} for argument {place}, "

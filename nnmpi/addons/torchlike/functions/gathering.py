@@ -173,5 +173,5 @@ def _written(function: Any, t: Tensor, dim: int, *operands: Any, **options: Any)
         return t.become(function(t, dim, *operands, **options))
     for value in operands:
         t.to_write(value if isinstance(value, Tensor) else 0)
-    result: Tensor = write_result(t, function(Tensor(t.operand), dim, *operands, **options).operand)
+    result: Tensor = write_result(t, function(Tensor(t._array), dim, *operands, **options)._array)
     return result

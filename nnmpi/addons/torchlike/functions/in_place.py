@@ -34,7 +34,7 @@ def _written(t: Tensor, function: Callable[[Any], Any], *others: Any) -> Tensor:
         return t
     for value in read:
         t.to_write(value)
-    result: Tensor = write_result(t, function(Tensor(t.operand)).operand)
+    result: Tensor = write_result(t, function(Tensor(t._array))._array)
     return result
 
 
@@ -120,7 +120,7 @@ def fill_diagonal_(t: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
             f"fill_diagonal_: shape {t.shape}: give a matrix, or more axes of equal lengths"
         )
     t.to_write(fill_value)
-    xp, columns = xp_of(t.operand), t.shape[-1]
+    xp, columns = xp_of(t._array), t.shape[-1]
     if t.ndim > 2:
         t[(xp.arange(columns),) * t.ndim] = fill_value
         return t

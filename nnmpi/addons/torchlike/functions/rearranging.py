@@ -114,7 +114,7 @@ def repeat(t: Any, *sizes: Any) -> Tensor:
     inner = t.reshape([k for n in lengths for k in (1, n)])
     wide = inner.expand([k for m, n in zip(times, lengths, strict=True) for k in (m, n)])
     result: Tensor = wide.reshape([m * n for m, n in zip(times, lengths, strict=True)])
-    is_view = xp_of(t.operand).may_share_memory(result.operand, t.operand)
+    is_view = xp_of(t._array).may_share_memory(result._array, t._array)
     return result.clone() if is_view else result
 
 

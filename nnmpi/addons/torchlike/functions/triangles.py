@@ -28,7 +28,7 @@ def _triangle(t: Any, diagonal: int, lower: bool) -> Tensor:
         raise ValueError(f"tril and triu take matrices, not a tensor of shape {t.shape}")
     mask = np.tri(t.shape[-2], t.shape[-1], diagonal, dtype=bool)
     zero = t.dtype.type(0).item()
-    return where(backend.of(t.operand).asarray(mask == lower), t, zero)
+    return where(backend.of(t._array).asarray(mask == lower), t, zero)
 
 
 def tril_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:

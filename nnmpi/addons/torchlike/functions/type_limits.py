@@ -80,7 +80,7 @@ def is_floating_point(t: Any) -> bool:
 
 def is_contiguous(t: Tensor, memory_format: Any = None) -> bool:
     """True if `t.contiguous()` is t itself; images, channels-last in memory, always count so."""
-    return t.storage.sharing is None or bool(t.operand.flags.c_contiguous)
+    return t.storage.sharing is None or bool(t._array.flags.c_contiguous)
 
 
 def stride(t: Tensor, dim: int | None = None) -> Any:
@@ -90,5 +90,5 @@ def stride(t: Tensor, dim: int | None = None) -> Any:
         lengths = [max(n, 1) for n in t.shape[:0:-1]]
         steps = [*accumulate(lengths, mul, initial=1)][::-1] if t.ndim else []
     else:
-        steps = [n // t.operand.itemsize for n in t.operand.strides]
+        steps = [n // t._array.itemsize for n in t._array.strides]
     return tuple(steps) if dim is None else steps[dim]

@@ -50,7 +50,7 @@ class TypedConstructor:
             sizes, needs = () if data == () else (data,), others[0]
         else:
             sizes, needs = (data, *others), False
-        return self(*sizes).operand, needs
+        return self(*sizes)._array, needs
 
     def __instancecheck__(self, value: object) -> bool:
         return isinstance(value, Tensor) and value.dtype == self.dtype

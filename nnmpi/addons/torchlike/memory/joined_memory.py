@@ -28,7 +28,7 @@ def made(p: Parameter, z: Tensor, requires_grad: bool) -> bool:
     if not is_float(z.dtype):
         return False
     p._declare(Place.of_whole("", z.shape), None, None)
-    p.needs_grad = requires_grad
+    p._requires_grad = requires_grad
     return joins(p, z)
 
 
@@ -38,7 +38,7 @@ def assign_data(p: Parameter, value: Any) -> None:
     that share the old memory of p keep the old values."""
     if isinstance(value, Tensor):
         value.renew()
-    array, old, storage = p._fitting("data", value), p.operand, p.storage
+    array, old, storage = p._fitting("data", value), p._array, p.storage
     if array is old:  # after `p.data *= 2`
         p.values_written()
         return
@@ -60,7 +60,7 @@ def assign_data(p: Parameter, value: Any) -> None:
         if is_alike and type(value) is Tensor and type(p.store) is FlatStore and _fits(p, value):
             p.storage.sharing_record()
             left = value.storage.of_all_writes.sharing_record()
-            left.mark_moved(Move(p.memory_axes, p.storage, array, p.operand))
+            left.mark_moved(Move(p.memory_axes, p.storage, array, p._array))
     if sharing is not None and p.storage is not storage and not _others(p, sharing):
         other = Storage()
         other.sharing_record()
@@ -80,7 +80,7 @@ def joins(p: Parameter, z: Any) -> bool:
         return False
     if not _fits(p, z):
         return False
-    p.move(SingleStore(z.operand), 0)
+    p.move(SingleStore(z._array), 0)
     p.storage = source.storage.of_all_writes
     sharing = p.storage.sharing_record()
     owners = sharing.owners or ((ref(source),) if isinstance(source, Parameter) else ())
@@ -91,7 +91,7 @@ def joins(p: Parameter, z: Any) -> bool:
 def _fits(p: Parameter, z: Tensor) -> bool:
     """True if the memory of z can be that of p: with its shape, type and order, no result that
     needs a gradient, no copy where PyTorch has a view."""
-    array, is_copy = z.operand, isinstance(z.storage.of_all_writes, CopyStorage)
+    array, is_copy = z._array, isinstance(z.storage.of_all_writes, CopyStorage)
     in_order = array.transpose(p.memory_axes).flags.c_contiguous
     return z.node is None and not is_copy and in_order and tuple(array.shape) == p.shape
 
@@ -103,7 +103,7 @@ def leave_values(p: Parameter, old: Array) -> None:
 
     Raises ValueError if another parameter shares the memory `old`.
     """
-    new = p.operand
+    new = p._array
     if p.given_grad is not None and p.has_grad:
         move(p)
     sharing = p.storage.sharing_record()
@@ -139,14 +139,14 @@ def follow(t: Tensor) -> None:
     move = t.storage.sharing_record().moved
     assert move is not None
     memory_axes, storage, old, new = move
-    start = address_of(t.operand) - address_of(old)
+    start = address_of(t._array) - address_of(old)
     if old.dtype != new.dtype or _strides(old) != _strides(new) or start % old.itemsize:
         raise RuntimeError(
             f"a tensor of shape {t.shape} shared the memory of a parameter, which an optimizer has "
             "moved: make the tensor from the parameter again, or as a clone() from the beginning"
         )
     row = new.transpose(memory_axes).reshape(-1)[start // old.itemsize :]
-    t.operand = xp_of(new).lib.stride_tricks.as_strided(row, t.operand.shape, t.operand.strides)
+    t._array = xp_of(new).lib.stride_tricks.as_strided(row, t._array.shape, t._array.strides)
     if (viewed := t.viewed) is not None:
         viewed.renew()
         if viewed.storage.root is storage:

@@ -108,7 +108,7 @@ def move(p: Parameter) -> None:
     old, new = storage.memory, ParameterGradientStorage(p.grad_memory)
     new.tensor, p.given_grad = storage.tensor, ref(new)
     if (t := storage.tensor()) is not None:
-        t.operand, t.storage = new.memory, new
+        t._array, t.storage = new.memory, new
     if (type(old), old.dtype) == (type(new.memory), new.memory.dtype):
         storage.sharing_record().mark_moved(Move(p.memory_axes, new, old, new.memory))
 
@@ -118,7 +118,7 @@ def _has_new_memory(p: Parameter) -> bool:
     in the same flat buffer. Returns False if its store has other uses for the memory."""
     store: Any = p.store
     if type(store) is SingleStore:
-        p.move(SingleStore(p.operand), 0)
+        p.move(SingleStore(p._array), 0)
     elif type(store) is FlatStore:
         twin = copy(store)
         twin.flat_grad = store.flat_grad.copy()

@@ -12,9 +12,9 @@ from nnmpi.autograd.recording import AnyTensor
 
 def base_of(t: AnyTensor) -> AnyTensor:
     """The tensor of which t is a view, through other views too; t itself if it is none."""
-    block = owner(t.operand)
+    block = owner(t._array)
     while (viewed := t.viewed) is not None and viewed.storage is t.storage:
-        if owner(viewed.operand) is not block:
+        if owner(viewed._array) is not block:
             break
         t = viewed
     return t
@@ -22,7 +22,7 @@ def base_of(t: AnyTensor) -> AnyTensor:
 
 def places_of(base: AnyTensor, view: AnyTensor) -> Any:
     """Returns the C-order index, in the tensor `base`, of each element of `view`, a view of it."""
-    places = _places(base.operand, view.operand)
+    places = _places(base._array, view._array)
     if places is None:
         raise RuntimeError(
             f"cannot tell where in a tensor of shape {base.shape} lies its view of shape "

@@ -42,10 +42,10 @@ def renew(t: AnyTensor) -> None:
     if not isinstance(record, bool):
         record.note_older(t)
     base = base_of(t)
-    if base is t or not base.needs_grad:
+    if base is t or not base._requires_grad:
         return
     vjp = partial(_spread, places_of(base, t), base.shape)
-    t.needs_grad, t.node = True, TapeNode(t, (base.node or base,), (True,), (vjp,))
+    t._requires_grad, t.node = True, TapeNode(t, (base.node or base,), (True,), (vjp,))
 
 
 def _spread(places: Array, shape: tuple[int, ...], g: Array, out: Array | None) -> Array:

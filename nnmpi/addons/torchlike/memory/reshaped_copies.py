@@ -90,16 +90,16 @@ def note_reshaped(t: AnyTensor, y: AnyTensor) -> None:
     """Gives y, the result of a reshape of tensor t, its Storage: that of t if PyTorch has a view
     there, a new one if PyTorch has a copy, and a CopyStorage if that is not known."""
     base = base_of(t)
-    is_shared = not y.operand.size or owner(y.operand) is owner(t.operand)
+    is_shared = not y._array.size or owner(y._array) is owner(t._array)
     # of a whole result, what is a view here is one in PyTorch, where elements are in C order; if
     # elements of the base are in C order too, strides are PyTorch's
-    is_c_order = base.operand.flags.c_contiguous
+    is_c_order = base._array.flags.c_contiguous
     if is_shared and (is_c_order or base is t):
         return
     if is_c_order:
         _set_storage(y, Storage())
     else:
-        block = ref(owner(y.operand)) if is_shared else _no_block
+        block = ref(owner(y._array)) if is_shared else _no_block
         _set_storage(y, CopyStorage(t.storage.of_all_writes, block))
 
 
@@ -114,9 +114,9 @@ def note_copy(t: AnyTensor, y: AnyTensor, is_once: bool) -> None:
 
 def contiguous(t: AnyTensor) -> AnyTensor:
     """Returns `t.contiguous()`, for a tensor t that is a view or of which there are views."""
-    if not t.operand.flags.c_contiguous:
+    if not t._array.flags.c_contiguous:
         y = t.clone()
-    elif t.viewed is None or base_of(t).operand.flags.c_contiguous:
+    elif t.viewed is None or base_of(t)._array.flags.c_contiguous:
         return t
     else:
         y = t.applied(reshape, t, shape=t.shape)

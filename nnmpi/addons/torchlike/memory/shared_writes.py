@@ -30,13 +30,13 @@ from nnmpi.autograd.recording import AnyTensor, Storage, TapeNode
 def may_write(t: AnyTensor) -> bool:
     """True if an in-place write can be recorded: not to a view of a leaf with gradient."""
     base = base_of(t)
-    return base is t or base.node is not None or not base.needs_grad
+    return base is t or base.node is not None or not base._requires_grad
 
 
 def copied(t: AnyTensor) -> AnyTensor:
     """A tensor with the history of t and a copy of its values."""
     t.renew()
-    copy = type(t)(t.operand.copy(order="K"), t.needs_grad)
+    copy = type(t)(t._array.copy(order="K"), t._requires_grad)
     copy.node = t.node
     return copy
 
@@ -51,28 +51,28 @@ def write(t: AnyTensor, y: AnyTensor) -> None:
     t.check_writable()
     base = base_of(t)
     places = None if base is t else places_of(base, t)
-    node, block = y.node, owner(t.operand)
+    node, block = y.node, owner(t._array)
     if node is not None and _holds([node.prepare, *node.vjps], block, set()):
         raise RuntimeError(
             f"cannot write in place to a tensor of shape {t.shape}: the gradient needs the old "
             "values of an operand that lies in the same memory; write to, or compute from, a "
             "clone()"
         )
-    if is_meta(y.operand) and not is_meta(t.operand):
+    if is_meta(y._array) and not is_meta(t._array):
         refuse("writing to memory that tensors share")
-    t.operand[...] = y.operand
+    t._array[...] = y._array
     t.mark_written()
     storage = t.storage
     sharing = storage.sharing_record()
     sharing.renewed, sharing.outdated = storage.written, None
-    t.needs_grad, t.node = y.needs_grad, None
+    t._requires_grad, t.node = y._requires_grad, None
     if node is not None:
         t.node = TapeNode(t, node.parents, node.needs, node.vjps, node.prepare)
-    if places is not None and (base.needs_grad or t.needs_grad):
-        needs = (base.needs_grad, t.needs_grad)
+    if places is not None and (base._requires_grad or t._requires_grad):
+        needs = (base._requires_grad, t._requires_grad)
         parents = (base.node or base.storage, t.node or storage)
         vjps = (partial(_others, places), partial(_elements, places))
-        base.needs_grad = True
+        base._requires_grad = True
         needed = [vjp if need else None for vjp, need in zip(vjps, needs, strict=True)]
         base.node = TapeNode(base, parents, needs, needed)
 
@@ -83,7 +83,7 @@ def is_at(t: AnyTensor, index: Any, value: Any) -> bool:
     view in place."""
     if getattr(value, "storage", None) is not t.storage:
         return False
-    there, array = t.operand[index], value.operand
+    there, array = t._array[index], value._array
     return (there.shape, there.strides) == (array.shape, array.strides) and (
         backend.address_of(there) == backend.address_of(array)
     )

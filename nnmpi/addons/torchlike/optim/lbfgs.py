@@ -118,7 +118,7 @@ class LBFGS(Optimizer):
                 start, calls = Trial(0.0, loss, gradient, slope), h.func_evals - evaluated
                 h.t, loss, gradient, _ = self._searched(closure, start, group, calls)
             else:
-                self._set([p.operand for p in self.parameters], h.t * h.d)
+                self._set([p._array for p in self.parameters], h.t * h.d)
                 if done < group["max_iter"]:
                     value, gradient = self._evaluated(closure)
                     loss = float(value)
@@ -158,7 +158,7 @@ class LBFGS(Optimizer):
     ) -> Trial:
         """Makes the step that a line search finds along the direction, and returns its Trial.
         `calls` counts calls of the closure so far."""
-        h, origin = self._history, [p.operand.copy() for p in self.parameters]
+        h, origin = self._history, [p._array.copy() for p in self.parameters]
 
         def tried(length: float) -> Trial:
             self._set(origin, length * h.d)
@@ -176,7 +176,7 @@ class LBFGS(Optimizer):
         self._history.func_evals += 1
         self._collect()
         self._prepare()
-        xp = backend.xp_of(self.parameters[0].operand)
+        xp = backend.xp_of(self.parameters[0]._array)
         rows = [
             xp.zeros(p.size, p.dtype) if p.grad_array is None else p.grad_array.reshape(-1)
             for p in self.parameters
@@ -223,7 +223,7 @@ class LBFGS(Optimizer):
                     f"LBFGS: the state has an array of shape {array.shape}, and the parameters "
                     f"have {size:,} numbers: make the optimizer with the same parameters"
                 )
-            return backend.of(like.operand).asarray(array.copy(), like.dtype)
+            return backend.of(like._array).asarray(array.copy(), like.dtype)
 
         for name in vars(history).keys() & kept.keys():
             value = kept[name]
