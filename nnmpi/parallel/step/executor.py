@@ -21,7 +21,6 @@ folder):
     lists      the operations of a step and of an evaluation           (step_list/step.py)
 """
 
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cache, partial
@@ -42,17 +41,15 @@ from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.step.ports import (
     ENDED,
-    BackwardKind,
     ForwardPass,
     PassState,
-    Stage,
     by_tape,
     forward,
     outputs_of,
     run_stage,
 )
 from nnmpi.parallel.step.update import Ends, Outcome
-from nnmpi.schedules.lists.step_list import StepList
+from nnmpi.schedules.lists.step_list import PassFacts, StepList
 from nnmpi.schedules.op import ADDS, FORWARD, PASSES, Kind, Op
 
 if TYPE_CHECKING:
@@ -147,45 +144,17 @@ class Lists(NamedTuple):
 
 
 class StepPlan(NamedTuple):
-    """The operations of a step with the functions that carry them out, and facts about the step's
-    forward and backward passes that follow from the operations.
+    """The operations of a step with the functions that carry them out.
 
-    calls           (function, operation) for each operation, in order
-    units           with ZeRO 3: the passes of units, with the operations on values that they ask
-                    for, which `calls` leaves out
-    kinds           facts about backward passes, by (stage, micro-batch); empty if steps overlap, as
-                    then they are not known before
-    recomputed      (stage, micro-batch) of each forward pass that is repeated
+    calls     (function, operation) for each operation, in order
+    units     with ZeRO 3: the passes of units, with the operations on values that they ask for,
+              which `calls` leaves out
+    passes    facts about the passes; none if steps overlap, as then they are not known before
     """
 
     calls: "Calls"
     units: "Sequence[AskingUnit]"
-    kinds: dict[tuple[int, int], BackwardKind]
-    recomputed: set[tuple[int, int]]
-
-    @classmethod
-    def of(
-        cls, calls: "Calls", units: "Sequence[AskingUnit]", stages: Mapping[int, Stage]
-    ) -> "StepPlan":
-        ops = [op for _, op in calls]
-        # one operation stands for each pass of a stage: that of its first unit
-        passes = [op for op in ops if op.stage in stages and op.at == stages[op.stage].units[0]]
-        backward = [op for op in passes if op.kind in (Kind.B, Kind.W)]
-        first = {op.stage: op.micro for op in reversed(backward)}
-        # the gradients of each pass have memory of their own: they are scattered among ranks
-        scatters = any(op.kind is Kind.OPEN for op in ops)
-        halved = {(op.stage, op.micro) for op in passes if op.kind is Kind.I}
-        recomputed = {(op.stage, op.micro) for op in passes if op.kind is Kind.RECOMPUTE}
-        flying, most = Counter[int](), Counter[int]()
-        for op in passes:
-            begins = Kind.RECOMPUTE if (op.stage, op.micro) in recomputed else Kind.F
-            flying[op.stage] += (op.kind is begins) - (op.kind in (Kind.B, Kind.W))
-            most[op.stage] = max(most[op.stage], flying[op.stage])
-        kinds = {
-            (s, m): BackwardKind(first[s] != m and not scatters, (s, m) in halved, most[s])
-            for s, m in ((op.stage, op.micro) for op in backward)
-        }
-        return cls(calls, units, kinds, recomputed)
+    passes: PassFacts
 
 
 BeginPass: TypeAlias = Callable[[Op], Generator[None, None, None]]
@@ -233,31 +202,38 @@ class Executor:
         self._ports = [port for both in ports_of.values() for port in both]
         self._releases = {s: [p.done for p in ps if p.has_memory] for s, ps in ports_of.items()}
         self._sync, self._request, self._recorder = sync, request, recorder
-        self._plan, self._states = StepPlan.of([], [], {}), dict[tuple[int, int], PassState]()
+        self._states = dict[tuple[int, int], PassState]()
         self._running = dict[tuple[int, int], Iterator[None]]()
         self._progress = self._poll if self._channels.is_needed else sync.poll
-        passes_of_stages = {
+        do = self._functions(ends)
+        do |= {kind: partial(hook, do[kind]) for kind, hook in hooks}
+        self._do = {kind: recorder.recorded(kind.value, f) for kind, f in do.items()}
+        self._plan = StepPlan([], [], PassFacts({}, frozenset()))
+        self._plan_of = cache(lambda m: self._planned(lists.step(m)))
+        # without the recorder: evaluations are not recorded
+        of_evaluation: dict[Kind, Do] = {**do, Kind.F: partial(self._pass, self._evaluate)}
+        self._evaluation_of = cache(lambda m: self._calls_of(lists.evaluation(m), of_evaluation))
+
+    def _functions(self, ends: Ends) -> dict[Kind, Do]:
+        """Returns the function that carries out each kind of operation."""
+        passes = {
             Kind.F: self._forward,
             Kind.B: self._backward,
             Kind.I: self._input_gradient,
             Kind.W: self._weight_gradients,
             Kind.RECOMPUTE: self._recompute,
         }
-        do: dict[Kind, Do] = {
-            **{kind: partial(self._pass, begin) for kind, begin in passes_of_stages.items()},
+        return {
+            **{kind: partial(self._pass, begin) for kind, begin in passes.items()},
             **self._channels.ops,
-            **sync.ops,
+            **self._sync.ops,
             Kind.NOTE: self._note,
             **{kind: partial(self._end, end) for kind, end in ends.items()},
         }
-        do |= {kind: partial(hook, do[kind]) for kind, hook in hooks}
-        self._do = {kind: recorder.recorded(kind.value, f) for kind, f in do.items()}
-        # without the recorder: evaluations are not recorded
-        of_evaluation: dict[Kind, Do] = {**do, Kind.F: partial(self._pass, self._evaluate)}
-        self._plan_of = cache(
-            lambda m: StepPlan.of(*self._calls_of(lists.step(m), self._do), self._stages)
-        )
-        self._evaluation_of = cache(lambda m: self._calls_of(lists.evaluation(m), of_evaluation))
+
+    def _planned(self, step: StepList) -> StepPlan:
+        of_stages = {s: stage.units for s, stage in self._stages.items()}
+        return StepPlan(*self._calls_of(step, self._do), PassFacts.of(step.ops, of_stages))
 
     def steps(
         self, loads: Iterable[StepBatch], start: StepState, batches: int
@@ -369,8 +345,8 @@ class Executor:
 
     def _forward(self, op: Op) -> Generator[None, None, None]:
         stage, stats, where = self._stages[op.stage], self._batch_stats, (op.stage, op.micro)
-        x, kind = stage.source.next_input(op.micro), self._plan.kinds.get(where)
-        if where in self._plan.recomputed:
+        x, kind = stage.source.next_input(op.micro), self._plan.passes.kinds.get(where)
+        if where in self._plan.passes.recomputed:
             self._states[where] = PassState(x, ReplayStats(stats), kind)
             self._forward_without_tape(op)
             return

@@ -18,6 +18,7 @@ Rules:
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -37,6 +38,7 @@ from nnmpi.nn.passes import BatchStats, Pass, current_pass
 from nnmpi.nn.recompute import DIFFERS, digest
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.step.objective import Objective, Outputs
+from nnmpi.schedules.lists.step_list import BackwardKind
 
 if TYPE_CHECKING:
     from nnmpi.parallel.stores.unit_values import UnitValues
@@ -374,29 +376,17 @@ def pauses(units: Sequence[int]) -> Generator[None, None, None]:
         yield
 
 
-class BackwardKind(NamedTuple):
-    """Facts about a backward pass that are known before it begins.
-
-    adds       True if it adds to gradients that another micro-batch has computed in this step
-    halves     True if it runs in two halves: gradients of inputs (I), then of parameters (W)
-    in_flight  how many micro-batches of its stage wait for their backward pass at the same time
-    """
-
-    adds: bool
-    halves: bool
-    in_flight: int
-
-
+@dataclass(slots=True, eq=False)
 class PassState:
     """The state of a micro-batch in a stage between its forward and its backward pass: `input`,
     `stats` (which sums BatchNorm statistics over ranks), `kind` (facts about the backward pass),
     and `run`, the StagePass that runs the backward pass."""
 
-    __slots__ = ("_digests", "input", "kind", "run", "stats")
-    run: StagePass  # after the forward pass
-
-    def __init__(self, x: Tensors, stats: BatchStats, kind: BackwardKind | None) -> None:
-        self.input, self.stats, self.kind, self._digests = x, stats, kind, list[int]()
+    input: Tensors
+    stats: BatchStats
+    kind: BackwardKind | None
+    run: StagePass = field(init=False)  # after the forward pass
+    _digests: list[int] = field(default_factory=list, init=False)
 
     def note(self, outputs: Sequence[Array]) -> None:
         """Keeps checksums of outputs, to compare with those of a recomputation."""
