@@ -1,7 +1,7 @@
 """Recovery of a run after the loss of a rank, under `mpirun --with-ft ulfm`; also layouts with
 fewer places than there are ranks, so that some ranks are spare and wait.
 
-    fit ── RankLost ─► shrink ─► find the newest copy of  ─► arrange_fewer ─► split ─► spare ranks
+    fit ── RankLost ─► shrink ─► find the newest copy of  ─► fit_layout    ─► split ─► spare ranks
      ▲                   ▲       which ranks have all parts                       │      wait
      │                   └──── RankLost ◄── moves ◄── a new Session ◄─────────────┘
      └──────────────────────────────────────────────────┘
