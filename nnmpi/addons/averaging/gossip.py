@@ -20,9 +20,7 @@ from nnmpi.parallel.wire import wire_of
 
 
 class Gossiping:
-    """Averages the parameters of a data-parallel replica with those of its neighbours after each
-    step.
-    """
+    """Averages a replica's parameters with its neighbours' after each step."""
 
     def __init__(
         self, layout: Layout, spec: TrainSpec, store: LocalStore, optimizer: Optimizer
@@ -36,9 +34,7 @@ class Gossiping:
         self._on, self._wire = spec.task.on, wire_of(dp, spec.task.on)
 
     def begin(self) -> None:
-        """Begins a round of steps: sets the parameters, which are the mean of all replicas, to this
-        replica's own values.
-        """
+        """Begins a round: from the mean of all replicas to this one's values."""
         self._own.resume()
 
     def after_step(self, number: int) -> None:
@@ -60,9 +56,7 @@ class Gossiping:
         """Does nothing: no exchange is in flight during a step."""
 
     def meet(self) -> None:
-        """Ends a round of steps: stores this replica's difference from the mean of all replicas,
-        and sets the parameters to the mean.
-        """
+        """Ends a round: keeps the difference from the mean, and shows the mean."""
         mean = self._replica.values()
         with waiting("sums"):
             self._replica.average(mean)

@@ -1,6 +1,4 @@
-"""The parameters of a data-parallel replica as one flat array, and means of parameters and buffers
-over replicas.
-"""
+"""A replica's parameters as a flat array, and means over replicas."""
 
 from collections.abc import Container, Iterator
 
@@ -91,8 +89,7 @@ class ReplicaValues:
         return row
 
     def average(self, row: Array) -> None:
-        """Replaces the flat array `row` by its mean over the data-parallel replicas, and waits for
-        it."""
+        """Replaces `row` by its mean over the replicas, and waits for it."""
         self.start_average(row).wait()
 
     def average_buffers(self) -> None:
@@ -125,17 +122,13 @@ class OwnValues:
         optimizer.add_state(DIFFERENCE)
 
     def resume(self) -> Array:
-        """Sets the parameters to this replica's own values; returns the values that they had
-        before, which all replicas share.
-        """
+        """Sets this replica's own values; returns those that all share."""
         shown = self._replica.values()
         self._replica.assign(shown + self._optimizer.state[DIFFERENCE])
         return shown
 
     def show(self, values: Array) -> None:
-        """Sets the parameters to `values`, which are equal on all replicas; stores the difference
-        of this replica's own values from them.
-        """
+        """Shows `values`, equal on all replicas, and keeps the difference from them."""
         self._optimizer.state[DIFFERENCE][...] = self._replica.values() - values
         self._replica.assign(values)
 

@@ -71,8 +71,7 @@ def _length(a: Arrangement, rank: int, i: int) -> int:
 
 @cached
 def _pieces(a: Arrangement, rank: int, i: int | None = None) -> list[int]:
-    """Returns the lengths of the pieces of parameters that a rank updates; of those of fragment
-    number i, if it is given."""
+    """Returns the lengths of what a rank updates, or of a fragment of it."""
     held, of = a.model_on(rank), _fragments(a)
     pairs = zip(held.trained, held.spans, strict=True)
     spans = [span for v, span in pairs if i in (None, of[a.graph.variables[v.variable].path])]
@@ -100,8 +99,7 @@ def _every(config: Config) -> int:
 
 
 def _copies(a: Arrangement) -> int:
-    """Returns how many additional copies of its parameters a replica has in memory for exchanges:
-    sent, received or stored."""
+    """Returns how many copies of parameters exchanges need: sent, received, kept."""
     copies: int = 2 + (a.config.apply_after > 0)
     if a.config.sync == "gossip":
         copies += len(GRAPHS[a.config.graph](a.mesh.axes["dp"]).offsets)
@@ -116,8 +114,7 @@ two."""
 
 
 def _bytes_copied(a: Arrangement, rank: int) -> float:
-    """Returns the bytes that array functions read and write for the exchanges of a step, on
-    average."""
+    """Returns the bytes that exchanges read and write in a mean step."""
     config, nbytes = a.config, a.updated_dtype.itemsize
     # values are rounded to those of 16 bits, too
     assigned = COPY + a.is_mixed * (1 + a.dtype.itemsize / nbytes)

@@ -64,9 +64,7 @@ class Fragment:
         self.in_flight: PendingMean | None = None
 
     def send(self, start: Array) -> None:
-        """Starts to compute the mean of the replicas' changes since `start`, the values at the
-        beginning of the round of steps.
-        """
+        """Starts the mean of the replicas' changes since the round's `start`."""
         g = self.replica.values()
         values = g.copy() if self.sent < self.applied else None
         for here, span, _ in self.replica.operands():
@@ -141,9 +139,7 @@ class OuterOptimizer:
             self._own.show(self._start)
 
     def _apply(self, fragment: Fragment) -> None:
-        """Applies the mean change of a fragment (a part of the model) to the common values, if it
-        has been sent.
-        """
+        """Applies a fragment's mean change to the common values, if it was sent."""
         if fragment.in_flight is None:
             return
         g, values, mean = fragment.in_flight

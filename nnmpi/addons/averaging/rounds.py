@@ -65,13 +65,10 @@ class Averaging(Protocol):
         of the step in its period of H steps, the value of --every."""
 
     def poll(self) -> None:
-        """Makes progress with exchanges between replicas, without waiting for them; called often
-        during a step."""
+        """Makes progress with exchanges of replicas; called often in a step."""
 
     def meet(self) -> None:
-        """Ends a round of steps: makes the parameters of all replicas equal, until the next round
-        begins.
-        """
+        """Ends a round: replicas are equal until the next one begins."""
 
 
 class RoundUndo(Undo, Protocol):
@@ -83,9 +80,7 @@ class RoundUndo(Undo, Protocol):
         """Copies all state that a round of steps changes, so that the round can be undone."""
 
     def end(self, step: int) -> None:
-        """Records that this rank has ended a round of steps, after step number `step` of the
-        run.
-        """
+        """Records that this rank has ended a round with step `step`."""
 
 
 AVERAGING: dict[str, Callable[[Layout, TrainSpec, LocalStore, Optimizer], Averaging]] = {
@@ -142,9 +137,7 @@ class Rounds:
         self._averaging.begin()
 
     def _met(self, made: list[StepResult]) -> StepResult:
-        """Ends a round; returns the sums over its steps (with the results `made`) and over all
-        replicas.
-        """
+        """Ends a round; returns the sums over its steps and replicas."""
         last, loss = made[-1], sum(result.loss for result in made)
         row = np.array([loss, last.request, sum(not result.updated for result in made)])
         with waiting("agree"):
@@ -187,17 +180,14 @@ FACTS = {
 
 
 def averaging_facts(a: Arrangement) -> dict[str, Any]:
-    """Returns fields for the start event, the first one of a run's log, that describe how replicas
-    exchange parameters."""
+    """Returns start event fields on how replicas exchange parameters."""
     return {name: getattr(a.config, name) for name in FACTS[a.config.sync]} | {
         "allreduce": a.algorithm
     }
 
 
 def phrases(e: dict[str, Any]) -> Iterator[str]:
-    """Yields the text for the first lines of a run on the exchanges of replicas, from the fields of
-    `averaging_facts`.
-    """
+    """Yields phrases on exchanges, from the fields of `averaging_facts`."""
     rule = f"gossip on a {e['graph']} graph" if "graph" in e else f"outer {e['outer']}"
     yield f"replicas averaged every {plural(e['every'], 'step')}, {rule}"
 
@@ -244,8 +234,7 @@ def _made(layout: Layout, spec: TrainSpec) -> tuple[StrategyParts, Optimizer, Ro
 
 
 class PolledSync(GradientSync):
-    """A GradientSync for replicas that are averaged: when it is polled during a step, it also makes
-    progress with the exchanges between replicas."""
+    """A GradientSync that also moves exchanges of replicas when polled."""
 
     def __init__(self, sync: GradientSync, poll: Callable[[], None]) -> None:
         self._sync, self._poll, self.units = sync, poll, sync.units

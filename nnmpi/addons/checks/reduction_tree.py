@@ -59,15 +59,13 @@ def owners_of(slices: int, ranks: int) -> list[int]:
 
 
 def max_stack_depth(plan: Sequence[TreeMove]) -> int:
-    """Returns the largest number of gradients that a rank has on its stack at a time while it makes
-    the moves of `plan`."""
+    """Returns the most gradients on a rank's stack during the moves of `plan`."""
     grows = (Action.LEAF, Action.RECEIVE)
     return max(1, *accumulate(1 if move.action in grows else -1 for move in plan))
 
 
 def _subtree_moves(owners: Sequence[int], rank: int, a: int, b: int) -> Iterator[TreeMove]:
-    """Yields a rank's moves (computations, additions and messages) for the part of the tree that
-    sums slices a..b-1 of the batch; slice i is on rank owners[i]."""
+    """Yields a rank's moves for slices a..b-1 of the tree; slice i is on owners[i]."""
     if b - a == 1:
         if owners[a] == rank:
             yield TreeMove(Action.LEAF, a)

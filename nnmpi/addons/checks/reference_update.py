@@ -19,9 +19,7 @@ from nnmpi.parallel.strategy import TrainSpec
 
 
 class Difference(NamedTuple):
-    """The largest difference between two arrays: absolute, relative, and in units of the last place
-    (see `verify.py`).
-    """
+    """The largest difference of two arrays: absolute, relative, in last places."""
 
     absolute: float = 0.0
     relative: float = 0.0
@@ -54,9 +52,7 @@ def scale_of(b: np.ndarray) -> float:
 
 
 def largest(differences: Iterable[Difference]) -> Difference:
-    """Returns, for each measure in a Difference, the maximum over the given ones; a NaN counts as
-    the largest.
-    """
+    """Returns the maximum of each measure; a NaN counts as the largest."""
     return Difference(*np.max([Difference(), *differences], axis=0).tolist())
 
 
@@ -83,9 +79,7 @@ class ReferenceUpdate:
         self.optimizer = spec.optimizer(self._own)
 
     def copy_parameter(self, name: str, values: np.ndarray) -> None:
-        """Copies this rank's part of the parameter `name` from the whole tensor `values`; does
-        nothing for a name that is no parameter.
-        """
+        """Copies this rank's part of a parameter from the whole tensor, if it is one."""
         k = self._by_path.get(name)
         if k is not None:
             assign(self._own[k], values[self.layout[k].place.slices])

@@ -109,15 +109,12 @@ class DeferredStats:
         return np.concatenate([np.zeros(0), *(packed(local) for local, _ in self._seen)])
 
     def join(self, left: np.ndarray, right: np.ndarray) -> None:
-        """Combines the BatchNorm moments of two sets of samples, `left` and `right`, packed as by
-        `row`; overwrites `left` with those of both sets together."""
+        """Combines packed BatchNorm moments of two sets of samples, in `left`."""
         for a, b in zip(self._cut(left), self._cut(right), strict=True):
             a[:] = packed(joined([unpacked(a), unpacked(b)]))
 
     def track(self, row: np.ndarray) -> None:
-        """Updates the running statistics of every BatchNorm layer by the moments of the whole
-        batch, packed as by `row`.
-        """
+        """Updates running statistics by the whole batch's moments, packed as by `row`."""
         for (local, track), part in zip(self._seen, self._cut(row), strict=True):
             track(like(local, unpacked(part)))
 
@@ -142,9 +139,7 @@ class SliceStore(LocalStore):
         self._height, self._most = 0, most
 
     def gradient_bytes(self) -> int:
-        """Returns the bytes of all gradient buffers on the stack that a step will use, also before
-        the first step.
-        """
+        """Returns the bytes of gradient buffers on the stack, also before a step."""
         return super().gradient_bytes() * self._most
 
     def clear(self) -> None:
@@ -191,8 +186,7 @@ class TreeSync(GradientSync):
         self._rows.clear()
 
     def note(self, loss: Any, request: float) -> None:
-        """Adds to the gradient of a slice of the batch, which is complete, its loss and the request
-        (to stop or save)."""
+        """Adds a slice's loss and the request to its gradient, which is complete."""
         store = self._store
         fill_unused(store.parameters)
         store.set_loss(loss, request)
@@ -224,9 +218,7 @@ class TreeSync(GradientSync):
             self._make_room()
 
     def _finish(self, op: Op) -> None:
-        """Broadcasts the summed gradient from rank 0, the root of the tree, and updates running
-        statistics.
-        """
+        """Broadcasts the sum from the tree's root, and updates running statistics."""
         with waiting("sums"):
             for array in (self._store.flat_grad, self._rows[-1]):
                 self._comm.broadcast(array)
@@ -238,8 +230,7 @@ class TreeSync(GradientSync):
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raises ValueError if there are more ranks than slices into which --reproducible cuts a
-    batch."""
+    """Raises ValueError if there are more ranks than slices of a batch."""
     V = config.slices
     if config.reproducible and ranks > V:
         raise ValueError(

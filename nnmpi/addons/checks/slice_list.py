@@ -29,8 +29,7 @@ MOVES = {
 
 
 def slice_by_slice(a: Arrangement, rank: int, slices: int) -> StepList:
-    """Returns the operations of a rank's step for --reproducible, if the rank computes `slices`
-    slices of the batch."""
+    """Returns a rank's list for --reproducible with so many slices."""
     chain, passes, ops = chain_of(a, rank), list[Op](), list[Op]()
     in_tree = [*_moves(a, rank)]
     for move in in_tree:
@@ -45,8 +44,7 @@ def slice_by_slice(a: Arrangement, rank: int, slices: int) -> StepList:
 
 
 def _moves(a: Arrangement, rank: int) -> Iterator[Op]:
-    """Yields the operations by which a rank takes part in the sum along the tree of slices; its
-    slices are numbered as its micro-batches are."""
+    """Yields a rank's operations in the tree of slices, numbered as micro-batches."""
     slices = 0
     for action, other in moves(owners_of(a.config.slices, a.mesh.size), rank):
         op = Op(MOVES[action], at=0)

@@ -35,8 +35,7 @@ class Clock(ContextDecorator):
         self._began = time.thread_time()
 
     def seconds(self) -> float:
-        """Returns the seconds of processor time since `begin`, without the time of code that was
-        excluded."""
+        """Returns the processor time since `begin`, without excluded code."""
         return time.thread_time() - self._began
 
     def __enter__(self) -> None:

@@ -25,8 +25,7 @@ def jitter(e: Event) -> Iterator[str]:
 
 
 def verify(e: Event) -> Iterator[str]:
-    """Yields the phrase for the first lines of a run with --verify: each step is compared with a
-    model on one rank."""
+    """Yields the phrase of --verify: steps are compared with one rank."""
     yield "verified against one rank"
 
 
@@ -37,8 +36,7 @@ def compared(e: Event) -> str:
 
 
 def largest(e: Event) -> str:
-    """Returns the line of the final result about the largest differences from one rank
-    (--verify)."""
+    """Returns the final line on the largest differences from one rank."""
     differences = _differences(e["largest_differences"])
     return f"verified: largest relative differences: {differences} (updated by the same gradients)"
 

@@ -1,5 +1,4 @@
-"""Makes the arrangement of a model on a single rank, with which --verify compares a run on several
-ranks."""
+"""Makes the arrangement on one rank with which --verify compares."""
 
 from dataclasses import replace
 from typing import Any

@@ -161,25 +161,19 @@ class VerifiedStrategy:
         self._copy_model()
 
     def _copy_model(self) -> None:
-        """Copies the parameters and buffers of the run on several ranks to the single rank's
-        model.
-        """
+        """Copies parameters and buffers of the run to the single rank's model."""
         targets = {place.path: tensor for place, tensor in self._models[1].tensors()}
         for name, values in self.full_state.on_all_ranks():
             assign(targets[name], values)
             self._update.copy_parameter(name, values)
 
     def _copy_optimizer_state(self) -> None:
-        """Copies the optimizer state of the run on several ranks, which may have been loaded, to
-        the optimizer with which it is compared.
-        """
+        """Copies the run's optimizer state, perhaps loaded, to the single rank's."""
         source, target = (o.state_arrays() for o in (self.optimizer, self._update.optimizer))
         move([*source], [*target], self._comm)
 
     def _copy_settings(self) -> None:
-        """Copies settings that callbacks may have changed: options of parameter groups, and
-        requires_grad.
-        """
+        """Copies what callbacks may have changed: options, and requires_grad."""
         groups = self._update.optimizer.param_groups, self.optimizer.param_groups
         for group, ours in zip(*groups, strict=True):
             group |= {**ours, "params": group["params"]}
@@ -208,9 +202,7 @@ class VerifiedStrategy:
             }
 
     def _pairs(self) -> Iterator[tuple[Place, Any, Any]]:
-        """Yields (place, part, whole) for each tensor of which this rank has a part: where the part
-        is in the whole tensor, the part, and the whole tensor of the model trained on one rank.
-        """
+        """Yields (place, part, whole) of each tensor: this rank's, and the single rank's."""
         whole_tensors = {place.path: tensor for place, tensor in self._models[1].tensors()}
         for place, tensor in held_tensors(self._part):
             yield place, tensor, whole_tensors[place.path]
@@ -221,9 +213,7 @@ class VerifiedStrategy:
                 yield _gradient(p), _gradient(q)[place.slices]
 
     def _buffers(self) -> Difference:
-        """Returns the largest difference between the buffers (such as running statistics) of the
-        run and those of the single rank.
-        """
+        """Returns the largest difference of buffers from the single rank's."""
         alone = {
             place.path: to_host(b._array).astype(float)
             for place, b in self._models[1].tensors()
@@ -318,6 +308,5 @@ def _flat(differences: dict[str, Difference]) -> dict[str, float]:
 
 
 def read_every(config: Config) -> int:
-    """Returns after how many steps --verify reads the parameters: 1, since it compares each
-    step."""
+    """Returns 1: --verify reads the parameters after each step."""
     return 1

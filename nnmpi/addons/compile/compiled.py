@@ -279,8 +279,7 @@ def _sort(arrays: list[Array], plain: list[Any], numbers: list[Any], value: Any)
 
 
 def _place_of(error: BaseException) -> str:
-    """Returns the line of the user's file in which an error was raised, as the beginning of a
-    message."""
+    """Returns the line of the user's file that raised, for a message."""
     trace, place = error.__traceback__, ""
     while trace is not None:
         path = Path(trace.tb_frame.f_code.co_filename)

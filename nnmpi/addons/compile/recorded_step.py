@@ -198,8 +198,7 @@ def record_step(
 
 
 class _Gradients:
-    """Records, while a step is recorded, which parameters have a gradient: kernels write only the
-    memory of gradients."""
+    """Records which parameters have a gradient: kernels write its memory only."""
 
     def __init__(self, code: StepCode) -> None:
         self._code, self._present = code, [p.has_grad for p in code.parameters]

@@ -26,8 +26,7 @@ class CheckError(Exception):
 
 
 class StepReplay:
-    """A recorded step whose arrays have been put into memory, so that it can be replayed by calling
-    it."""
+    """A recorded step in memory, replayed by calling it."""
 
     def __init__(self, recorded: RecordedStep) -> None:
         calls, roots = recorded.calls, recorded.roots

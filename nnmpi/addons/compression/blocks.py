@@ -54,8 +54,7 @@ def _unpack_bfloat16(packed: Array, dtype: Any) -> Array:
 
 
 def _pack_int8(x: Array) -> Array:
-    """Packs each row of x, a block of floats, as bytes: a float32 scale (the largest absolute value
-    / 127), then the elements as int8 multiples of the scale."""
+    """Packs rows of floats: a float32 scale (maximum / 127), and int8 multiples."""
     xp = xp_of(x)
     scales = (abs(x).max(axis=1, keepdims=True) / 127).astype(np.float32)
     packed = xp.empty((len(x), WIDTHS["int8"]), np.uint8)
@@ -134,9 +133,7 @@ def summed(row: Array, wire: Wire, packing: Packing, keeps: bool = False) -> Pha
 
 
 def _pieces(blocks: Array, within: slice) -> Iterator[slice]:
-    """Yields slices that cover the blocks in `within`: on the host short ones, so that temporary
-    copies fit into a cache.
-    """
+    """Yields slices of `within`, on the host short enough for a cache."""
     step = BLOCKS_AT_ONCE if type(blocks) is np.ndarray else max(len(blocks), 1)
     for start in range(within.start, within.stop, step):
         yield slice(start, min(start + step, within.stop))

@@ -38,8 +38,7 @@ from nnmpi.parallel.wire import Transfer, Wire
 
 
 def matrix_of(p: Parameter) -> Shape:
-    """Returns the shape of the matrix as which a codec (compression method) treats a parameter,
-    made from the parameter's axes in their order in memory."""
+    """Returns the shape of a parameter's matrix, by its axes in memory."""
     return as_matrix([p.shape[axis] for axis in p.memory_axes])
 
 

@@ -37,15 +37,13 @@ def as_matrix(shape: Sequence[int]) -> Shape:
 
 
 def top_count(shape: Shape, fraction: float) -> int:
-    """Returns how many entries of a tensor the codec topk sends: this fraction of them, at least
-    1."""
+    """Returns how many entries topk sends of a tensor, at least 1."""
     n = prod(shape)
     return min(n, max(1, round(fraction * n)))
 
 
 def blocks_of(n: int) -> int:
-    """Returns how many blocks of BLOCK elements cover n elements; some codecs send one scale per
-    block."""
+    """Returns how many blocks of BLOCK elements cover n elements."""
     return -(-n // BLOCK)
 
 

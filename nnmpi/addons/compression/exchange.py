@@ -17,8 +17,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.parallel.wire import Transfer
 
 Phases: TypeAlias = Generator[Transfer, None, Array]
-"""A generator that yields a transfer at the end of each phase, is resumed when it is complete, and
-returns a result."""
+"""A generator of phases: yields transfers, is resumed after them, and returns."""
 
 
 class Exchange:
@@ -37,8 +36,7 @@ class Exchange:
         self._go_on()
 
     def poll(self) -> bool:
-        """Makes progress with this rank's messages; returns True if the whole exchange is
-        complete."""
+        """Makes progress with messages; True if the exchange is complete."""
         while not self.done and self._current.poll():
             if not self._alone:
                 return False

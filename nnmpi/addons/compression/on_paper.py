@@ -77,8 +77,7 @@ class PackedSum(NamedTuple):
 
 
 def packed_sum(phases: Phases, wire: NotingWire) -> PackedSum:
-    """Returns what a computation in phases, which uses `wire`, starts, and how many bytes it reads
-    and writes."""
+    """Returns what phases on `wire` start, and the bytes they read and write."""
     of_phases = list[list[Exchange]]()
     with logged_calls() as calls:
         for _ in phases:
@@ -106,8 +105,7 @@ def exchanges(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
 
 
 def bytes_copied(a: Arrangement, rank: int) -> float:
-    """Returns the bytes that array functions read and write in a step to pack and unpack
-    gradients."""
+    """Returns the bytes read and written in a step to pack gradients."""
     buckets = enumerate(buckets_of(a, rank))
     return sum(_bucket_sum(a, rank, b).touched for b, one in buckets if one.tied == NOT_TIED)
 

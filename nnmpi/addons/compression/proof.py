@@ -173,8 +173,7 @@ class _Call(NamedTuple):
 
 
 class ProofWire:
-    """Stands in for the communication of a simulated rank: records the transfers that a codec
-    starts."""
+    """Stands for a simulated rank's communication: records its transfers."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -207,9 +206,7 @@ class ProofWire:
 
 
 def _complete(wires: Sequence[ProofWire]) -> None:
-    """Carries out the transfers that all simulated ranks have started; raises CodecError if they do
-    not match.
-    """
+    """Carries out simulated transfers; raises CodecError if they do not match."""
     of_ranks = [wire.taken("start", "start_all_gather") for wire in wires]
     forms = [[(x.kind, x.array.size, x.array.dtype, x.about) for x in calls] for calls in of_ranks]
     for rank, form in enumerate(forms):

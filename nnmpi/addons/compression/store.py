@@ -82,8 +82,7 @@ class CompressedStore(LocalStore):
         self._kept.clear()
 
     def slot_bytes(self) -> int:
-        """Returns the bytes of temporary memory: the next residuals (values that were not sent) and
-        factors, which are held until the update is made."""
+        """Returns the bytes of next residuals and factors, held until the update."""
         n = sum(p.size for p in self.parameters) * (1 + self._codec.has_factors)
         return n * int(self.updated_dtype.itemsize)
 
@@ -107,8 +106,7 @@ class CompressedStore(LocalStore):
         return total
 
     def _state(self, name: str, members: Sequence[int]) -> Array:
-        """Returns a copy of the optimizer's state array `name` (residuals or factors) for the
-        parameters with the indices `members`, one after the other."""
+        """Returns a copy of residuals or factors of `members`, one after the other."""
         state = self._optimizer.state[name]
         return self.on.xp.concatenate([state[self._places[i]] for i in members])
 

@@ -56,9 +56,7 @@ class LocalGradient(GradientSync):
 
     @property
     def ends(self) -> Ends:
-        """The functions for AGREE and APPLY, the operations that end a step. On a worker they do
-        nothing but return the outcome: servers update.
-        """
+        """AGREE and APPLY of a worker return the outcome only: servers update."""
         return {Kind.AGREE: lambda step: None, Kind.APPLY: self.apply}
 
     def apply(self, step: int) -> Outcome:
@@ -139,8 +137,7 @@ class ServerClient(ServerStrategy):
         yield from progress.results(reply.totals, ended=True, stop=reply.stop)
 
     def _set_position(self, state: StepState) -> None:
-        """Records `state`, the position in the data (step, epoch, batch) of this worker's next
-        step, for checkpoints."""
+        """Records the position of this worker's next step, for checkpoints."""
         self.position = WorkerPosition(self.layout.axis["dp"].rank, self.layout.workers, state)
 
     def _push(self, load: StepBatch, state: StepState, batches: int, stop: bool) -> Reply:
@@ -180,8 +177,7 @@ class ServerClient(ServerStrategy):
         super().close()
 
     def _end_batches(self) -> None:
-        """Closes the iterator over batches of this worker; the next epoch opens it again at the
-        worker's position in the data."""
+        """Closes the batches; the next epoch opens them at the worker's position."""
         if self._batches is not None:
             self._batches.close()
             self._batches = None

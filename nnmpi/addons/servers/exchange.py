@@ -23,9 +23,7 @@ POLLS, POLL_SECONDS = 20, 5e-5  # polls before the first pause, and seconds of a
 
 
 class Purpose(IntEnum):
-    """The purpose of a worker's request to a parameter server; every reply comes with the current
-    parameters.
-    """
+    """Why a worker asks a server; replies come with the current parameters."""
 
     START = 0  # an epoch begins
     PUSH = 1  # a gradient follows; the reply says if the worker is to compute another one
@@ -95,8 +93,7 @@ def poll_until(system: System, is_done: Callable[[], bool]) -> None:
 
 
 def wait_all(system: System, works: Iterable[Transfer]) -> None:
-    """Waits for all these transfers one after the other, by polling with pauses (see
-    `poll_until`)."""
+    """Waits for transfers in turn, polling with pauses (see `poll_until`)."""
     for work in works:
         poll_until(system, work.poll)
 
@@ -172,16 +169,12 @@ class ReplyChannel:
         self._receiving = [self._comm.irecv(self._head, self._worker, REQUEST)]
 
     def poll(self) -> None:
-        """Makes progress with all messages of this server, by polling the receive from the
-        worker.
-        """
+        """Polls the receive from the worker, which moves all messages."""
         if self._receiving:
             self._receiving[-1].poll()
 
     def arrived(self) -> bool:
-        """Returns True, once for each request of the worker, when the request has arrived with its
-        gradient.
-        """
+        """True once for each request that has arrived with its gradient."""
         works = self._receiving
         # only the head tells that a gradient follows; `poll` then polls its receive
         if len(works) == 1 and works[0].done and self.request.purpose == Purpose.PUSH:

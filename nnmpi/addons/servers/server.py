@@ -59,16 +59,12 @@ class ClockTable:
 
     @property
     def totals(self) -> Totals:
-        """Counts and losses of the epoch, added in the order of workers, so that the bits do not
-        depend on who pushed first.
-        """
+        """Counts and losses of the epoch, in the order of workers, whoever pushed first."""
         return Totals(*map(sum, zip(*self._pushed, strict=True)))._replace(skipped=self._skipped)
 
     @property
     def step(self) -> int:
-        """The number of the step to which the last push belongs: N pushes of N workers count as one
-        step.
-        """
+        """The step of the last push: N pushes of N workers are one."""
         return self._step + int(self.totals.pushes - 1) // len(self.clocks)
 
     @property
@@ -194,9 +190,7 @@ class ParameterServer(ServerStrategy):
                 self._update(range(len(self._channels)))
 
     def _update(self, workers: Sequence[int]) -> None:
-        """Makes one update with the sum of the gradients that these workers have pushed, added in
-        the order of ranks.
-        """
+        """Updates by these workers' gradients, added in the order of ranks."""
         channels = [self._channels[w] for w in workers]
         requests, gradient = [channel.request for channel in channels], channels[0].gradient
         for channel in channels[1:]:

@@ -65,9 +65,7 @@ class ServedStore(LocalStore):
         return self.gradient[shard.packed]
 
     def gradient_bytes(self) -> int:
-        """Returns the bytes of gradients: on a worker those of the whole gradient, on a server
-        those of its slice.
-        """
+        """Returns the bytes of gradients: a worker's whole one, a server's slice."""
         return self.gradient.nbytes or super().gradient_bytes()
 
     def close(self) -> None:
@@ -120,9 +118,7 @@ class ServerStrategy:
         return dict(layout_fields(self._arrangement))
 
     def _check_batches(self, loader: Loader) -> None:
-        """Raises OneSampleError on all ranks if a part of a batch has too few samples for the
-        model's BatchNorm.
-        """
+        """Raises OneSampleError on all ranks if a part is too small for BatchNorm."""
         workers, parts, steps = self.layout.workers, self._micro_batches, self._control.steps()
         if self._synchronous:
             check_micro_batches(self._task.model, loader, steps, parts)
@@ -137,9 +133,7 @@ class ServerStrategy:
         )
 
     def _sum(self, outputs: Outputs) -> None:
-        """Sums `outputs`, the results of an evaluation, over all ranks; ranks that wait sleep, to
-        leave their core to ranks that evaluate.
-        """
+        """Sums results over all ranks; those that wait sleep, for others to evaluate."""
         comm = self.layout.all
         outputs.add_up(comm, lambda row: wait_all(comm.system, [comm.start(row, "doubling")]))
 
@@ -162,9 +156,7 @@ class ServerStrategy:
         return {"staleness": staleness}
 
     def leave(self) -> None:
-        """Does nothing: with parameter servers, no rank has state that others need when it
-        leaves.
-        """
+        """Does nothing: no rank has state here that others need."""
 
     def close(self) -> None:
         self._store.close()

@@ -9,8 +9,7 @@ Event = dict[str, Any]
 
 
 def phrases(e: Event) -> Iterator[str]:
-    """Yields the phrases for the first lines of a run on its parameter servers and the
-    synchronization of workers."""
+    """Yields phrases on servers and the synchronization of workers."""
     yield f"including {plural(e['servers'], 'server')}"
     bound = f" with staleness {e['steps_ahead']}" if e["sync"] == "ssp" else ""
     yield f"{e['sync']}{bound}"
