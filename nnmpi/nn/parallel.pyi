@@ -1,1 +1,3 @@
-from nnmpi.addons.torchlike.parallel import *
+from nnmpi.addons.torchlike.distributed.data_parallel import (
+    DistributedDataParallel as DistributedDataParallel,
+)

@@ -106,3 +106,24 @@ def test_a_plain_run_loads_no_add_on() -> None:
 def test_packages_need_no_import_of_their_own() -> None:
     used = "nnmpi.data.load, nnmpi.metrics.accuracy, nnmpi.parallel.mesh, nnmpi.run.trainer"
     assert printed(f"import nnmpi; print(len([{used}]))") == "4"
+
+
+ROOT = Path(nnmpi.__file__).parent
+STUBS = sorted(path.relative_to(ROOT).with_suffix("") for path in ROOT.rglob("*.pyi"))
+
+
+@pytest.mark.parametrize("stub", STUBS, ids=str)
+def test_type_checkers_read_of_a_module_what_programs_import(stub: Path) -> None:
+    (node,) = ast.parse((ROOT / stub.with_suffix(".pyi")).read_text(encoding="utf-8")).body
+    assert isinstance(node, ast.ImportFrom)
+    parts = stub.parts[:-1] if stub.name == "__init__" else stub.parts
+    module, there = (
+        importlib.import_module(".".join(("nnmpi", *parts))),
+        importlib.import_module(str(node.module)),
+    )
+    names = [a.name for a in node.names]
+    assert (
+        module is there
+        if names == ["*"]
+        else all(getattr(module, name) is getattr(there, name) for name in names)
+    )

@@ -1,0 +1,1 @@
+from nnmpi.addons.torchlike.backends.cuda import *
