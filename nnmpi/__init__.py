@@ -10,6 +10,8 @@ used. On some machines `nnmpi.blas.tune()` makes training faster; the command ca
 starts.
 """
 
+from types import ModuleType as _ModuleType
+
 from nnmpi.options import held_signals as _held_signals  # noqa: F401 - the first import
 
 # isort: split
@@ -221,5 +223,8 @@ else:  # type checkers know from the names above which there are
         raise _replacements.missing(_replacements.no_name("nnmpi", name, *kinds))
 
 
+_IN_IPYTHON: _addons.Table[_ModuleType] = _addons.Table("in_ipython")
+"""Modules of add-ons that are loaded where IPython is."""
+
 if "IPython" in _sys.modules:  # values draw themselves as the last line of a cell
-    [*_addons.rows("in_ipython")]
+    [*_IN_IPYTHON.rows()]

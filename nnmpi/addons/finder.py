@@ -11,7 +11,10 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from nnmpi.addons import table
+from nnmpi.addons import Table
+
+MODULES: Table[ModuleType] = Table("modules")
+"""By name, without nnmpi: a module that is found under this name too, with the modules in it."""
 
 ENTRY = __file__
 """The entry for the `__path__` of a package some of whose modules are in add-ons."""
@@ -34,7 +37,7 @@ class _Finder(Loader):
 
 def _place(fullname: str) -> str:
     """Returns the module that has the code of a module of nnmpi, or an empty text."""
-    name, places, rest = fullname.partition(".")[2], table("modules"), ""
+    name, places, rest = fullname.partition(".")[2], MODULES.where, ""
     while name and name not in places:
         name, _, last = name.rpartition(".")
         rest = f".{last}{rest}"

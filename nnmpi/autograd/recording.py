@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 
-from nnmpi.addons import row
+from nnmpi.addons import Table
 from nnmpi.arrays.backend import to_host
 from nnmpi.arrays.kernels import Prepare
 
@@ -111,11 +111,16 @@ AnyTensor: TypeAlias = Any
 `requires_grad`, `node` and `storage`, and calls `receive`, and `refresh` if `is_refreshed`."""
 
 
+MEMORY: Table[Callable[..., Any]] = Table("memory")
+"""By name: what programs for PyTorch do with memory, such as writes to views, that plain runs do
+not."""
+
+
 @cache
 def memory_row(name: str) -> Any:
     """Returns a function of the table `memory`, of what programs do with memory that tensors share;
     None without its add-on. Looked up once, since small steps call them often."""
-    return row("memory", name)
+    return MEMORY.row(name)
 
 
 def memory_needed(name: str) -> Any:

@@ -14,7 +14,7 @@ from weakref import ref
 
 import numpy as np
 
-from nnmpi.addons import loaded, needed
+from nnmpi.addons import needed
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import fitting, is_float
@@ -190,8 +190,8 @@ class Tensor(TorchNames):
     if not TYPE_CHECKING:  # type checkers still report attributes that do not exist
 
         def __getattr__(self, name: str) -> Any:
-            if name in METHODS_ON_USE:
-                return MethodType(loaded(METHODS_ON_USE[name]), self)
+            if method := METHODS_ON_USE.row(name):
+                return MethodType(method, self)
             raise AttributeError(replacements.no_attribute(name), name=name, obj=self)
 
     # ---- gradients

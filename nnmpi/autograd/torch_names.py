@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from nnmpi.addons import table
+from nnmpi.addons import Table
 from nnmpi.arrays import backend
 from nnmpi.arrays.dtypes import fitting, is_float
 from nnmpi.arrays.kernels import Result
@@ -20,8 +20,8 @@ from nnmpi.autograd.base import TensorBase, along, method_of, reduction, scaled
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape, softmax
 from nnmpi.autograd.recording import TapeNode, memory_needed, memory_row
 
-METHODS_ON_USE = table("tensor_methods")
-"""Where the methods of add-ons are, which are loaded when they are used first."""
+METHODS_ON_USE: Table[Callable[..., Any]] = Table("tensor_methods")
+"""By a method of tensors: the function that it calls, with the tensor as its first argument."""
 
 
 def to_method(where: str) -> Callable[..., Any]:

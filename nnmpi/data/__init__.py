@@ -86,15 +86,14 @@ def _why_unknown(spec: str) -> str:
             'write numpy.savez("data.npz", x=features, y=labels), numbers of shape (rows, columns) '
             "and a class from 0 for each row; then --data data.npz"
         )
-    entries = *DATASETS.values(), *addons.rows("datasets")
+    entries = *DATASETS.values(), *MORE_DATASETS.rows()
     forms = ", ".join(entry.form for entry in entries)
     return f"is not known; choose one of {forms}"
 
 
 def _entry(name: str) -> DatasetEntry | None:
     """Returns a data set's entry of nnmpi or an add-on; None if there is none."""
-    entry: DatasetEntry | None = DATASETS.get(name) or addons.row("datasets", name)
-    return entry
+    return DATASETS.get(name) or MORE_DATASETS.row(name)
 
 
 def blank(
@@ -135,6 +134,9 @@ def blank_windows(vocabulary: int, context: int, samples: int) -> Dataset:
     name = f"windows of {context:,} of {vocabulary:,} tokens"
     return Dataset(name, Split(rows, rows), Split(rows, rows), vocabulary, "")
 
+
+MORE_DATASETS: addons.Table[DatasetEntry] = addons.Table("datasets")
+"""By the name before the colon: the entry of an add-on's data sets."""
 
 DATASETS = {
     "iris": DatasetEntry(embedded.iris, "iris"),

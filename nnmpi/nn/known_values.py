@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.addons import table
+from nnmpi.addons import Table
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.torch_names import METHODS_ON_USE
 from nnmpi.nn.module import Module
@@ -32,8 +32,15 @@ OF_MODULES = {callable, getattr, hasattr, issubclass, super, type}
 
 LIBRARIES = {"math", "_operator", "_functools"}
 
-OWN = ("nnmpi.autograd", "nnmpi.nn", *table("of_step").values())
-OF_CLASSES = ("nnmpi.autograd", *table("classes_of_step").values())
+OF_STEP: Table[ModuleType] = Table("of_step")
+"""Modules of add-ons whose functions change nothing but their arguments, so that a recorded step
+may call them."""
+
+CLASSES_OF_STEP: Table[ModuleType] = Table("classes_of_step")
+"""Modules of add-ons whose classes a recorded step may use."""
+
+OWN = ("nnmpi.autograd", "nnmpi.nn", *OF_STEP.where.values())
+OF_CLASSES = ("nnmpi.autograd", *CLASSES_OF_STEP.where.values())
 STATEFUL = {f"nnmpi.nn.{name}" for name in ("seeding", "tensor_files")}
 """Modules of nnmpi whose functions read or set state that a replay would miss."""
 
@@ -51,7 +58,7 @@ UNSEEN = {
 _TYPES = Tensor, Module, np.ndarray, np.ufunc, str, complex, tuple, list, dict, set, slice, range
 
 PUBLIC = {name for kind in _TYPES for name in dir(kind) if name[0] != "_"} - UNSEEN
-PUBLIC |= {*METHODS_ON_USE}
+PUBLIC |= {*METHODS_ON_USE.where}
 """Attributes that code may read of a value of any type."""
 
 

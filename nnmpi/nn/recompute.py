@@ -21,7 +21,7 @@ from zlib import crc32
 
 import numpy as np
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta import is_meta
@@ -217,6 +217,9 @@ def as_recomputed(module: Module) -> None:
         module.__class__ = type(kind.__name__, (Recomputed, kind), names)
 
 
+RECOMPUTED: Table[type[Module]] = Table("recomputed")
+"""By a value of --recompute: the class of the layers that run again in the backward pass."""
+
 BLOCK = re.compile(r"(?:[^.]+\.)*?\d+(?=\.)")
 
 
@@ -227,7 +230,7 @@ def recomputed_with(node: Node, how: str) -> str:
     if how in ("none", "stage"):
         return ""
     if how != "block":
-        return node.name if node.layer is addons.row("recomputed", how) else ""
+        return node.name if node.layer is RECOMPUTED.row(how) else ""
     is_whole = node.layer is None or bool(node.note)  # a module with others in it
     path = node.within if node.layer is None else node.name
     match = BLOCK.match(f"{path}." if is_whole else path)
@@ -245,7 +248,7 @@ def recomputed_paths(graph: Graph, how: str) -> list[str]:
     if not paths and how not in ("none", "stage"):
         lacks = "in a numbered module with layers of its own, such as h.0 of a GPT"
         if how != "block":
-            lacks = f"a {addons.row('recomputed', how).__name__} layer"
+            lacks = f"a {RECOMPUTED.needed(how).__name__} layer"
         raise ValueError(
             f"recompute {how}: none of the {len(graph.nodes)} layers and ops of the model is "
             f"{lacks}: use --recompute stage with several --micro-batches, or leave it out"

@@ -60,7 +60,7 @@ else:  # type checkers know from the names above which there are
 
     def __getattr__(name: str) -> Any:
         if name == "OPTIMIZERS":
-            of_add_ons = {key: optimizer_named(key) for key in addons.table("optimizers")}
+            of_add_ons = {key: optimizer_named(key) for key in rules.MORE_OPTIMIZERS.where}
             return rules.OPTIMIZERS | of_add_ons
         if where := addons.names_of(__name__).get(name):
             return addons.loaded(where)

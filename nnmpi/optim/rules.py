@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Unpack
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import steps
 from nnmpi.nn.store import Operands
@@ -227,9 +227,12 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adamw": AdamW,
     "rmsprop": RMSprop,
 }
-"""Optimizers by their names on the command line; add-ons have more, in the table `optimizers`."""
+"""Optimizers by their names on the command line."""
+
+MORE_OPTIMIZERS: Table[Callable[..., Optimizer]] = Table("optimizers")
+"""By name: what makes an optimizer of an add-on, of parameters and options."""
 
 
 def optimizer_named(name: str) -> Callable[..., Optimizer]:
     """Returns the class, or another callable, that makes the optimizer with this name."""
-    return OPTIMIZERS.get(name) or addons.needed("optimizers", name)
+    return OPTIMIZERS.get(name) or MORE_OPTIMIZERS.needed(name)

@@ -9,13 +9,12 @@ from dataclasses import Field, dataclass, fields
 from itertools import permutations
 from typing import Any, Self
 
-from nnmpi import addons
 from nnmpi.arrays import dtypes
 from nnmpi.arrays.backend import DEVICES
 from nnmpi.arrays.kernels.conv import CONVOLUTIONS
 from nnmpi.options import resume_rules as rules
 from nnmpi.options import value_forms
-from nnmpi.options.features import AddOnOptions
+from nnmpi.options.features import OPTIONS, AddOnOptions
 from nnmpi.options.groups import (
     GROUPS,
     data_option,
@@ -51,7 +50,7 @@ RECOMPUTED = ("none", "stage", "block")
 EPOCHS, LEAST_STEPS = 10, 300
 """The default of epochs; more, if these had fewer than LEAST_STEPS steps."""
 
-_ADDED: tuple[AddOnOptions, ...] = tuple(addons.rows("options"))
+_ADDED: tuple[AddOnOptions, ...] = tuple(OPTIONS.rows())
 
 
 def _choices(option: str, *names: str) -> tuple[str, ...]:

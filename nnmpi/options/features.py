@@ -8,7 +8,7 @@ cannot be combined with a feature that breaks it, so neither has to name the oth
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from nnmpi.options import value_forms
+from nnmpi.addons import Table
 from nnmpi.options.quoting import shown
 
 LEAVE_ONE = "leave one of the two out"
@@ -113,6 +113,10 @@ class AddOnOptions(NamedTuple):
     axes: Sequence[MeshAxis] = ()
 
 
+OPTIONS: Table[AddOnOptions] = Table("options")
+"""By an add-on's name: its contribution to the options of a run."""
+
+
 class Refusal(NamedTuple):
     """A rule: two options (or combinations of options), `feature` and `beside`, cannot be combined
     in any run; `refusals.check` raises ValueError for a run that uses both. `reason` and `remedy`
@@ -140,18 +144,6 @@ def choice(option: str, *values: object) -> Asks:
     return lambda config, ranks: (
         f"{option} {value}" if (value := getattr(config, option)) in values else ""
     )
-
-
-def layout_along(axis: str) -> Asks:
-    """Returns a function for `Feature.asks`: it returns the option --layout as text if its value
-    divides activations along this axis of the mesh (or, for tp, layers); otherwise ""."""
-
-    def asks(config: Any, ranks: int) -> str:
-        layout = value_forms.layout(config.layout) if config.layout else value_forms.LayoutTerms()
-        says = layout.along(axis) or (axis == "tp" and layout.ways)
-        return f"layout {shown(config.layout)}" if says else ""
-
-    return asks
 
 
 def given(config: Any, option: str) -> str:

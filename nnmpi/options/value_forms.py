@@ -5,10 +5,11 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from nnmpi import addons
-from nnmpi.options.quoting import quoted
+from nnmpi.addons import table
+from nnmpi.options.features import OPTIONS, Asks
+from nnmpi.options.quoting import quoted, shown
 
 LONGEST = 4096  # characters of a text, like those of a path
 NUMBERS = {"constant": (0,), "cosine": (0,), "step": (1, 2)}
@@ -75,7 +76,7 @@ _CUTTABLE_ALONG = {
     "batch": ("dp", "tp"),
     "length": ("tp",),
     **dict.fromkeys(("channels", "heads", "vocabulary", "experts"), ("tp",)),
-    **dict.fromkeys(addons.table("layout_axes"), ("tp",)),
+    **dict.fromkeys(table("layout_axes"), ("tp",)),
     "columns": (),
 }
 """The mesh axes along which each axis of activations may be cut, without add-ons."""
@@ -84,7 +85,7 @@ _CUTTABLE_ALONG = {
 @cache
 def cuttable() -> dict[str, tuple[str, ...]]:
     """Returns the mesh axes along which --layout may divide each named axis."""
-    axes = [axis for part in addons.rows("options") for axis in part.axes]
+    axes = [axis for part in OPTIONS.rows() for axis in part.axes]
     return {
         name: (*(axis.name for axis in axes if name in axis.activations), *along)
         for name, along in _CUTTABLE_ALONG.items()
@@ -122,6 +123,18 @@ def layout(spec: str) -> LayoutTerms:
     return LayoutTerms(tuple(cuts), ways)
 
 
+def layout_along(axis: str) -> Asks:
+    """Returns a function for `Feature.asks`: it returns the option --layout as text if its value
+    divides activations along this axis of the mesh (or, for tp, layers); otherwise ""."""
+
+    def asks(config: Any, ranks: int) -> str:
+        asked = layout(config.layout) if config.layout else LayoutTerms()
+        says = asked.along(axis) or (axis == "tp" and asked.ways)
+        return f"layout {shown(config.layout)}" if says else ""
+
+    return asks
+
+
 def _why_no_term(term: str, name: str, along: str) -> str:
     if term.endswith(".toml"):
         return "in Python, read the file first: Config(**nnmpi.cli.from_layout(FILE))"
@@ -129,7 +142,7 @@ def _why_no_term(term: str, name: str, along: str) -> str:
         can = f", only along {' or '.join(cuttable()[name])}" * bool(cuttable()[name])
         return f"{name} cannot be cut along {quoted(along)}{can}"
     known = ", ".join(name for name, can in cuttable().items() if can)
-    of_add_ons = (axis.name for part in addons.rows("options") for axis in part.axes)
+    of_add_ons = (axis.name for part in OPTIONS.rows() for axis in part.axes)
     axes = ", ".join(f"AXIS:{axis}" for axis in ("dp", *of_add_ons))
     return (
         f"{quoted(term)} is neither {axes} or AXIS:tp with one of the axes {known}, nor "

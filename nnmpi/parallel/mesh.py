@@ -12,12 +12,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from nnmpi import addons
-from nnmpi.options.features import MeshAxis
+from nnmpi.options.features import OPTIONS, MeshAxis
 
 AXES = (
     MeshAxis("dp", replicas=True, batch=True),
-    *(axis for part in addons.rows("options") for axis in part.axes),
+    *(axis for part in OPTIONS.rows() for axis in part.axes),
     MeshAxis("pp"),
     MeshAxis("tp", same_loss=True, cuts="layers"),
 )

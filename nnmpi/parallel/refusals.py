@@ -7,7 +7,7 @@ them; `nnmpi train --combinations` shows them to users (`combinations.py`).
 
 from itertools import chain
 
-from nnmpi import addons
+from nnmpi.addons import table
 from nnmpi.arrays.dtypes import HALVES
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.options.config import Config
@@ -15,6 +15,7 @@ from nnmpi.options.features import (
     ALL_REDUCE,
     EXACT_SUMS,
     HOST_MEMORY,
+    OPTIONS,
     PLAIN_PASSES,
     STEPS_TOGETHER,
     WHOLE_MATRICES,
@@ -24,16 +25,16 @@ from nnmpi.options.features import (
     Property,
     choice,
     given,
-    layout_along,
     refusals,
     requirements,
 )
+from nnmpi.options.value_forms import layout_along
 
 PLAIN = Config()
 """A config with all options at their defaults."""
 
 
-_LIBRARIES = tuple(addons.table("library_sums"))
+_LIBRARIES = tuple(table("library_sums"))
 _WITH_HALVES = ("ring", "p2p", "halving", *_LIBRARIES)
 
 
@@ -161,7 +162,7 @@ FEATURES: tuple[Feature, ...] = (
     # files
     Feature("load_partial", requires={"load": "it says how much of that file must match"}),
     Feature("append", requires={"log": "it says what to do with that file"}),
-    *chain.from_iterable(part.features for part in addons.rows("options")),
+    *chain.from_iterable(part.features for part in OPTIONS.rows()),
 )
 
 REFUSALS = tuple(refusals(FEATURES))

@@ -7,6 +7,7 @@ from nnmpi import addons
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel import refusals
+from nnmpi.parallel.arrangement.cluster import LIBRARY_SUMS
 from nnmpi.parallel.executor_strategy import StrategyParts, slowed, synchronous
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.pipeline import own_stages as own_stages
@@ -55,7 +56,7 @@ def build(layout: Layout, spec: TrainSpec) -> Strategy:
     asks for. Every rank calls it; an error on one rank is raised on all. For --verify it also
     trains a second copy of the model on each rank, and compares."""
     kind = spec.arrangement.strategy
-    if of_library := addons.row("library_sums", spec.arrangement.algorithm):
+    if of_library := LIBRARY_SUMS.row(spec.arrangement.algorithm):
         of_library.connect(layout, spec.task.on)
     make = addons.loaded(kind.make) if kind.make else _synchronous
     strategy: Strategy = make(layout, spec)

@@ -9,7 +9,7 @@ from helpers.ops.oracle import needs_torch, pytorch
 from helpers.programs import printed
 
 import nnmpi
-from nnmpi import addons
+from nnmpi.addons.finder import MODULES
 
 pytestmark = pytest.mark.all_add_ons
 
@@ -114,9 +114,9 @@ print(nnmpi.sim.pipeline is pipeline, collective is there)
     assert printed(program) == "True True"
 
 
-@pytest.mark.parametrize("name", addons.table("modules"))
+@pytest.mark.parametrize("name", MODULES.where)
 def test_a_module_of_an_add_on_has_one_name_more(name: str) -> None:
-    there = import_module(addons.table("modules")[name])
+    there = import_module(MODULES.where[name])
     assert import_module(f"nnmpi.{name}") is there
 
 

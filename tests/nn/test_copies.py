@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import nnmpi
-from nnmpi import addons, nn, optim
+from nnmpi import nn, optim
 from nnmpi.nn.models import digits_cnn
+from nnmpi.optim.rules import MORE_OPTIMIZERS
 
 
 def some(*shape: int, dtype: str = "float32") -> nnmpi.Tensor:
@@ -108,7 +109,7 @@ def test_parts_find_their_model_in_whatever_order_they_are_copied(
 
 
 @both
-@pytest.mark.parametrize("name", [*optim.OPTIMIZERS, *addons.table("optimizers")])
+@pytest.mark.parametrize("name", [*optim.OPTIMIZERS, *MORE_OPTIMIZERS.where])
 @pytest.mark.parametrize("swapped", [False, True])
 def test_a_copied_optimizer_trains_its_copied_model(
     name: str, duplicate: Callable[[Any], Any], swapped: bool

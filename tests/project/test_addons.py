@@ -16,6 +16,7 @@ import nnmpi
 from nnmpi import addons
 from nnmpi.addons import ADD_ONS
 from nnmpi.commands import COMMANDS
+from nnmpi.options.features import OPTIONS
 
 ROOT = Path(nnmpi.__file__).parents[1]
 
@@ -75,7 +76,7 @@ def test_each_folder_of_an_add_on_is_named() -> None:
 
 
 def test_core_reads_no_option_of_an_add_on() -> None:
-    of_parts = (fields(part.options) for part in addons.rows("options") if part.options)
+    of_parts = (fields(part.options) for part in OPTIONS.rows() if part.options)
     options = {field.name for of_part in of_parts for field in of_part}
     found = [
         (module, name)
@@ -99,7 +100,7 @@ def read_from_configs(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("name", ADD_ONS)
 def test_rows_are_where_the_entry_says(name: str) -> None:
     keys = {field.name for field in fields(nnmpi.Config)}
-    keys |= {feature.name for part in addons.rows("options") for feature in part.features}
+    keys |= {feature.name for part in OPTIONS.rows() for feature in part.features}
     for table, rows in ADD_ONS[name].rows.items():
         assert table not in OF_OPTIONS or rows.keys() <= keys
         for where in rows.values():

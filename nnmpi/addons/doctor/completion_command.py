@@ -9,9 +9,8 @@ import argparse
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
 
-from nnmpi import addons
 from nnmpi.commands import COMMANDS
-from nnmpi.data import DATASETS
+from nnmpi.data import DATASETS, MORE_DATASETS
 from nnmpi.nn.models import MODELS
 from nnmpi.options import cli
 from nnmpi.options.config import options
@@ -19,7 +18,7 @@ from nnmpi.options.value_forms import LOGGERS
 
 NAMES = {
     "model": MODELS,
-    "data": [*DATASETS, *addons.table("datasets")],
+    "data": [*DATASETS, *MORE_DATASETS.where],
     "logger": [f"{name}:" for name in LOGGERS],
 }
 """Values that completion offers for options without a fixed list of choices."""

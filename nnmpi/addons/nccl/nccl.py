@@ -30,8 +30,7 @@ from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels.precision import cast
 from nnmpi.comm import Comm, Parts
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.reduction import LibrarySums
+from nnmpi.parallel.arrangement.cluster import Cluster, LibrarySums
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.wire import WIRE, StagedComm, Wire, one_row, wire_of
 

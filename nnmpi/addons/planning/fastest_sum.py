@@ -3,11 +3,11 @@
 from dataclasses import replace
 from itertools import chain
 
-from nnmpi import addons
 from nnmpi.addons.planning.exchange_time import ExchangeTimes
 from nnmpi.addons.planning.paper.rank import exchanges
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cluster import LIBRARY_SUMS
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.schedules.op import Kind
@@ -22,7 +22,7 @@ has been measured. Algorithms through shared memory of a node or of libraries ar
 def with_fastest_sum(a: Arrangement, times: ExchangeTimes) -> Arrangement:
     """Returns the arrangement with its all-reduce for gradients replaced by the fastest one. It is
     unchanged unless the option --allreduce is `auto` and gradients are summed by messages."""
-    of_library = addons.row("library_sums", a.algorithm)
+    of_library = LIBRARY_SUMS.row(a.algorithm)
     if a.config.allreduce != "auto" or a.algorithm == "shared" or of_library or a.tied:
         return a
     ranks = a.mesh.group(a.mesh.size - 1, "pp")

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi import addons
 from nnmpi.addons.planning.candidate import Candidate
 from nnmpi.addons.planning.machine import Curve, Machine, MeasuredModel
 from nnmpi.addons.transformer.context.sequence_cut import sequences_of
@@ -19,7 +18,7 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit, units
 from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.parallel.tensor.ways import SAMPLE_CUT
+from nnmpi.parallel.tensor.ways import LAYOUT_WAYS, SAMPLE_CUT
 
 
 def signature(graph: Graph) -> str:
@@ -207,7 +206,7 @@ def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence
     is divided."""
     if _is_sampled(sharding, ways, node):
         return range(sharding.ranks + 1)
-    if ways.get(node.name) in addons.table("layout_ways"):
+    if ways.get(node.name) in LAYOUT_WAYS.where:
         return next(layer.bounds for layer in sharding.layers if layer.path == node.name)
     outputs = (sharding.edges[e] for e in node.outputs[:1] if e in sharding.edges)
     weights = (sharding.variables[v] for v in node.variables if v in sharding.variables)
@@ -226,10 +225,10 @@ def _is_by_layout(graph: Graph, sharding: Sharding, ways: Mapping[str, str], nod
     """True if ranks along tp divide a node along an axis that only --layout cuts, such as image
     rows. `ways` has, by path of a layer, the way in which it is divided."""
     if node.name in ways:
-        return ways[node.name] in addons.table("layout_ways")
+        return ways[node.name] in LAYOUT_WAYS.where
     cuts = ((sharding.edges.get(e), graph.edges[e]) for e in node.outputs[:1])
     return any(
         cut and cut == marker.cut(edge, sharding.ranks)
         for cut, edge in cuts
-        for marker in addons.rows("layout_ways")
+        for marker in LAYOUT_WAYS.rows()
     )

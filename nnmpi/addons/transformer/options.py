@@ -10,10 +10,9 @@ from nnmpi.options.features import (
     AddOnOptions,
     Feature,
     MeshAxis,
-    layout_along,
 )
 from nnmpi.options.groups import layout_option
-from nnmpi.options.value_forms import FROM_1
+from nnmpi.options.value_forms import FROM_1, layout_along
 
 
 @dataclass(frozen=True, kw_only=True)

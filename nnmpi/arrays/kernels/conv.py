@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, Vjp, column_sum, epilogue, progress_hook
@@ -33,7 +33,13 @@ from nnmpi.arrays.kernels.precision import cast, float32_on_host
 from nnmpi.arrays.kernels.window import Windows
 from nnmpi.arrays.native.table import device_kernels
 
-CONVOLUTIONS = tuple(dict.fromkeys(("auto", *addons.table("convolutions"), "im2col")))
+_METHODS: "Table[Callable[[Array, Array, ConvShape], tuple[ConvMethod, int] | None]]" = Table(
+    "convolutions"
+)
+"""By algorithm: a function that returns the method of a convolution of x by w on the host, and how
+many images it takes at a time; None if it has none for these."""
+
+CONVOLUTIONS = tuple(dict.fromkeys(("auto", *_METHODS.where, "im2col")))
 """The values of `--convolution`.
 
 If the algorithm does not apply or is slower, im2col is used instead; on a GPU cuDNN is used, if it
@@ -108,7 +114,7 @@ class ConvMethod(Protocol):
 
 @cache
 def _of_add_on(algorithm: str) -> Any:
-    return addons.row("convolutions", algorithm)
+    return _METHODS.row(algorithm)
 
 
 def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:

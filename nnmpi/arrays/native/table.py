@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 
 import numpy as np
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.arrays import native
 from nnmpi.arrays.backend import xp_of
 from nnmpi.arrays.dtypes import in_16_bits, on_host_in_16_bits
@@ -56,6 +56,9 @@ class DeviceKernels(NamedTuple):
 
 NO_KERNELS = DeviceKernels()
 
+DEVICE_KERNELS: Table[DeviceKernels] = Table("device_kernels")
+"""By device: the kernels for its arrays."""
+
 
 def device_kernels(array: Any) -> DeviceKernels:
     """Returns the kernels of an array's device; none for host and arrays without data."""
@@ -64,7 +67,7 @@ def device_kernels(array: Any) -> DeviceKernels:
 
 @cache
 def _of_device() -> DeviceKernels:
-    return addons.row("device_kernels", "cuda") or NO_KERNELS
+    return DEVICE_KERNELS.row("cuda") or NO_KERNELS
 
 
 class Kernel:

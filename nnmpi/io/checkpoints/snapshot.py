@@ -5,12 +5,12 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
-from nnmpi import addons
 from nnmpi.comm import Comm
 from nnmpi.io.checkpoints.differences import check_resumable
 from nnmpi.metrics import Sums
 from nnmpi.nn.place import StateArray
 from nnmpi.options.config import Config, options
+from nnmpi.options.features import OPTIONS
 from nnmpi.options.quoting import quoted
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import gather_objects
@@ -23,7 +23,7 @@ ARRANGEMENT_GROUPS = ("layout", "pipeline", "reduce", "sync", "equality")
 
 COSTS_DEPEND_ON = (
     *("tp", "sequence_parallel", "layout", "device", "convolution"),
-    *(option for part in addons.rows("options") for option in part.costs),
+    *(option for part in OPTIONS.rows() for option in part.costs),
 )
 """The options that change the measured cost per sample of the model's units."""
 

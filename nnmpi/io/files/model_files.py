@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.io.files.atomic import check_target
 from nnmpi.nn import Module
 from nnmpi.nn.state import PLAIN, FileFormat
@@ -72,11 +72,14 @@ class ModelFile:
         return nullcontext(Prepared(self.path, PLAIN, about))
 
 
+FOLDERS: Table[type[ModelFile]] = Table("model_files")
+"""Under "folder": the class that reads and writes a model in a folder."""
+
+
 def model_file(path: str | os.PathLike[str]) -> ModelFile:
     """Returns what reads and writes a model at a path; folders belong to an add-on."""
-    kind = addons.row("model_files", "folder") if is_folder(path) else None
-    file: ModelFile = (kind or ModelFile)(path)
-    return file
+    kind = FOLDERS.row("folder") if is_folder(path) else None
+    return (kind or ModelFile)(path)
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:

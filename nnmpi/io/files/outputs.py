@@ -9,10 +9,11 @@ from contextlib import suppress
 from itertools import combinations
 from typing import IO, NamedTuple
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.io.files.atomic import check_not_read_only, check_target, lock
 from nnmpi.io.files.model_files import model_file
 from nnmpi.options.config import Config
+from nnmpi.options.features import OPTIONS
 from nnmpi.options.quoting import shown
 
 # ---- logs: one JSON object a line, of a run or of several
@@ -138,7 +139,7 @@ def _refusal(log: str, error: OSError) -> ValueError:
 # ---- outputs
 
 
-_APPENDING = ("append", *(name for part in addons.rows("options") for name in part.appends))
+_APPENDING = ("append", *(name for part in OPTIONS.rows() for name in part.appends))
 """The options of runs that may write to a log with the events of another run. A run that continues
 from a checkpoint is checked once more when it opens its log, by the LogMark in the checkpoint."""
 
@@ -155,9 +156,13 @@ class OutputFile(NamedTuple):
     fits: Callable[[bytes], bool]
 
 
+OUTPUTS: Table[OutputFile] = Table("outputs")
+"""By an option: the file that it names."""
+
+
 def outputs_of(config: Config) -> dict[OutputFile, str]:
     """Returns the files of a run besides log and model, with their paths."""
-    return {file: getattr(config, file.option) for file in addons.given("outputs", config)}
+    return {file: getattr(config, file.option) for file in OUTPUTS.given(config)}
 
 
 def check_outputs(config: Config) -> None:

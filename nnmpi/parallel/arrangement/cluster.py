@@ -1,17 +1,19 @@
 """Cluster: facts about a job's machines, by which work is arranged."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.arrays import devices
-from nnmpi.arrays.backend import CPU, Backend
+from nnmpi.arrays.backend import CPU, Array, Backend
 from nnmpi.arrays.blas import cores, threads
 from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.wire import Wire
 
 PLENTY = 1 << 62
 """The bytes of free shared memory that are assumed where they cannot be measured."""
@@ -85,6 +87,31 @@ class Cluster(NamedTuple):
 # ---- discover: the facts that ranks exchange before anything is arranged
 
 
+class LibrarySums(NamedTuple):
+    """The functions by which an all-reduce of a GPU library, such as NCCL, is found, checked and
+    used.
+
+    is_found  (backend): whether this rank finds the library
+    check     (backend): raises ValueError if the library is not found
+    suits     (cluster): whether --allreduce auto chooses the library, given that all ranks found it
+    refuse    (cluster): raises ValueError if the library cannot be used
+    connect   (layout, backend): makes the library carry out collectives of replicas and along tp
+    wire      (comm, array): returns an object that carries out collectives of `comm` on arrays like
+              `array`, on a CUDA stream of its own, at the same time as other collectives
+    """
+
+    is_found: Callable[[Backend], bool]
+    check: Callable[[Backend], object]
+    suits: Callable[[Cluster], bool]
+    refuse: Callable[[Cluster], None]
+    connect: Callable[[Layout, Backend], None]
+    wire: Callable[[Comm, Array], Wire]
+
+
+LIBRARY_SUMS: Table[LibrarySums] = Table("library_sums")
+"""By name of an all-reduce: the LibrarySums of that name."""
+
+
 def common_backend(comm: Comm, on: Backend) -> Backend:
     """Returns the backend on which all ranks compute: GPUs if every rank has found one, else the
     CPU. `on` is the backend that this rank has found. Every rank calls it.
@@ -117,8 +144,8 @@ def discover(comm: Comm, on: Backend) -> Cluster:
 
 def _libraries(on: Backend) -> Iterator[str]:
     """Yields the names of the all-reduces of GPU libraries that this rank finds."""
-    for name in addons.table("library_sums"):
-        if addons.row("library_sums", name).is_found(on):
+    for name in LIBRARY_SUMS.where:
+        if LIBRARY_SUMS.needed(name).is_found(on):
             yield name
 
 

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi import addons
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS, Collective
@@ -25,6 +24,7 @@ from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.collectives.step import Algorithm, Pieces, Step, chunk_start, in_rounds
 from nnmpi.parallel.arrangement.arrangement import Arrangement, node_leaders
 from nnmpi.parallel.arrangement.cached import cached
+from nnmpi.parallel.arrangement.cluster import LIBRARY_SUMS
 from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.schedules.op import NONE, Kind
 
@@ -251,7 +251,7 @@ def algorithm_of_sum(
     Returns None if `rank` sends nothing, and for sums by MPI or another library, whose messages are
     unknown.
     """
-    if len(group) == 1 or name == "mpi" or name in addons.table("library_sums"):
+    if len(group) == 1 or name == "mpi" or name in LIBRARY_SUMS.where:
         return None
     first = [*node_leaders(a, tuple(group)).values()]
     # within a node shared memory sends nothing; the leaders of nodes run a ring

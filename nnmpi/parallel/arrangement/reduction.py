@@ -1,47 +1,20 @@
 """Chooses the all-reduce of gradients over replicas: `--allreduce auto`."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
 
-from nnmpi import addons
 from nnmpi.arrays import dtypes
-from nnmpi.arrays.backend import Array, Backend
-from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import USABLE, memory_of_sums
 from nnmpi.options.config import Config
 from nnmpi.options.features import WHOLE_MATRICES
 from nnmpi.parallel.arrangement.arrangement import MEASURED
-from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.cluster import LIBRARY_SUMS, Cluster
 from nnmpi.parallel.arrangement.store_kinds import asked_kind
-from nnmpi.parallel.layout import Layout, server_count
+from nnmpi.parallel.layout import server_count
 from nnmpi.parallel.mesh import REPLICAS, Mesh
 from nnmpi.parallel.refusals import relies_on
-from nnmpi.parallel.wire import Wire
-
-
-class LibrarySums(NamedTuple):
-    """The functions by which an all-reduce of a GPU library, such as NCCL, is found, checked and
-    used.
-
-    is_found  (backend): whether this rank finds the library
-    check     (backend): raises ValueError if the library is not found
-    suits     (cluster): whether --allreduce auto chooses the library, given that all ranks found it
-    refuse    (cluster): raises ValueError if the library cannot be used
-    connect   (layout, backend): makes the library carry out collectives of replicas and along tp
-    wire      (comm, array): returns an object that carries out collectives of `comm` on arrays like
-              `array`, on a CUDA stream of its own, at the same time as other collectives
-    """
-
-    is_found: Callable[[Backend], bool]
-    check: Callable[[Backend], object]
-    suits: Callable[[Cluster], bool]
-    refuse: Callable[[Cluster], None]
-    connect: Callable[[Layout, Backend], None]
-    wire: Callable[[Comm, Array], Wire]
-
 
 BY_NODES = ("shared", "hierarchical", "mpi")
 """The all-reduces whose order of additions depends on which ranks share a node."""
@@ -107,7 +80,7 @@ def algorithm(
 def _refuse(
     config: Config, cluster: Cluster, mesh: Mesh, tied: Mapping[str, tuple[int, ...]]
 ) -> None:
-    of_library: LibrarySums | None = addons.row("library_sums", config.allreduce)
+    of_library = LIBRARY_SUMS.row(config.allreduce)
     for path, ranks in tied.items():
         where = f"{path} is in stages on ranks {', '.join(map(str, ranks))} along pp"
         if config.allreduce == "shared" or of_library:
@@ -133,7 +106,7 @@ def _library(config: Config, cluster: Cluster, mesh: Mesh) -> str | None:
     together = server_count(config) == 0  # what else does not sum together has no GPU, or no sums
     if not (cluster.libraries and sums and together) or asked_kind(config).packs:
         return None
-    suits = (name for name in cluster.libraries if addons.row("library_sums", name).suits(cluster))
+    suits = (name for name in cluster.libraries if LIBRARY_SUMS.needed(name).suits(cluster))
     return next(suits, None)
 
 

@@ -7,17 +7,19 @@ listed here: the store itself says what it takes.
 """
 
 from functools import partial
-from typing import cast
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind
+
+MORE_STORE_KINDS: Table[StoreKind] = Table("store_kinds")
+"""By an option: the kind of store of ranks that have the same parameters."""
 
 
 def asked_kind(config: Config) -> StoreKind:
     """Returns the kind of store (such as ZeRO) for ranks with equal parameters."""
-    if kind := addons.chosen("store_kinds", config):
-        return cast(StoreKind, kind)
+    if kind := MORE_STORE_KINDS.chosen(config):
+        return kind
     return next(kind for kind in STORE_KINDS.values() if kind.zero == config.zero)
 
 

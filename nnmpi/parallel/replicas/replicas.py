@@ -20,6 +20,7 @@ from nnmpi.nn import Module
 from nnmpi.nn.layers.norm import row_norm_names
 from nnmpi.nn.passes import LOCAL
 from nnmpi.nn.single_store import SingleStore
+from nnmpi.parallel.arrangement.cluster import LIBRARY_SUMS
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.executor_strategy import Evaluation, StrategyParts
@@ -51,7 +52,7 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
     except NoRoomError as error:  # raised on all ranks
         raise ValueError(f"allreduce {arrangement.algorithm}: {error}") from None
     stats = [duplicate(replicas)] if p > 1 else []
-    of_library = addons.row("library_sums", arrangement.algorithm)
+    of_library = LIBRARY_SUMS.row(arrangement.algorithm)
     wire = of_library.wire if of_library else wire_for
     facts: dict[str, Any] = {"allreduce": arrangement.algorithm, "progress": progress}
     if config.zero:

@@ -5,12 +5,11 @@ from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeAlias
 
-from nnmpi import addons
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.options.amounts import plural
 from nnmpi.parallel.tensor.choices import NodeChoice
 from nnmpi.parallel.tensor.possible import follows, possible, takes_samples
-from nnmpi.parallel.tensor.ways import POSITIONS, SAMPLES, WHOLE, Marker
+from nnmpi.parallel.tensor.ways import LAYOUT_AXES, LAYOUT_WAYS, POSITIONS, SAMPLES, WHOLE, Marker
 
 BATCH = "batch"
 OF_CHANNELS = frozenset({"channels", "heads", "vocabulary", "experts"})
@@ -45,13 +44,13 @@ class Constraints(NamedTuple):
         """The Markers (each stands for an axis other than channels) along which layers may be cut
         in addition to positions: samples, and axes of add-ons, such as image rows."""
         by_samples = bool(self.ways) or BATCH in self.names
-        asked = addons.of_fields("layout_ways", self.ways.values())
+        asked = LAYOUT_WAYS.of_fields(self.ways.values())
         return [*[SAMPLES] * by_samples, *dict.fromkeys((*self.named, *asked))]
 
     @property
     def named(self) -> list[Marker]:
         """Markers of add-ons' axes in the layout: layers are cut there wherever possible."""
-        return [*addons.of_fields("layout_axes", self.names)]
+        return [*LAYOUT_AXES.of_fields(self.names)]
 
     @property
     def per_step(self) -> int:
@@ -127,12 +126,12 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
     Raises ValueError for a pattern that selects nothing, and for a path whose layer cannot be
     divided in this way.
     """
-    wanted, of_add_ons = dict[str, str](), addons.table("layout_ways")
+    wanted, of_add_ons = dict[str, str](), LAYOUT_WAYS.where
     for pattern, how in ways.items():
         nodes = (n for k, n in enumerate(graph.nodes) if n.layer is not None and k not in inside)
         named = [n for n in nodes if fnmatchcase(n.name, pattern)]
         free = (n for n in named if not follows(n) or (n.name == pattern and how in of_add_ons))
-        ways_of, markers = dict[str, list[str]](), (POSITIONS, SAMPLES, *addons.rows("layout_ways"))
+        ways_of, markers = dict[str, list[str]](), (POSITIONS, SAMPLES, *LAYOUT_WAYS.rows())
         for n in free:
             names = [way.pattern.how for way in (WHOLE, *possible(graph, n, markers))]
             ways_of[n.name] = [*dict.fromkeys(names + ["samples"] * takes_samples(graph, n))]

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
-from nnmpi import addons, nn
+from nnmpi import nn
+from nnmpi.addons import Table
 from nnmpi.autograd.ops import activations, elementwise, logic, shape
 from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.parallel.tensor import layers
@@ -134,13 +135,13 @@ RULES: Mapping[type[nn.Module], LayerRule] = {
 }
 """The rule of each layer class, without subclasses: these may differ."""
 
-_OF_ADD_ONS = addons.table("layer_rules")
+_OF_ADD_ONS: Table[LayerRule] = Table("layer_rules")
+"""By a layer class of an add-on, as "module:name": its rule."""
 
 
 def rule_of(layer: type[nn.Module]) -> LayerRule | None:
     """Returns a layer class's rule, perhaps an add-on's, or None."""
-    where = _OF_ADD_ONS.get(f"{layer.__module__}:{layer.__name__}")
-    return addons.loaded(where) if where else RULES.get(layer)
+    return _OF_ADD_ONS.row(f"{layer.__module__}:{layer.__name__}") or RULES.get(layer)
 
 
 OPS: frozenset[Callable[..., Any]] = frozenset(

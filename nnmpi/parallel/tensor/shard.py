@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from nnmpi import addons
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.tensor.choices import NodeChoice, NodeChoices, PlanCost, channels
 from nnmpi.parallel.tensor.constraints import (
@@ -38,6 +37,7 @@ from nnmpi.parallel.tensor.sharding import (
     is_listed,
 )
 from nnmpi.parallel.tensor.ways import (
+    LAYOUT_WAYS,
     ON_ONE_RANK,
     PARTIAL_GRADIENT,
     POSITIONS,
@@ -289,7 +289,8 @@ class _Search:
         """Raises ValueError, because the model cannot be divided; names the first layer with too
         few channels, if there is one."""
         for k, node in enumerate(self.graph.nodes):
-            if marker := addons.row("layout_ways", self.wanted.get(node.name, "")):
+            marker = LAYOUT_WAYS.row(self.wanted.get(node.name, ""))
+            if marker and marker.of_layout:
                 marker.of_layout.refuse(self.graph, k, self.ranks)
             for way in self.ways[k]:
                 if way.pattern.divides:

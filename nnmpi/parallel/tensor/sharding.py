@@ -1,12 +1,12 @@
 """Sharding: the description of how the layers, activations and parameters of a graph are divided
 among ranks along tp; `shard` computes it."""
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.nn import MaxPool2d, Module
 from nnmpi.nn.graph import Call, Edge, Graph, Node
 from nnmpi.nn.layers.pooling import has_2x2_windows
@@ -176,8 +176,9 @@ UNSHARDED = Sharding(1, (), {}, {}, None)
 # ---- modules whose parts go to single ranks along tp
 
 
-_MODULE_RULES = addons.table("module_rules")
-"""By class of module ("module:name"): the function of an add-on that assigns its parts to ranks."""
+_MODULE_RULES: Table[Callable[[Graph, int], OwnedParts]] = Table("module_rules")
+"""By a class of modules, as "module:name": the function that assigns the parts of such modules in a
+graph to so many ranks along tp."""
 
 
 def _key(layer: type[Module] | None) -> str:
@@ -189,7 +190,7 @@ def divide_modules(graph: Graph, ranks: int) -> OwnedParts:
     all ranks."""
     owned = NOTHING_OWNED
     for key in dict.fromkeys(_key(call.layer) for call in outermost(graph)):
-        calls, nodes, variables = addons.row("module_rules", key)(graph, ranks)
+        calls, nodes, variables = _MODULE_RULES.needed(key)(graph, ranks)
         owned = OwnedParts(
             {**owned.calls, **calls}, {**owned.nodes, **nodes}, {**owned.variables, **variables}
         )
@@ -198,7 +199,7 @@ def divide_modules(graph: Graph, ranks: int) -> OwnedParts:
 
 def outermost(graph: Graph) -> Iterator[Call]:
     """Yields outermost calls of modules whose parts go to single ranks."""
-    calls = [call for call in graph.calls if _key(call.layer) in _MODULE_RULES]
+    calls = [call for call in graph.calls if _key(call.layer) in _MODULE_RULES.where]
     for call in calls:
         if not any(call.nodes != o.nodes and {*call.nodes} <= {*o.nodes} for o in calls):
             yield call

@@ -39,6 +39,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import EllipsisType
 from typing import Any, NamedTuple, TypeAlias
 
+from nnmpi.addons import Table
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn import Module
@@ -196,6 +197,12 @@ POSITIONS = Marker(_of_positions, " of positions")
 
 SAMPLES = Marker(_of_samples, " of samples")
 """Along samples; only if --layout asks for it."""
+
+LAYOUT_WAYS: Table[Marker] = Table("layout_ways")
+"""By the name of a way of --layout: the axis of an add-on along which it cuts."""
+
+LAYOUT_AXES: Table[Marker] = Table("layout_axes")
+"""By the name of an axis of --layout: the axis of an add-on."""
 
 Along: TypeAlias = int | EllipsisType | Marker | None
 """The axis along which a way has its input or output cut; None: it is whole."""

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.data import CONTEXT, Dataset, blank, blank_windows
 from nnmpi.data.inputs import arrays
 from nnmpi.metrics import Metric
@@ -32,6 +32,7 @@ from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, WayPri
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
+from nnmpi.parallel.tensor.ways import LAYOUT_AXES
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.datasets import data_options
 from nnmpi.run.setup.setup import NO_METRICS, Setup, build_model
@@ -67,7 +68,7 @@ def check_lengths(how: str, dataset: Dataset) -> None:
             )
 
 
-EVERY_AXIS = frozenset({"batch", "channels", *addons.table("layout_axes")})
+EVERY_AXIS = frozenset({"batch", "channels", *LAYOUT_AXES.where})
 """The axes of activations that may be cut when the fastest ways are searched."""
 
 
@@ -123,10 +124,14 @@ SET_UPS = {"tp": AxisSetUp(_cut_layers, _rebuilt)}
 """How each axis cuts a model; along others ranks have whole layers and sequences."""
 
 
+MORE_SET_UPS: Table[AxisSetUp] = Table("axis_set_ups")
+"""By an axis of an add-on: how it cuts models."""
+
+
 def set_ups(config: Config) -> dict[str, AxisSetUp]:
     """Returns what divides a model along axes with several ranks, add-ons' first."""
     axes = (axis for axis in reversed(CUT_BY_AXIS) if getattr(config, axis) > 1)
-    return {axis: SET_UPS.get(axis) or addons.row("axis_set_ups", axis) for axis in axes}
+    return {axis: SET_UPS.get(axis) or MORE_SET_UPS.needed(axis) for axis in axes}
 
 
 def sharding_of(uncut: UncutModel) -> Sharding:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.data import Dataset
 from nnmpi.io.files.model_files import Build, model_file
 from nnmpi.nn import Module
@@ -47,13 +47,16 @@ class ModelFacts:
         """Raises ValueError if the model cannot take the samples of the data set."""
 
 
+MODEL_FACTS: Table[type[ModelFacts]] = Table("model_facts")
+"""By a class of models, as "module:name": what is known of such a model."""
+
+
 def facts_of(model: Module) -> ModelFacts:
     """Returns the ModelFacts of a model (facts that its tensors do not contain): of the class that
     the add-on table `model_facts` names for the model's class or a base class, if there is one."""
     classes = (f"{c.__module__}:{c.__qualname__}" for c in type(model).__mro__)
-    known = filter(None, (addons.row("model_facts", name) for name in classes))
-    facts: ModelFacts = next(known, ModelFacts)(model)
-    return facts
+    known = filter(None, (MODEL_FACTS.row(name) for name in classes))
+    return next(known, ModelFacts)(model)
 
 
 def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]:
@@ -67,6 +70,10 @@ def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]
     return config, build
 
 
+MORE_SIZED: Table[SizedModel] = Table("models")
+"""By the name before the colon: a kind of model of an add-on."""
+
+
 def builder(config: Config, dataset: Dataset) -> Build:
     """Returns a function that makes the model which --model names, for a data set."""
     spec = config.model
@@ -76,7 +83,7 @@ def builder(config: Config, dataset: Dataset) -> Build:
     if sized and (":" in spec) == (":" in sized.form):
         return partial(sized.build, config, dataset)
     if not user_code.is_named(spec):
-        forms = (s.form for s in (*SIZED.values(), *addons.rows("models")))
+        forms = (s.form for s in (*SIZED.values(), *MORE_SIZED.rows()))
         known = ", ".join([*MODELS, *forms, "package.module:function"])
         raise ValueError(f"model {quoted(spec)} is unknown; choose one of {known}")
     function: Build = user_code.imported(spec, "model")
@@ -86,8 +93,7 @@ def builder(config: Config, dataset: Dataset) -> Build:
 def _sized(spec: str) -> SizedModel | None:
     """Returns the kind of model, such as mlp, before the colon of `spec`, or None."""
     name = spec.partition(":")[0]
-    sized: SizedModel | None = SIZED.get(name) or addons.row("models", name)
-    return sized
+    return SIZED.get(name) or MORE_SIZED.row(name)
 
 
 def _mlp(config: Config, _: Dataset) -> Module:

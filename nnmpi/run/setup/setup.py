@@ -38,7 +38,7 @@ from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.cluster import common_backend, discover
+from nnmpi.parallel.arrangement.cluster import LIBRARY_SUMS, common_backend, discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.stage_cut import measured_stages
@@ -189,7 +189,7 @@ def _checked_device(config: Config, comm: Comm, ranks: int) -> Backend:
     on = backend.get(config.device)
     if prepare := addons.row("device_settings", on.name):
         prepare(config, on)
-    if of_library := addons.row("library_sums", config.allreduce):
+    if of_library := LIBRARY_SUMS.row(config.allreduce):
         of_library.check(on)  # it is there on every rank, or on none
     return on
 

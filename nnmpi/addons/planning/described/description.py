@@ -12,13 +12,13 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nnmpi import addons
 from nnmpi.addons.planning.exchange_time import curve_name
 from nnmpi.addons.planning.machine import TYPICAL, Curve, Machine, Sheet, read_machine
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.price import Link, Network
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import content, parsed
+from nnmpi.parallel.arrangement.cluster import LIBRARY_SUMS
 
 FOLDER = Path(__file__).parent
 LONGEST = 1_000_000  # bytes of a file
@@ -128,7 +128,7 @@ class Description(NamedTuple):
         names = (
             (curve_name(Collective.ALL_REDUCE, algorithm, p), curve)
             for p, curve in self.sums.items()
-            for algorithm in ("ring", "shared", *addons.table("library_sums"))
+            for algorithm in ("ring", "shared", *LIBRARY_SUMS.where)
         )
         return TYPICAL._replace(
             cpu=self.title,

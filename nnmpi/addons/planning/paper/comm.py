@@ -8,13 +8,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from nnmpi import addons
 from nnmpi.arrays.backend import META
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.collectives.step import chunk_start
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import memory_of_sums
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cluster import LIBRARY_SUMS
 from nnmpi.parallel.layout import Layout, summed_axes
 from nnmpi.parallel.mesh import AXES, BATCH, MODEL
 
@@ -35,7 +35,7 @@ class SumsMemory:
 
     def add_sum(self, name: str, members: tuple[int, ...], n: int, dtype: np.dtype[Any]) -> None:
         """Counts the memory of sums of n elements over `members` by an algorithm."""
-        of_library = name in addons.table("library_sums")
+        of_library = name in LIBRARY_SUMS.where
         if of_library and types_of(dtype).is_mixed and not self.narrow:
             self.wide_copy = max(self.wide_copy, n * types_of(dtype).sums.itemsize)
         spans_nodes = len(self.near(members)) < len(members)

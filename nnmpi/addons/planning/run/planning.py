@@ -24,6 +24,7 @@ from nnmpi.comm import Comm
 from nnmpi.io.output import Event
 from nnmpi.options.amounts import amount, plural
 from nnmpi.options.config import Config, options
+from nnmpi.options.features import OPTIONS
 from nnmpi.options.quoting import shown
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none, gather_objects
@@ -38,7 +39,7 @@ TAKEN = "reduce_dtype", *addons.table("codecs")
 SUMS = tuple(o for o in options(("reduce",)) if o.name in TAKEN)
 """The options of gradient sums that a plan does not change, because they change results."""
 
-_MEETINGS = {"sync", *(name for part in addons.rows("options") for name in part.meetings)}
+_MEETINGS = {"sync", *(name for part in OPTIONS.rows() for name in part.meetings)}
 MEETINGS = tuple(o for o in options(("sync",)) if o.name in _MEETINGS)
 """Options on when ranks exchange, which a plan does not change."""
 
