@@ -22,6 +22,7 @@ from nnmpi.data.inputs import arrays
 from nnmpi.io.checkpoints.differences import check_batch_norm
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot, next_steps
 from nnmpi.io.files import saving
+from nnmpi.io.output.messages import RANK_FIELDS
 from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
@@ -138,9 +139,7 @@ class Session:
         self.warning = probe.warning(part, spec.task, arrangement, setup.train, layout)
         if graph.notes or any(m._hooks for m in model.modules()):
             # passes on paper run users' code: let it fail now, on all ranks, and not within `fit`
-            all_or_none(
-                comm, lambda: [fields(arrangement) for fields in addons.rows("rank_fields")]
-            )
+            all_or_none(comm, lambda: [fields(arrangement) for fields in RANK_FIELDS.rows()])
         steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
         spec = spec._replace(recorder=self._recorder, single_rank=single, next_steps=steps)
         try:

@@ -4,6 +4,7 @@ from contextlib import ExitStack
 
 from nnmpi import addons
 from nnmpi.io.output import Event, Report, open_report
+from nnmpi.io.output.messages import RANK_FIELDS
 from nnmpi.options.config import Config
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.run_state import RunState
@@ -79,7 +80,7 @@ def open_reports(
     event = {**begun(session, run), **environment(session)}
     if run.reported.claim(run.first_step, "start"):
         if run.report.describes_ranks:
-            for fields in addons.rows("rank_fields"):
+            for fields in RANK_FIELDS.rows():
                 event |= fields(session.arrangement)
         run.report.event(event)
     for event in lost:

@@ -5,11 +5,10 @@ import math
 import platform
 from collections.abc import Sequence
 
-from nnmpi import addons
 from nnmpi.arrays import blas, native
 from nnmpi.data.loader import padding
 from nnmpi.io.checkpoints.differences import versions
-from nnmpi.io.output.messages import Event
+from nnmpi.io.output.messages import EVENT_FIELDS, Event
 from nnmpi.options.config import options
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -53,8 +52,8 @@ def start_event(session: Session, run: RunState) -> Event:
         **session.strategy.describe(),
         **{
             k: v
-            for f in addons.given("start_fields", config)
-            for k, v in f(a, len(setup.train)).items()
+            for fields in EVENT_FIELDS.given(config)
+            for k, v in fields.start(a, len(setup.train)).items()
         },
         "epochs": -(-left // len(setup.train)),
         **devices(a),

@@ -15,11 +15,11 @@ ADD_ON = AddOn(
     uses=("compression",),
     rows={
         "options": {"averaging": "nnmpi.addons.averaging.options:ADDED"},
+        "texts": {"every": "nnmpi.addons.averaging.rounds:TEXTS"},
         "graph_checks": dict.fromkeys(
             ("every", "fragments", "apply_after"),
             "nnmpi.addons.averaging.fragments:check_fragments",
         ),
         "strategy_kinds": {"averaging": "nnmpi.addons.averaging.rounds:KIND"},
-        "sync_phrases": {"every": "nnmpi.addons.averaging.rounds:phrases"},
     },
 )

@@ -21,6 +21,7 @@ from nnmpi.addons.averaging.on_paper import AVERAGES, exchanges
 from nnmpi.addons.averaging.outer import OuterOptimizer
 from nnmpi.data import Loader, StepBatch
 from nnmpi.data.loader import BatchSplit
+from nnmpi.io.output.messages import EventTexts
 from nnmpi.optim import Optimizer
 from nnmpi.options.amounts import plural
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StrategyKind
@@ -259,3 +260,6 @@ def _in_background(
     progress = comm.progress_thread if has_thread else parts.progress
     parts = parts._replace(comms=[*parts.comms, comm], progress=progress)
     return layout._replace(axis={**layout.axis, "dp": comm}), parts
+
+
+TEXTS = EventTexts(sync=phrases)

@@ -6,6 +6,13 @@ ADD_ON = AddOn(
     modules=("nnmpi.addons.checkpoints", "nnmpi.checkpoint"),
     rows={
         "options": {"checkpoints": "nnmpi.addons.checkpoints.options:ADDED"},
+        "texts": {
+            "checkpoint": "nnmpi.addons.checkpoints.text:WRITTEN",
+            "complete": "nnmpi.addons.checkpoints.text:COMPLETE",
+            "resumed": "nnmpi.addons.checkpoints.text:RESUMED",
+            "suspended": "nnmpi.addons.checkpoints.text:SUSPENDED",
+            "checkpoints": "nnmpi.addons.checkpoints.text:CHECKPOINTS",
+        },
         "loss_checks": {"keep_best": "nnmpi.addons.checkpoints.checkpointing:check_best"},
         "read_every": {"save_every": "nnmpi.addons.checkpoints.checkpointing:read_every"},
         "checkpoints": {"checkpoint_dir": "nnmpi.addons.checkpoints.checkpointing:Checkpoints"},
@@ -14,13 +21,6 @@ ADD_ON = AddOn(
             "resume": "nnmpi.addons.checkpoints.resume:resuming",
             "save_checkpoint": "nnmpi.addons.checkpoints.checkpointing:save_checkpoint",
         },
-        "event_texts": {
-            "checkpoint": "nnmpi.addons.checkpoints.text:written",
-            "complete": "nnmpi.addons.checkpoints.text:complete",
-            "resumed": "nnmpi.addons.checkpoints.text:resumed",
-            "suspended": "nnmpi.addons.checkpoints.text:suspended",
-        },
-        "result_lines": {"checkpoints": "nnmpi.addons.checkpoints.text:waited"},
     },
     commands={
         "checkpoint": (

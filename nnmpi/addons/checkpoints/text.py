@@ -2,8 +2,7 @@
 dicts such as {"event": "checkpoint", "step": 10}): a checkpoint was written, the run was resumed
 from one, or it was suspended and left one."""
 
-from nnmpi import addons
-from nnmpi.io.output.messages import Event, start_text
+from nnmpi.io.output.messages import TEXTS, Event, EventTexts, start_text
 from nnmpi.options.amounts import amount, plural
 
 
@@ -32,7 +31,7 @@ def suspended(e: Event) -> str:
     lines = [
         f"suspended after {e['steps']:,} of {plural(e['total_steps'], 'step')}: --resume continues "
         f"from {e['checkpoint']}",
-        *(line(e) for line in addons.of_fields("result_lines", e)),
+        *(texts.result(e) for texts in TEXTS.of_fields(e) if texts.result),
     ]
     return "\n".join(filter(None, lines))
 
@@ -54,3 +53,10 @@ def waited(e: Event) -> str:
         f"{plural(of_run['written'], 'checkpoint')} written to {of_run['directory']}{which}; "
         f"training waited {of_run['waited']:.2f} s in all"
     )
+
+
+WRITTEN = EventTexts(event=written)
+COMPLETE = EventTexts(event=complete)
+RESUMED = EventTexts(event=resumed)
+SUSPENDED = EventTexts(event=suspended)
+CHECKPOINTS = EventTexts(result=waited)

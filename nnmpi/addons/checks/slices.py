@@ -18,6 +18,7 @@ from nnmpi.addons.checks.reduction_tree import owners_of
 from nnmpi.addons.checks.slice_list import slice_by_slice
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.data.loader import part_of
+from nnmpi.io.output.messages import EventFields
 from nnmpi.nn import BatchNorm1d, BatchNorm2d
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
 from nnmpi.parallel.arrangement.cached import cached
@@ -75,3 +76,6 @@ def layout_fields(a: Arrangement) -> dict[str, int]:
     output of --dry-run: `reproducible`, which is True, and `slices`, the number of slices of a
     batch."""
     return {"reproducible": True, "slices": a.config.slices}
+
+
+FIELDS = EventFields(layout=layout_fields)

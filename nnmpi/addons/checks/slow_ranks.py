@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from nnmpi.arrays.backend import Array
 from nnmpi.autograd.ops.norm import Moments
+from nnmpi.io.output.messages import EventFields
 from nnmpi.nn.passes import BatchStats
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -116,3 +117,6 @@ def start_fields(a: Arrangement, batches: int) -> dict[str, Any]:
     functions that add fields, it gets the arrangement and the number of batches in an epoch."""
     slowed = {"slow_rank": a.config.slow_rank, "jitter": a.config.jitter}
     return {name: value for name, value in slowed.items() if value}
+
+
+FIELDS = EventFields(start=start_fields)

@@ -4,6 +4,7 @@ one rank after a step, and the final result."""
 from collections.abc import Iterator
 from typing import Any
 
+from nnmpi.io.output.messages import EventTexts
 from nnmpi.options.amounts import plural
 
 Event = dict[str, Any]
@@ -45,3 +46,10 @@ def _differences(e: Event) -> str:
     """Returns the relative differences between the layout and one rank, as text."""
     names = ("loss", "gradients", "parameters")
     return ", ".join(f"{name} {e[f'{name}_relative']:.3g}" for name in names)
+
+
+REPRODUCIBLE = EventTexts(ranks=reproducible)
+SLOW_RANK = EventTexts(ranks=slow_rank)
+JITTER = EventTexts(ranks=jitter)
+VERIFY = EventTexts(event=compared, ranks=verify)
+LARGEST = EventTexts(result=largest)

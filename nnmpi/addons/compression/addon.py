@@ -13,13 +13,13 @@ ADD_ON = AddOn(
     modules=("nnmpi.addons.compression",),
     rows={
         "options": {"compression": "nnmpi.addons.compression.options:ADDED"},
+        "texts": {"compress": "nnmpi.addons.compression.store:TEXTS"},
         "modules": {"parallel.compression": "nnmpi.addons.compression"},
         "checks": {"compress": "nnmpi.addons.compression.proof:check"},
         "graph_checks": {"compress": "nnmpi.addons.compression.store:check_terms"},
         "codec_traffic": {"compress": "nnmpi.addons.compression.compressed:sent"},
         "codecs": {"compress": "nnmpi.addons.compression.alone:codec_call"},
         "store_kinds": {"compress": "nnmpi.addons.compression.store:KIND"},
-        "start_fields": {"compress": "nnmpi.addons.compression.store:start_fields"},
-        "phrases": {"compress": "nnmpi.addons.compression.store:phrases"},
+        "event_fields": {"compress": "nnmpi.addons.compression.store:FIELDS"},
     },
 )

@@ -16,6 +16,7 @@ from nnmpi.addons.compression.codecs import CodecInput, added_up, matrix_of
 from nnmpi.addons.compression.exchange import Exchange, Phases
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array
+from nnmpi.io.output.messages import EventFields, EventTexts
 from nnmpi.nn.graph import Graph
 from nnmpi.optim import Optimizer
 from nnmpi.optim.replica_state import RESIDUAL, ReplicaState
@@ -137,3 +138,9 @@ def start_fields(a: Arrangement, batches: int) -> dict[str, Any]:
 def phrases(event: dict[str, Any]) -> Iterator[str]:
     """Yields the phrase for the first lines of a run about its compression of gradients."""
     yield f"gradients compressed by {event['compress']}"
+
+
+TEXTS = EventTexts(ranks=phrases)
+
+
+FIELDS = EventFields(start=start_fields)

@@ -16,20 +16,19 @@ ADD_ON = AddOn(
     uses=("simulator", "transformer"),
     rows={
         "options": {"planning": "nnmpi.addons.planning.options:ADDED"},
+        "texts": {
+            "plan": "nnmpi.addons.planning.run.text:PLAN",
+            "dry-run": "nnmpi.addons.planning.run.layout_text:ARRANGED",
+            "layout": "nnmpi.addons.planning.run.layout_text:ARRANGED",
+        },
         "names": {"machines": "nnmpi.addons.planning.described:machines"},
         "modules": {"planning": "nnmpi.addons.planning"},
         "instead": {"dry_run": "nnmpi.addons.planning.run.dry_run:print_dry_run"},
         "plans": {"plan": "nnmpi.addons.planning.run.planning:planned_run"},
         "simulations": {"layout": "nnmpi.addons.planning.run.dry_run"},
         "sim_options": {"machine": "nnmpi.addons.planning.described.simulated:add_machine"},
-        "start_fields": {"pp": "nnmpi.addons.planning.stage_costs:pipeline_fields"},
-        "start_lines": {"plan": "nnmpi.addons.planning.run.text:chosen"},
-        "result_lines": {"plan": "nnmpi.addons.planning.run.text:outcome"},
+        "event_fields": {"pp": "nnmpi.addons.planning.stage_costs:FIELDS"},
         "rank_fields": {"kinds": "nnmpi.addons.planning.run.layout_events:rank_fields"},
-        "event_texts": {
-            "dry-run": "nnmpi.addons.planning.run.layout_text:arranged",
-            "layout": "nnmpi.addons.planning.run.layout_text:arranged",
-        },
     },
     commands={
         "plan": (

@@ -7,6 +7,7 @@ from nnmpi.addons.planning.unit_times import ModelTimes
 from nnmpi.addons.simulator import pipeline as sim
 from nnmpi.arrays import dtypes
 from nnmpi.collectives.price import NEAR, Link
+from nnmpi.io.output.messages import EventFields
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import Division, place_of
@@ -72,3 +73,6 @@ def _simulated(a: Arrangement, batches: int) -> sim.Simulation:
         [cost.activation_bytes for cost in stages],
         inputs=[cost.input_bytes for cost in stages],
     )
+
+
+FIELDS = EventFields(start=pipeline_fields)

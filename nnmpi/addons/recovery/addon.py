@@ -28,17 +28,17 @@ ADD_ON = AddOn(
     uses=("checkpoints",),
     rows={
         "options": {"recovery": "nnmpi.addons.recovery.options:ADDED"},
+        "texts": {
+            "recovered": "nnmpi.addons.recovery.run.text:RECOVERED",
+            "backup": "nnmpi.addons.recovery.run.text:BACKUP",
+        },
         "outliving": {"ulfm": "nnmpi.addons.recovery.ulfm.start"},
         "job_checks": {"backup": "nnmpi.addons.recovery.parallel.backup:check"},
-        "event_texts": {"recovered": "nnmpi.addons.recovery.run.text:recovered"},
         "supervisors": {"elastic": "nnmpi.addons.recovery.run.recovery:Recovery"},
         "restarts": {"elastic": "nnmpi.addons.recovery.run.layouts:no_checkpoint"},
         "layouts": {"elastic": "nnmpi.addons.recovery.run.layouts:layout_of_job"},
         "backups": {"backup": "nnmpi.addons.recovery.parallel.backups_on_paper:backups_of"},
-        "layout_fields": {
-            "backup": "nnmpi.addons.recovery.parallel.backups_on_paper:layout_fields"
-        },
-        "layout_texts": {"backup": "nnmpi.addons.recovery.run.text:backups"},
+        "event_fields": {"backup": "nnmpi.addons.recovery.parallel.backups_on_paper:FIELDS"},
         "sim_options": {"backup": "nnmpi.addons.recovery.options:add_backup"},
         "undos": {
             "step": "nnmpi.addons.recovery.parallel.step_undo:StepUndo",

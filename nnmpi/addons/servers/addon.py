@@ -18,13 +18,15 @@ ADD_ON = AddOn(
     uses=("averaging",),
     rows={
         "options": {"servers": "nnmpi.addons.servers.options:ADDED"},
+        "texts": {
+            "servers": "nnmpi.addons.servers.text:SERVERS",
+            "staleness": "nnmpi.addons.servers.text:STALENESS",
+        },
         "checks": {"servers": "nnmpi.addons.servers.kind:check"},
         "serving_ranks": {"servers": "nnmpi.addons.servers.options:server_count"},
         "fewer_ranks": {"servers": "nnmpi.addons.servers.options:with_fewer"},
         "strategy_kinds": {"servers": "nnmpi.addons.servers.kind:KIND"},
-        "layout_fields": {"servers": "nnmpi.addons.servers.strategy:layout_fields"},
-        "sync_phrases": {"servers": "nnmpi.addons.servers.text:phrases"},
-        "result_lines": {"staleness": "nnmpi.addons.servers.text:staleness"},
+        "event_fields": {"servers": "nnmpi.addons.servers.strategy:FIELDS"},
         "fitted_notes": {"servers": "nnmpi.addons.servers.options:note_of_fitted"},
     },
 )

@@ -18,6 +18,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.collectives.step import chunk_start
 from nnmpi.data import Loader
 from nnmpi.data.loader import BatchSplit
+from nnmpi.io.output.messages import EventFields
 from nnmpi.nn.store import FlatStore, Shard, shards_of, spans_of
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
@@ -197,3 +198,6 @@ class EpochProgress:
     def _after(self, steps: int) -> StepState:
         epochs, batch = divmod(self._start.batch + steps, self._batches)
         return StepState(self._start.step + steps, self._start.epoch + epochs, batch)
+
+
+FIELDS = EventFields(layout=layout_fields)

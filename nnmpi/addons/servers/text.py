@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from nnmpi.io.output.messages import EventTexts
 from nnmpi.options.amounts import plural
 
 Event = dict[str, Any]
@@ -27,3 +28,7 @@ def staleness(e: Event) -> str:
         return ""
     mean = sum(s * times for s, times in rows) / sum(times for _, times in rows)
     return f"mean staleness {mean:.1f}, maximum {max(s for s, _ in rows)}"
+
+
+SERVERS = EventTexts(sync=phrases)
+STALENESS = EventTexts(result=staleness)

@@ -27,10 +27,8 @@ ADD_ON = AddOn(
     uses=("planning",),
     rows={
         "options": {"swapping": "nnmpi.addons.swapping.options:ADDED"},
-        "start_fields": {"memory": "nnmpi.addons.swapping.placement:residence_fields"},
-        "start_lines": {"residences": "nnmpi.addons.swapping.residences:beyond_memory"},
-        "layout_fields": {"memory": "nnmpi.addons.swapping.placement:residence_fields"},
-        "layout_texts": {"residences": "nnmpi.addons.swapping.residences:units"},
+        "texts": {"residences": "nnmpi.addons.swapping.residences:TEXTS"},
+        "event_fields": {"memory": "nnmpi.addons.swapping.placement:FIELDS"},
         "arrangements": {"memory": "nnmpi.addons.swapping.within_memory:within_memory"},
         "memory_limits": {"memory": "nnmpi.addons.swapping.options:limit"},
     },

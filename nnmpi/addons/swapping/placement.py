@@ -23,6 +23,7 @@ from enum import Enum
 from itertools import combinations, pairwise, product
 from typing import Any, NamedTuple, TypeAlias
 
+from nnmpi.io.output.messages import EventFields
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 
 
@@ -322,3 +323,6 @@ def _neighbours(choice: Choice) -> Iterator[Choice]:
             changed = [*choice]
             changed[i], changed[j] = changed[j], changed[i]
             yield tuple(changed)
+
+
+FIELDS = EventFields(residence_fields, residence_fields)

@@ -8,6 +8,7 @@ of each unit are: a part of the model that is never divided, usually one layer.
 from collections import Counter
 from typing import Any
 
+from nnmpi.io.output.messages import EventTexts
 from nnmpi.options.amounts import duration, in_column, plural
 from nnmpi.options.tables import columns
 
@@ -37,3 +38,6 @@ def units(event: dict[str, Any]) -> str:
     for e in event["residences"]["units"]:
         rows.append((e["unit"], in_column(e["bytes"]), duration(e["seconds"]), e["residence"]))
     return f"{beyond_memory(event)}\n{columns(rows)}"
+
+
+TEXTS = EventTexts(start=beyond_memory, layout=units)

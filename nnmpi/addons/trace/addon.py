@@ -24,8 +24,8 @@ ADD_ON = AddOn(
     uses=("simulator",),
     rows={
         "options": {"trace": "nnmpi.addons.trace.options:ADDED"},
+        "texts": {"trace": "nnmpi.addons.trace.text:TEXTS"},
         "outputs": {"trace": "nnmpi.addons.trace.tracing:OUTPUT"},
         "tracers": {"trace": "nnmpi.addons.trace.tracing:Tracer"},
-        "result_lines": {"trace": "nnmpi.addons.trace.text:times"},
     },
 )

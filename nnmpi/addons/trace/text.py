@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from nnmpi.io.output.messages import EventTexts
 from nnmpi.options.tables import columns
 
 
@@ -26,3 +27,6 @@ def times(e: dict[str, Any]) -> str:
         shown = [f"{name}{x:.1%}" for name, x in shares.items() if x is not None]
         lines.append(f"bubble {', '.join(shown)}")
     return "\n".join(lines)
+
+
+TEXTS = EventTexts(result=times)

@@ -1,16 +1,57 @@
 """The text of events, by a function for each type of event."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.options.amounts import plural
 from nnmpi.options.quoting import printable
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.mesh import CUT_BY_AXIS
 
 Event = dict[str, Any]
+
+
+class EventFields(NamedTuple):
+    """The fields of events by which an add-on describes a run.
+
+    start   (arrangement, batches of an epoch): fields of the start event
+    layout  (arrangement): fields of the event of a layout
+    """
+
+    start: Callable[[Arrangement, int], Event] = lambda a, batches: {}
+    layout: Callable[[Arrangement], Event] = lambda a: {}
+
+
+EVENT_FIELDS: Table[EventFields] = Table("event_fields")
+"""By an option: fields of events about it."""
+
+RANK_FIELDS: Table[Callable[[Arrangement], Event]] = Table("rank_fields")
+"""Functions that return fields of events about the ranks of an arrangement, for all runs."""
+
+
+class EventTexts(NamedTuple):
+    """An add-on's functions for the text of events: of a kind of event (`event`), or of a field.
+
+    start   a line of the text of a start event with this field
+    layout  a part of the text of a layout
+    result  a line of the text of a run's last event
+    sync    phrases on which ranks wait for which
+    ranks   more phrases on how ranks are used
+    """
+
+    event: Callable[[Event], str] | None = None
+    start: Callable[[Event], str] | None = None
+    layout: Callable[[Event], str] | None = None
+    result: Callable[[Event], str] | None = None
+    sync: Callable[[Event], Iterator[str]] | None = None
+    ranks: Callable[[Event], Iterator[str]] | None = None
+
+
+TEXTS: Table[EventTexts] = Table("texts")
+"""By a kind of event, or a field of events: the texts that an add-on has for these."""
 
 
 def start_text(e: Event) -> str:
@@ -23,7 +64,7 @@ def start_text(e: Event) -> str:
         e["note"] or "",
         _padding(e) if "padding" in e else "",
         *(_loaded(e["loaded"]) if "loaded" in e else ()),
-        *(line(e) for line in addons.of_fields("start_lines", e)),
+        *(texts.start(e) for texts in TEXTS.of_fields(e) if texts.start),
         f"warning: {e['warning']}" if "warning" in e else "",
         *(f"warning: {line}" for line in e.get("advice", ())),
     ]
@@ -64,7 +105,7 @@ def ranks_used(e: Event) -> Iterator[str]:
     """Yields phrases on a run's ranks, GPUs, pipeline, axes and all-reduce."""
     yield plural(e["ranks"], "rank")
     yield from gpus(e)
-    yield from phrases("sync_phrases", e)
+    yield from (phrase for t in TEXTS.of_fields(e) if t.sync for phrase in t.sync(e))
     if "schedule" in e:
         yield f"pipeline {e['schedule']}"
         yield plural(e["micro_batches"], "micro-batch", "es")
@@ -77,18 +118,7 @@ def ranks_used(e: Event) -> Iterator[str]:
         yield f"all-reduce {e['allreduce']}"
     if "zero" in e:
         yield f"ZeRO {e['zero']}"
-    yield from phrases("phrases", e)
-
-
-def phrases(table: str, e: Event) -> Iterator[str]:
-    """Yields phrases of add-ons for the text of `e`, the start event of a run or the description of
-    a layout.
-
-    `table` is the name of a table of add-ons, "phrases" or "sync_phrases", which maps names of
-    fields to functions. For each of these fields that is in `e`, function(e) yields phrases.
-    """
-    for of_field in addons.of_fields(table, e):
-        yield from of_field(e)
+    yield from (phrase for t in TEXTS.of_fields(e) if t.ranks for phrase in t.ranks(e))
 
 
 def _step(e: Event) -> str:
@@ -149,7 +179,7 @@ def _result(e: Event) -> str:
     lines = [
         f"{e['event']}: {', '.join([*_measured(e), loss, *_rates(e)])}",
         f"{plural(skipped, 'step')} skipped: loss or gradient not finite" if skipped else "",
-        *(line(e) for line in addons.of_fields("result_lines", e)),
+        *(texts.result(e) for texts in TEXTS.of_fields(e) if texts.result),
     ]
     return "\n".join(filter(None, lines))
 
@@ -182,7 +212,8 @@ def as_text(event: Event, quiet: bool = False) -> str:
     With `quiet` the text has only the warnings on checkpoints that were passed over, if there are
     any.
     """
-    known = FORMATS.get(event["event"]) or addons.row("event_texts", event["event"])
+    of_add_on = TEXTS.row(event["event"])
+    known = FORMATS.get(event["event"]) or (of_add_on and of_add_on.event)
     if quiet and "passed_over" in event:
         return "\n".join(map(printable, event["passed_over"]))
     if known is not None:

@@ -9,10 +9,9 @@ the bytes that move between ranks when they change from one layout to another.
 from collections import Counter
 from itertools import pairwise
 
-from nnmpi import addons
 from nnmpi.addons.planning.layout_lines import as_lines, blocks
 from nnmpi.addons.planning.paper.rank_kinds import RankKind, rank_kinds
-from nnmpi.io.output.messages import Event
+from nnmpi.io.output.messages import EVENT_FIELDS, Event
 from nnmpi.nn import Module
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Traffic
@@ -48,7 +47,7 @@ def layout_event(a: Arrangement) -> Event:
         "allreduce": a.algorithm if a.mesh.count(*REPLICAS) > 1 and a.store.buckets else None,
         "cut": ",".join(map(str, a.division.begins)) or None,
         "notes": list(graph.notes),
-        **{k: v for f in addons.given("layout_fields", config) for k, v in f(a).items()},
+        **{k: v for f in EVENT_FIELDS.given(config) for k, v in f.layout(a).items()},
         **rank_fields(a),
         "sharded_layers": [
             {

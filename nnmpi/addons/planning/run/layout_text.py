@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from nnmpi import addons
 from nnmpi.addons.planning.layout_lines import merge_blocks
 from nnmpi.addons.planning.paper.rank_kinds import HELD, MANY
-from nnmpi.io.output.messages import Event, gpus, phrases
+from nnmpi.io.output.messages import TEXTS, Event, EventTexts, gpus
 from nnmpi.options.amounts import in_column, plural, three_or_none
 from nnmpi.options.tables import columns
 from nnmpi.parallel.arrangement.rank_names import ranks_text
@@ -29,7 +29,9 @@ def _parts(e: Event) -> Iterator[str]:
         f"{plural(e['ranks'], 'rank')} on {plural(e['nodes'], 'node')}: {sizes_text(e['layout'])}"
     ]
     how += gpus(e)
-    how += [*phrases("sync_phrases", e), *phrases("phrases", e)]
+    texts = [*TEXTS.of_fields(e)]
+    for of_ranks in (*(t.sync for t in texts), *(t.ranks for t in texts)):
+        how += of_ranks(e) if of_ranks else ()
     how += [f"ZeRO {e['zero']}"] * bool(e["zero"])
     how += [f"pipeline {e['schedule']}"] * bool(e["schedule"])
     how += [f"all-reduce {e['allreduce']}"] * bool(e["allreduce"])
@@ -52,8 +54,7 @@ def _parts(e: Event) -> Iterator[str]:
         sent = columns(list(_sent(e)), str.rjust)
         of_first = f" (above {MANY:,} ranks, sums are those of the first)" * (e["ranks"] > MANY)
         yield f"bytes and messages that a rank sends in a step{of_first}\n{sent}"
-    for text in addons.of_fields("layout_texts", e):
-        yield text(e)
+    yield from (t.layout(e) for t in texts if t.layout)
     if e["sharded_layers"]:
         yield columns(list(_layers(e)), str.ljust, str.ljust)
     yield "\n".join(e["drawing"])
@@ -123,3 +124,6 @@ def _layers(e: Event) -> Iterator[tuple[str, ...]]:
     )
     for name, row in merge_blocks(cells):
         yield name, *row[1:]
+
+
+ARRANGED = EventTexts(event=arranged)

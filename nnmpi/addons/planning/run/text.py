@@ -1,6 +1,7 @@
 """Text on a run with --plan: the layout, and the time of its steps."""
 
 from nnmpi.io.output import Event
+from nnmpi.io.output.messages import EventTexts
 from nnmpi.options.amounts import amount, plural
 
 
@@ -23,3 +24,6 @@ def outcome(e: Event) -> str:
         return ""
     measured, predicted = (1e3 * plan[f"{kind}_seconds"] for kind in ("measured", "predicted"))
     return f"{measured:.4g} ms per step, predicted {predicted:.4g} ({plan['error']:+.1%})"
+
+
+PLAN = EventTexts(start=chosen, result=outcome)

@@ -20,6 +20,7 @@ from functools import partial
 from itertools import chain, cycle
 
 from nnmpi.collectives.algorithms import Collective
+from nnmpi.io.output.messages import EventFields
 from nnmpi.nn.place import StateArray
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import FLOAT64, Exchange, Traffic, sent
@@ -108,3 +109,6 @@ def layout_fields(a: Arrangement) -> dict[str, int]:
 
 def _bytes(arrays: Iterable[StateArray]) -> int:
     return sum(x.nbytes for x in arrays)
+
+
+FIELDS = EventFields(layout=layout_fields)

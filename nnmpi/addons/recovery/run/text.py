@@ -1,6 +1,7 @@
 """Text for the user about the loss of ranks, and about the cost of backups in a layout."""
 
 from nnmpi.io.output import Event
+from nnmpi.io.output.messages import EventTexts
 from nnmpi.options.amounts import in_column, plural
 from nnmpi.options.tables import columns
 from nnmpi.parallel.arrangement.rank_names import ranks_text
@@ -33,3 +34,7 @@ def backups(e: Event) -> str:
         )
         rows.append((ranks_text(tuple(kind["ranks"])), *cells))
     return f"{title}\n{columns(rows, str.rjust)}"
+
+
+RECOVERED = EventTexts(event=recovered)
+BACKUP = EventTexts(layout=backups)
