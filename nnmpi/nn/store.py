@@ -357,7 +357,9 @@ def gather(parameters: Sequence[Parameter], dtype: Any, on: Backend) -> None:
     shared = [(p, p._array) for p in parameters if p.storage.sharing or p.given_grad]
     FlatStore(parameters, dtype, on)
     for p, old in shared:
-        if leave := memory_row("leave_values"):
-            leave(p, old)
-        else:  # to use what shared its memory raises an error
-            p.storage.sharing_record().outdated, p.storage = Outdated.MOVED, Storage()
+        (memory_row("leave_values") or _leave_values)(p, old)
+
+
+def _leave_values(p: Parameter, old: Array) -> None:
+    """Without the add-on: to use a tensor that shared the memory of p raises an error."""
+    p.storage.sharing_record().outdated, p.storage = Outdated.MOVED, Storage()

@@ -1,6 +1,7 @@
 """Builds the strategy of each rank (the object that makes its training steps) from an arrangement,
 which says which rank has which part of the model. `run/` imports all strategies from here."""
 
+from collections.abc import Callable
 from typing import cast
 
 from nnmpi import addons
@@ -12,6 +13,7 @@ from nnmpi.parallel.executor_strategy import StrategyParts, slowed, synchronous
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.pipeline import own_stages as own_stages
 from nnmpi.parallel.replicas.replicas import check_micro_batches as check_micro_batches
+from nnmpi.parallel.replicas.replicas import pipelined, replicas
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import Strategy, TrainSpec
 
@@ -19,21 +21,25 @@ from nnmpi.parallel.strategy import Strategy, TrainSpec
 def held(layout: Layout, spec: TrainSpec) -> tuple[LocalStore, Optimizer]:
     """Returns store and optimizer of one rank, made without others, to predict memory."""
     kind = spec.arrangement.strategy
-    if kind.held:
-        made: tuple[LocalStore, Optimizer] = addons.loaded(kind.held)(layout, spec)
-        return made
-    store: LocalStore = addons.loaded(kind.parts)(layout, spec).store
+    if kind.held is not None:
+        return kind.held(layout, spec)
+    store: LocalStore = (kind.parts or PARTS[kind.name])(layout, spec).store
     optimizer = spec.optimizer(store.parameters)
     store.keep_state(optimizer)
     return store, optimizer
 
 
+PARTS: dict[str, Callable[[Layout, TrainSpec], StrategyParts]]
+PARTS = {"replicas": replicas, "pipeline": pipelined}
+"""The functions that make the parts of a strategy of core, by the name of its kind."""
+
+
 def _synchronous(layout: Layout, spec: TrainSpec) -> Strategy:
     """Returns the strategy for a run in which all ranks make each step together. If the config
     simulates slow ranks, this rank sleeps in each step as they ask."""
-    parts: StrategyParts = addons.loaded(spec.arrangement.strategy.parts)(layout, spec)
-    config, dp = spec.arrangement.config, layout.axis["dp"]
-    sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
+    a, dp = spec.arrangement, layout.axis["dp"]
+    parts: StrategyParts = (a.strategy.parts or PARTS[a.strategy.name])(layout, spec)
+    sync, stats = slowed(a.config, dp.rank, dp.size, parts.sync, parts.batch_stats)
     return synchronous(parts._replace(sync=sync, batch_stats=stats), layout, spec)
 
 
@@ -55,11 +61,9 @@ def build(layout: Layout, spec: TrainSpec) -> Strategy:
     """Returns the strategy (the object that makes training steps) that the arrangement in `spec`
     asks for. Every rank calls it; an error on one rank is raised on all. For --verify it also
     trains a second copy of the model on each rank, and compares."""
-    kind = spec.arrangement.strategy
     if of_library := LIBRARY_SUMS.row(spec.arrangement.algorithm):
         of_library.connect(layout, spec.task.on)
-    make = addons.loaded(kind.make) if kind.make else _synchronous
-    strategy: Strategy = make(layout, spec)
+    strategy: Strategy = (spec.arrangement.strategy.make or _synchronous)(layout, spec)
     if spec.single_rank is None:
         return strategy
     # each rank also trains the whole model, as a single rank would

@@ -42,16 +42,6 @@ from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec, Undo
 from nnmpi.schedules.op import Kind
 
-KIND = StrategyKind(
-    "averaging",
-    make="nnmpi.addons.averaging.rounds:make",
-    held="nnmpi.addons.averaging.rounds:held",
-    result_steps=lambda config: config.every,
-    averages=AVERAGES,
-    exchanges={Kind.APPLY: exchanges},
-)
-"""The strategy with averaged replicas; it yields one result per round of steps."""
-
 
 class Averaging(Protocol):
     """The interface by which a replica exchanges parameters with other replicas, within a round
@@ -263,3 +253,14 @@ def _in_background(
 
 
 TEXTS = EventTexts(sync=phrases)
+
+
+KIND = StrategyKind(
+    "averaging",
+    make=make,
+    held=held,
+    result_steps=lambda config: config.every,
+    averages=AVERAGES,
+    exchanges={Kind.APPLY: exchanges},
+)
+"""The strategy with averaged replicas; it yields one result per round of steps."""

@@ -19,7 +19,7 @@ ADD_ON = AddOn(
             "jitter": "nnmpi.addons.checks.slow_ranks:check",
         },
         "batch_checks": {"reproducible": "nnmpi.addons.checks.reproducible:check_batch"},
-        "strategy_kinds": {"reproducible": "nnmpi.addons.checks.slices:KIND"},
+        "strategy_kinds": {"reproducible": "nnmpi.addons.checks.reproducible:KIND"},
         "slowed": dict.fromkeys(("slow_rank", "jitter"), "nnmpi.addons.checks.slow_ranks:slowed"),
         "twins": {"verify": "nnmpi.addons.checks.twin:single_rank"},
         "compared": {"verify": "nnmpi.addons.checks.verify:VerifiedStrategy"},

@@ -28,12 +28,14 @@ from typing import Any
 import numpy as np
 
 from nnmpi.addons.checks.reduction_tree import max_stack_depth, moves, owners_of
-from nnmpi.addons.checks.slices import layout_fields
+from nnmpi.addons.checks.slice_list import slice_by_slice
+from nnmpi.addons.checks.slices import broadcast, layout_fields, micro_batches, sent
 from nnmpi.arrays.backend import CPU, Array
 from nnmpi.autograd.ops.norm import Moments, joined
 from nnmpi.comm import Comm, comm_self
 from nnmpi.data.loader import part_of
 from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.arrangement import StoreKind, StrategyKind
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.batch_stats import like, packed, unpacked
 from nnmpi.parallel.executor_strategy import Evaluation, StrategyParts
@@ -249,3 +251,15 @@ def check_batch(config: Config, samples: int) -> None:
             f"reproducible with {V} slices of batches of {largest}: a slice has at least one "
             f"sample; use --slices {largest} or fewer, which gives other bits"
         )
+
+
+KIND = StrategyKind(
+    "reproducible",
+    parts=reproducible,
+    store=StoreKind("slices", buckets=False),
+    lists=slice_by_slice,
+    micro_batches=micro_batches,
+    one_thread=True,
+    exchanges={Kind.SEND_SUM: sent, Kind.SUM: None, Kind.FINISH: broadcast},
+    shared_stats=lambda config: False,  # moments of slices are sent with gradients
+)

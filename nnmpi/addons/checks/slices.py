@@ -1,6 +1,4 @@
-"""Declares the strategy of --reproducible, with which a training run gives the same bits on any
-number of ranks, and the functions that list the work of a rank. (A strategy is the object that runs
-training steps in one of the ways to be parallel.)
+"""Lists the work of a rank with --reproducible, which gives the same bits on any number of ranks.
 
 Each batch is cut into --slices slices, a number that does not depend on the number of ranks. A rank
 computes the gradient of each of its slices by itself. The gradients of all slices are then added up
@@ -15,18 +13,17 @@ from typing import Any
 import numpy as np
 
 from nnmpi.addons.checks.reduction_tree import owners_of
-from nnmpi.addons.checks.slice_list import slice_by_slice
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.data.loader import part_of
 from nnmpi.io.output.messages import EventFields
 from nnmpi.nn import BatchNorm1d, BatchNorm2d
-from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.exchanges import FLOAT64, AxisExchange, new_exchange
-from nnmpi.schedules.op import Kind, Op
+from nnmpi.schedules.op import Op
 
 
-def _slices(a: Arrangement, rank: int, batch: int) -> list[int]:
+def micro_batches(a: Arrangement, rank: int, batch: int) -> list[int]:
     """Returns how many samples each of this rank's slices has, if the whole batch has `batch`
     samples. With --reproducible a batch is cut into a fixed number of slices, which are divided
     among ranks."""
@@ -35,7 +32,7 @@ def _slices(a: Arrangement, rank: int, batch: int) -> list[int]:
     return [len(part_of(rows, a.config.slices, v)) for v in slices]
 
 
-def _sent(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
+def sent(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
     """Yields the messages of a partial sum to another rank: gradients, and moments."""
     to = a.mesh.group(rank, "dp")[:2]  # pairs exchange at once: the first one is priced for all
     for n, dtype in _summed(a, rank):
@@ -43,7 +40,7 @@ def _sent(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
         yield "dp", new_exchange(a, "gradients", *about)
 
 
-def _broadcast(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
+def broadcast(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
     for n, dtype in _summed(a, rank):
         about = Collective.BROADCAST, "tree", a.mesh.group(rank, "dp"), n, dtype, op.kind
         yield "dp", new_exchange(a, "sums", *about)
@@ -57,18 +54,6 @@ def _summed(a: Arrangement, rank: int) -> list[tuple[int, np.dtype[Any]]]:
     layers = (node for node in a.graph.nodes if issubclass(node.layer or object, kinds))
     moments = sum(1 + 2 * node.settings["num_features"] for node in layers)
     return [(a.model_on(rank).length, a.dtype), (moments, FLOAT64)]
-
-
-KIND = StrategyKind(
-    "reproducible",
-    parts="nnmpi.addons.checks.reproducible:reproducible",
-    store=StoreKind("slices", buckets=False),
-    lists=slice_by_slice,
-    micro_batches=_slices,
-    one_thread=True,
-    exchanges={Kind.SEND_SUM: _sent, Kind.SUM: None, Kind.FINISH: _broadcast},
-    shared_stats=lambda config: False,  # moments of slices are sent with gradients
-)
 
 
 def layout_fields(a: Arrangement) -> dict[str, int]:

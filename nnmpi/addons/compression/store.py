@@ -27,15 +27,6 @@ from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.parallel.wire import Transfer, wire_of
 from nnmpi.schedules.op import Kind
 
-KIND = StoreKind(
-    "compressed",
-    "nnmpi.addons.compression.store:CompressedStore",
-    scalars=False,
-    packs=True,
-    exchanges=dict.fromkeys((Kind.SUM, Kind.FINISH), on_paper.exchanges),
-    bytes_copied=on_paper.bytes_copied,
-)
-
 FACTOR = "compress_factor"
 """The name of the optimizer state with the factors of the last step."""
 
@@ -144,3 +135,13 @@ TEXTS = EventTexts(ranks=phrases)
 
 
 FIELDS = EventFields(start=start_fields)
+
+
+KIND = StoreKind(
+    "compressed",
+    CompressedStore,
+    scalars=False,
+    packs=True,
+    exchanges=dict.fromkeys((Kind.SUM, Kind.FINISH), on_paper.exchanges),
+    bytes_copied=on_paper.bytes_copied,
+)

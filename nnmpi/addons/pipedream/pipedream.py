@@ -78,18 +78,6 @@ def _signal(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
     yield "pp", new_exchange(a, "activations", *about, stage=op.stage)
 
 
-KIND = StrategyKind(
-    "pipedream",
-    make="nnmpi.addons.pipedream.pipedream:pipedream",
-    held="nnmpi.addons.pipedream.pipedream:held",
-    store=StoreKind("versions", buckets=False, scalars=False),
-    steps_together=False,
-    is_pipeline=True,
-    lists=_list,
-    exchanges=dict.fromkeys((Kind.SEND_F, Kind.SEND_B), _signal),
-)
-
-
 def check(config: Config, ranks: int) -> None:
     """Raises ValueError if several ranks would have copies of a stage of PipeDream."""
     copies = mesh_of(config, ranks).axes["dp"]
@@ -361,3 +349,15 @@ class OverlappingSteps:
                 f"learning rate {rate:g}, and pipedream cannot skip a step; try a smaller --lr or "
                 "--lr-schedule warmup:100"
             )
+
+
+KIND = StrategyKind(
+    "pipedream",
+    make=pipedream,
+    held=held,
+    store=StoreKind("versions", buckets=False, scalars=False),
+    steps_together=False,
+    is_pipeline=True,
+    lists=_list,
+    exchanges=dict.fromkeys((Kind.SEND_F, Kind.SEND_B), _signal),
+)

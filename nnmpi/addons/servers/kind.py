@@ -25,25 +25,6 @@ def _slice_of_server(a: Arrangement, rank: int) -> Iterator[FlatSlice]:
         yield chunk_start(n, a.servers, k), chunk_start(n, a.servers, k + 1)
 
 
-KIND = StrategyKind(
-    "server",
-    make="nnmpi.addons.servers.kind:make",
-    held="nnmpi.addons.servers.kind:held",
-    store=StoreKind(
-        "served",
-        owned=_slice_of_server,
-        is_sharded=True,
-        buckets=False,
-        scalars=False,
-        is_readable=False,
-    ),
-    steps_together=False,
-    # servers answer in the order in which requests arrive: no list has them
-    exchanges=dict.fromkeys((Kind.SUM, Kind.AGREE)),
-    shared_stats=lambda config: steps_ahead(config) == 0,
-)
-
-
 def make(layout: Layout, spec: TrainSpec) -> Strategy:
     """Returns the strategy of this rank: a ParameterServer, or a ServerClient on a worker, which
     computes gradients. Every rank calls it."""
@@ -64,3 +45,22 @@ def check(config: Config, ranks: int) -> None:
             f"dp {config.dp} does not fit {ranks} ranks, {servers} of them servers: "
             f"start it with mpirun -n {config.dp + servers}, or leave dp out"
         )
+
+
+KIND = StrategyKind(
+    "server",
+    make=make,
+    held=held,
+    store=StoreKind(
+        "served",
+        owned=_slice_of_server,
+        is_sharded=True,
+        buckets=False,
+        scalars=False,
+        is_readable=False,
+    ),
+    steps_together=False,
+    # servers answer in the order in which requests arrive: no list has them
+    exchanges=dict.fromkeys((Kind.SUM, Kind.AGREE)),
+    shared_stats=lambda config: steps_ahead(config) == 0,
+)

@@ -31,8 +31,7 @@ def kind(plan: Placements) -> StrategyKind:
     """Returns the StrategyKind of training with placements of activations."""
     return StrategyKind(
         "replicas",
-        parts="nnmpi.parallel.replicas.replicas:replicas",
-        make="nnmpi.addons.swapping.strategy:make",
+        make=make,
         passes=partial(_passes, plan),
         lists=partial(_list, plan),
         recomputes=plan.recomputes,

@@ -97,9 +97,8 @@ def arrange(
     return replace(arrangement, rank_models={at: bucketed[kind] for at, kind in kinds.items()})
 
 
-_PARTS = "nnmpi.parallel.replicas.replicas"
-REPLICATED = StrategyKind("replicas", f"{_PARTS}:replicas")
-PIPELINE = StrategyKind("pipeline", f"{_PARTS}:pipelined", is_pipeline=True)
+REPLICATED = StrategyKind("replicas")
+PIPELINE = StrategyKind("pipeline", is_pipeline=True)
 
 
 def strategy_of(config: Config) -> StrategyKind:

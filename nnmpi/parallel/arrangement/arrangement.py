@@ -76,8 +76,7 @@ class StoreKind(NamedTuple):
     """A way to keep parameters, gradients and optimizer state, such as replicated or ZeRO 3: the
     properties of a kind of Store.
 
-    where           "module:name" of the function that makes the store from a StoreSpec; "" if the
-                    strategy makes it
+    make            (StoreSpec): the store, if an add-on has it and no strategy makes it
     updaters        (arrangement, rank, bucket): the ranks that share the update of the bucket; each
                     updates a part of it
     owned           (arrangement, rank): the slices of the flat buffer whose current values and
@@ -98,7 +97,7 @@ class StoreKind(NamedTuple):
     """
 
     name: str
-    where: str = ""
+    make: Callable[[Any], Any] | None = None
     updaters: Callable[["Arrangement", int, BucketSlice], tuple[int, ...]] = lambda a, rank, _: (
         rank,
     )
@@ -136,11 +135,10 @@ class StrategyKind(NamedTuple):
     """A kind of training strategy, such as data parallelism, a pipeline or a parameter server: the
     functions that build it, and its properties.
 
-    parts           "module:name" of a function (layout, spec) that makes the StrategyParts, where
-                    all ranks make each step together
-    make            "module:name" of a function that makes the Strategy itself, if not from parts
-    held            "module:name" of a function (layout, spec) that makes the store and the
-                    optimizer of a rank alone, if not from parts
+    parts           (layout, spec): the StrategyParts, where an add-on has the strategy and all
+                    ranks make each step together
+    make            (layout, spec): the Strategy itself, if not from parts
+    held            (layout, spec): the store and the optimizer of a rank alone, if not from parts
     store           the kind of store, if the strategy has a kind of its own
     steps_together  whether all ranks are between the same two steps at any time; else steps of
                     several batches, or of several ranks, overlap
@@ -167,9 +165,9 @@ class StrategyKind(NamedTuple):
     """
 
     name: str
-    parts: str = ""
-    make: str = ""
-    held: str = ""
+    parts: Callable[[Any, Any], Any] | None = None
+    make: Callable[[Any, Any], Any] | None = None
+    held: Callable[[Any, Any], tuple[Any, Any]] | None = None
     store: StoreKind | None = None
     steps_together: bool = True
     is_pipeline: bool = False

@@ -1,5 +1,5 @@
 """STORE_KINDS: the ways to keep parameters, gradients and optimizer state (replicated, ZeRO, in
-shared memory, ...), each with the function that makes the store and its properties.
+shared memory, ...), each with its properties. `parallel/replicas/` makes the stores.
 
 Add-ons add kinds for their options, and a strategy (the object that runs training steps in one of
 the ways to be parallel) may have a kind of its own (`StrategyKind.store`). Memory is not
@@ -23,9 +23,6 @@ def asked_kind(config: Config) -> StoreKind:
     return next(kind for kind in STORE_KINDS.values() if kind.zero == config.zero)
 
 
-_STORES = "nnmpi.parallel.stores"
-_LOCAL = f"{_STORES}.local:LocalStore"
-
 _zero = partial(
     StoreKind,
     updaters=Arrangement.summed_over,
@@ -38,16 +35,15 @@ _zero = partial(
 STORE_KINDS: dict[str, StoreKind] = {
     kind.name: kind
     for kind in (
-        StoreKind("replica", _LOCAL),
-        StoreKind("local", _LOCAL),
+        StoreKind("replica"),
+        StoreKind("local"),
         StoreKind(
             "node",
-            f"{_STORES}.node:NodeStore",
             updaters=lambda a, rank, _: a.near_replicas(rank),
         ),
-        _zero("zero 1", f"{_STORES}.zero:ZERO_1", zero=1, has_all_values=True),
-        _zero("zero 2", f"{_STORES}.zero:ZERO_2", zero=2, scatters=True, has_all_values=True),
-        _zero("zero 3", f"{_STORES}.zero:ZERO_3", zero=3, scatters=True),
+        _zero("zero 1", zero=1, has_all_values=True),
+        _zero("zero 2", zero=2, scatters=True, has_all_values=True),
+        _zero("zero 3", zero=3, scatters=True),
     )
 }
 """All kinds of stores of this package, by name."""

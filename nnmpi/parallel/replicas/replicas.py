@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi import addons
 from nnmpi.comm import Comm, NoRoomError
 from nnmpi.data import Loader
 from nnmpi.data.loader import BatchCut, BatchSplit
@@ -124,7 +123,7 @@ def _store_and_sync(
     in_front, apart = held.scalars, dp.size == 1
     of_rank = a, layout.all.rank
     made_from = StoreSpec(*of_rank, parameters, a.dtype, on, dp, in_front, buckets, scaler, apart)
-    store: LocalStore = addons.loaded(a.store.where)(made_from)
+    store: LocalStore = (a.store.make or STORES.get(a.store.name, _zero))(made_from)
     at_end = dict[Kind, Callable[[], None]]()
     if a.store.scatters and tied:
         wires = {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}
@@ -133,6 +132,23 @@ def _store_and_sync(
         at_end[Kind.TERMS] = partial(sum_terms, store, terms, layout.axis["tp"])
     sync = ScatteredSums if a.store.scatters else BucketSums
     return store, sync(store, at_end, spec.recorder)
+
+
+def _of_node(spec: StoreSpec) -> LocalStore:
+    from nnmpi.parallel.stores.node import NodeStore  # on use, as ZeRO's
+
+    return NodeStore(spec)
+
+
+def _zero(spec: StoreSpec) -> LocalStore:
+    from nnmpi.parallel.stores.zero import ZERO
+
+    return ZERO[spec.arrangement.store.zero](spec)
+
+
+STORES: dict[str, Callable[[StoreSpec], LocalStore]]
+STORES = {"replica": LocalStore, "local": LocalStore, "node": _of_node}
+"""The functions that make core's stores, but those of ZeRO, by the name of their kind."""
 
 
 # ---- parts of one sample

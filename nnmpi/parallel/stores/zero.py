@@ -222,6 +222,9 @@ class ZeroStore(LocalStore):
         )
 
 
-ZERO_1 = partial(ZeroStore, GatheredValues, WholeGradients)
-ZERO_2 = partial(ZeroStore, GatheredValues, GradientSlots)
-ZERO_3 = partial(ZeroStore, WeightSlots, GradientSlots)
+ZERO = {
+    1: partial(ZeroStore, GatheredValues, WholeGradients),
+    2: partial(ZeroStore, GatheredValues, GradientSlots),
+    3: partial(ZeroStore, WeightSlots, GradientSlots),
+}
+"""The functions that make a store, by the value of --zero."""

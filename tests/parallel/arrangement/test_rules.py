@@ -12,10 +12,12 @@ from nnmpi import Config, addons, nn
 from nnmpi.addons.planning.machine import TYPICAL
 from nnmpi.addons.planning.stage_costs import division_on_paper
 from nnmpi.addons.planning.unit_times import ModelTimes
+from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.arrange import PIPELINE, REPLICATED, arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS
+from nnmpi.parallel.stores.zero import ZERO
 from nnmpi.parallel.tensor.shard import shard
 
 LAYERS = nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)
@@ -42,14 +44,16 @@ def test_the_all_reduce_of_auto(row: dict[str, Any]) -> None:
 
 
 def test_each_kind_of_store_has_what_makes_it() -> None:
-    assert all(callable(addons.loaded(kind.where)) for kind in STORE_KINDS.values())
+    zero = {kind.zero for kind in STORE_KINDS.values()}
+    assert zero == {0, *ZERO}
+    assert all(kind.make for kind in addons.rows("store_kinds"))
 
 
 def test_each_kind_of_strategy_has_what_makes_it() -> None:
-    for kind in (REPLICATED, PIPELINE, *addons.rows("strategy_kinds")):
-        functions = [where for where in (kind.parts, kind.make, kind.held) if where]
+    assert {REPLICATED.name, PIPELINE.name} == strategies.PARTS.keys()
+    for kind in addons.rows("strategy_kinds"):
+        functions = [make for make in (kind.parts, kind.make, kind.held) if make is not None]
         assert len(functions) == (1 if kind.parts else 2)
-        assert all(callable(addons.loaded(where)) for where in functions)
 
 
 def test_what_was_measured_enters_as_a_value() -> None:
