@@ -5,14 +5,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 from numpy import ndarray
 
 from nnmpi.collectives.step import Algorithm, chunk_start
-from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP, AllReduceDispatch, PreparedSum
+from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP, AllReduceDispatch, PreparedSum, of_auto
 from nnmpi.comm.allreduce.interpreter import MOST_PLANS, Interpreter
+from nnmpi.comm.allreduce.node_memory import NodeTopology
 from nnmpi.comm.arguments import (
     Array,
     CallTag,
@@ -35,9 +36,6 @@ from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
 from nnmpi.comm.steps import Copies, Steps
 from nnmpi.comm.transport.base import PENDING, Ledger, NoRoomError, Request, Transport, pieces
 from nnmpi.options import user_code
-
-if TYPE_CHECKING:
-    from nnmpi.comm.allreduce.autotune import AlgorithmChoice
 
 
 class Comm:
@@ -71,7 +69,8 @@ class Comm:
         self._receiver = transport.receiver()
         self._interpreter = Interpreter(self._transport, narrow_sums)
         self._dispatch = AllReduceDispatch(self._transport, self._interpreter)
-        self._choice: AlgorithmChoice | None = None
+        self._nodes: NodeTopology | None = None  # not known before "auto" asks
+        self._has_room = True  # for sums in shared memory, as far as known
         self._prepared: PreparedSums = {}
         self._splits, self._groups = 0, Counter[tuple[int, ...]]()
         self._calls = CallRunner(name, self._transport, self._progress)
@@ -87,7 +86,7 @@ class Comm:
 
     def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
         """Replaces the array by its sum over the ranks, by an algorithm's name
-        (`collectives.ALGORITHMS`), "mpi", "shared" or "auto", the fastest as measured."""
+        (`collectives.ALGORITHMS`), "mpi", "shared" or "auto": by ranks' places and the size."""
         if not self._calls.try_short_sum(array, algorithm, self._prepared):
             steps = self._all_reduce(array, algorithm, starts=False)
             self._progress.finish(*steps, self._transport)
@@ -426,9 +425,9 @@ class Comm:
                 with self._calls.collective(self._calls.record(signature)):
                     self._dispatch.set_up(name, n, dtype)
             except NoRoomError:  # raised on all ranks alike, so all of them fall back
-                if algorithm != "auto" or self._choice is None:
+                if algorithm != "auto":
                     raise
-                self._choice = self._choice.without(name)
+                self._has_room = False
                 self._prepared.clear()
                 return self._prepare(algorithm, n, dtype)
         if len(self._prepared) == MOST_PLANS:
@@ -439,15 +438,11 @@ class Comm:
     def fastest(self, nbytes: int) -> str:
         """The name of the algorithm that `auto` uses for an all-reduce of `nbytes`, on all ranks.
 
-        The first call measures all algorithms, and is collective.
+        The first call finds out which ranks share memory, and is collective.
         """
-        if self._choice is None and self.size > 1:
+        if self.size == 1:
+            return "ring"
+        if self._nodes is None:
             with self._calls.collective(self._calls.log("all_reduce", "auto")):
-                # a ledger of its own: the run's traffic does not include the trial
-                transport = self._transport.duplicate(Ledger(self.size))
-                trial = Comm(transport, f"{self.name}/trial", self._progress)
-            from nnmpi.comm.allreduce.autotune import measure_choice  # most runs measure nothing
-
-            self._choice = measure_choice(trial)
-            trial.free()
-        return self._choice.name(nbytes) if self._choice else "ring"
+                self._nodes = self._dispatch.topology()
+        return of_auto(self._nodes, nbytes, self._has_room)

@@ -97,7 +97,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
 
     def __init__(self, comm: Comm) -> None:
         super().__init__(comm.rank, comm.size)
-        self.rows, self._name = Rows(comm, _chosen[0], measures=comm is world()), ""
+        self.rows, self._name = Rows(comm, _chosen[0], may_wait=comm is world()), ""
         _groups.append(self)
 
     def shutdown(self) -> None:

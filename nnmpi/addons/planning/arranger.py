@@ -15,7 +15,7 @@ from nnmpi.addons.planning.unit_times import ModelTimes
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.recompute import recomputed_with
 from nnmpi.options.config import Config
-from nnmpi.parallel.arrangement.arrange import UNMEASURED, arrange, strategy_of
+from nnmpi.parallel.arrangement.arrange import arrange, strategy_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
@@ -151,7 +151,7 @@ class Arranger:
         return self._arrange(config, self._sharding_of(filled, None), self._divided(filled))
 
     def _arrange(self, config: Config, sharding: Sharding, division: Division) -> Arrangement:
-        return arrange(config, self.cluster, self.graph, sharding, division, UNMEASURED)
+        return arrange(config, self.cluster, self.graph, sharding, division)
 
     def without_parameters(self, candidate: Candidate) -> Arrangement:
         """Returns a layout's arrangement with stages and layers only, for exchanges in passes."""
@@ -162,7 +162,7 @@ class Arranger:
         rank_models = {(candidate.pp - 1, candidate.tp - 1): RankModel(tuple(stages), (), ())}
         return Arrangement(
             *(config, self.cluster, self.graph, sharding, division, mesh, 0, strategy_of(config)),
-            *(rank_models, STORE_KINDS["local"], UNMEASURED["allreduce"], (), UNMEASURED),
+            *(rank_models, STORE_KINDS["local"], "ring", (), {}),
         )
 
 

@@ -38,6 +38,7 @@ class NodeTopology(NamedTuple):
     ranks: tuple[int, ...]  # of the node, numbered as in that transport
     leader_ring: Algorithm | None  # over the first rank of each node; None on a single node
     control: Interpreter  # for agreements of the ranks; not counted in the traffic of the run
+    is_apart: bool = False  # each rank is alone on its node
 
     @classmethod
     def of(cls, transport: Transport) -> Self:
@@ -52,7 +53,8 @@ class NodeTopology(NamedTuple):
         first[transport.rank] = node.rank == 0
         control.finish(ALL_GATHERS["ring"], first)
         leaders = tuple(np.flatnonzero(first).tolist())
-        return cls(node, size, ranks, among(ALGORITHMS["ring"], lambda p: leaders), control)
+        ring = among(ALGORITHMS["ring"], lambda p: leaders)
+        return cls(node, size, ranks, ring, control, len(leaders) == size)
 
     def check_memory(self, needed: int, label: str, remedy: str) -> None:
         """Raises NoRoomError on all ranks if a node has less shared memory than `needed` bytes;

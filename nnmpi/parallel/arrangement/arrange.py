@@ -27,7 +27,6 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.recompute import recomputed_paths
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import (
-    MEASURED,
     Arrangement,
     StoreKind,
     StrategyKind,
@@ -49,9 +48,6 @@ MB = 1e6
 DEFAULT_MB = 1.0
 """The default size in MB of a bucket whose gradients are summed between nodes."""
 
-UNMEASURED = {"allreduce": "ring"}
-"""The value of `measured` if nothing was measured: `auto` then becomes this all-reduce."""
-
 
 def arrange(
     config: Config,
@@ -64,7 +60,7 @@ def arrange(
     """Returns the arrangement that a config asks for; raises ValueError if it is impossible.
 
     `sharding` divides layers among the ranks along tp, `division` the model into stages; `measured`
-    may contain the name of the fastest all-reduce as "allreduce".
+    has what was measured for that, as the log shows it.
     """
     mesh = mesh_of(config, cluster.size)
     division = division or divide(graph, units(graph), (), (0,))
@@ -78,9 +74,8 @@ def arrange(
         if kind not in models:
             models[kind] = _rank_model(config, graph, sharding, division, *at)
     lengths = {at: models[kind].length for at, kind in kinds.items()}
-    tied, measured = division.tied(graph), measured or {}
+    tied = division.tied(graph)
     name = algorithm(config, cluster, mesh, tied, lengths)
-    name = measured.get("allreduce", name) if name == MEASURED else name
     strategy = strategy_of(config)
     copies = mesh.count(*summed_axes(config))
     is_in_window = name == "shared" and shares_values(config, cluster) and copies > 1
@@ -90,7 +85,7 @@ def arrange(
     moves = progress(config, cluster, mesh)
     arrangement = Arrangement(
         *(config, cluster, graph, sharding, division, mesh, server_count(config), strategy),
-        *({at: models[kind] for at, kind in kinds.items()}, store, name, moves, measured),
+        *({at: models[kind] for at, kind in kinds.items()}, store, name, moves, measured or {}),
     )
     # buckets come last: where they are cut depends on the store and the all-reduce
     bucketed = {kind: _bucketed(arrangement, held) for kind, held in models.items()}

@@ -34,9 +34,6 @@ from nnmpi.parallel.tensor.ways import SAMPLE_CUT
 from nnmpi.schedules.lists.step_list import StepList
 from nnmpi.schedules.op import Kind, Op
 
-MEASURED = "auto"
-"""The algorithm's name if the fastest all-reduce is wanted and has to be measured first."""
-
 
 def own_samples(samples: int, ranks: int, r: int) -> range:
     """Returns which of a micro-batch's samples rank r along tp computes, where divided."""
@@ -330,17 +327,6 @@ class Arrangement:
         return "shared" if free > lengths and not self.cluster.has_devices else "ring"
 
     # ---- questions of a run
-
-    @property
-    def has_to_be_measured(self) -> bool:
-        """True if the all-reduce of gradients is to be measured, and is not yet."""
-        return self.algorithm == MEASURED and self.store.buckets
-
-    @property
-    def longest_sum(self) -> int:
-        """The bytes of the largest gradient bucket of any rank."""
-        buckets = (bucket for held in self.rank_models.values() for bucket in held.buckets)
-        return max(b.stop - b.start for b in buckets) * self.dtype.itemsize
 
     @property
     def recomputes(self) -> bool:

@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from nnmpi.arrays import dtypes
-from nnmpi.comm.allreduce.dispatch import power_of_two
+from nnmpi.comm.allreduce.dispatch import for_size, power_of_two
 from nnmpi.comm.allreduce.node_memory import USABLE, memory_of_sums
 from nnmpi.options.config import Config
 from nnmpi.options.features import WHOLE_MATRICES
-from nnmpi.parallel.arrangement.arrangement import MEASURED
 from nnmpi.parallel.arrangement.cluster import LIBRARY_SUMS, Cluster
 from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.parallel.layout import server_count
@@ -44,7 +43,7 @@ def algorithm(
         ZeRO 1, or tp over nodes that differ                  ring
         some nodes have several ranks, with enough memory     hierarchical
         tp                                                    ring
-        else                                                  MEASURED, the fastest in a trial
+        else                                                  doubling or halving, by size
 
     All groups of ranks along dp use the same all-reduce: if several groups sum copies of one
     parameter, the copies must get the same bits.
@@ -60,6 +59,7 @@ def algorithm(
         return "ring"
     groups = mesh.groups(*REPLICAS)
     longest = {at: power_of_two(n) for at, n in lengths.items()}
+    nbytes = max(lengths.values()) * dtypes.on_paper(config.dtype).itemsize
     if config.allreduce == "shared" or all(cluster.on_one_node(group) for group in groups):
         # buffers for copies have power-of-two lengths; a window of the gradients is exact
         needed = lengths if shares_values(config, cluster) else longest
@@ -68,13 +68,13 @@ def algorithm(
             return "shared"
         if config.allreduce == "shared":
             raise ValueError(f"allreduce shared: {lack}")
-        return "ring" if config.zero or config.tp > 1 else MEASURED
+        return "ring" if config.zero or config.tp > 1 else for_size(nbytes)
     if config.zero or is_cut_unlike(cluster, mesh):
         return "ring"
     crowded = any(max(cluster.counts(group).values()) > 1 for group in groups)
     if crowded and not _lack(config, cluster, mesh, longest):
         return "hierarchical"
-    return "ring" if config.tp > 1 else MEASURED
+    return "ring" if config.tp > 1 else for_size(nbytes)
 
 
 def _refuse(

@@ -20,7 +20,7 @@ from nnmpi.options import value_forms
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.arrangement.arrange import UNMEASURED, arrange
+from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.cluster import Cluster
@@ -212,4 +212,4 @@ def on_cluster(uncut: UncutModel, cluster: Cluster, divide: Divide) -> Arrangeme
     config, graph = uncut.config, uncut.graph
     filled = replace(config, dp=mesh_of(config, cluster.size).axes["dp"])
     sharding = sharding_of(uncut._replace(config=filled))
-    return arrange(config, cluster, graph, sharding, divide(config, graph), UNMEASURED)
+    return arrange(config, cluster, graph, sharding, divide(config, graph))

@@ -35,7 +35,7 @@ from nnmpi.options import value_forms
 from nnmpi.options.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel import strategies
-from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import LIBRARY_SUMS, common_backend, discover
@@ -277,12 +277,9 @@ def arranged(
         config, layout, model, graph, samples, setup.on, known
     )
     cluster, measured = discover(comm, setup.on), {**known, **of_stages}
-    arrangement = partial(arrange, config, cluster, graph, sharding, division, measured)
-    arrangement_now = all_or_none(comm, arrangement)
-    if arrangement_now.has_to_be_measured and "allreduce" not in measured:
-        fastest = layout.replicas.fastest(arrangement_now.longest_sum)
-        measured["allreduce"] = gather_objects(comm, fastest)[0]
-        arrangement_now = arrangement()
-    for fit in addons.given("arrangements", arrangement_now.config):
-        arrangement_now = fit(arrangement_now, comm, model, samples, setup.on)
-    return arrangement_now, facts
+    arrangement = all_or_none(
+        comm, lambda: arrange(config, cluster, graph, sharding, division, measured)
+    )
+    for fit in addons.given("arrangements", arrangement.config):
+        arrangement = fit(arrangement, comm, model, samples, setup.on)
+    return arrangement, facts

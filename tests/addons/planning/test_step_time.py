@@ -20,6 +20,7 @@ from nnmpi.schedules.op import Kind
 MLP = Config(
     model="mlp:20-30-30-30-30-10", data="synthetic:20:10:1000", batch_size=32, optimizer="sgd"
 )
+RING = replace(MLP, allreduce="ring")
 NUMBERS = 20 * 30 + 3 * 30 * 30 + 30 * 10 + 4 * 30 + 10
 SECONDS = UnitTimes(1.0, 2.0, 3.0)
 FAR = FREE_LINKS._replace(far=Link(0.5, 1e-4), adding=1e-5)
@@ -40,7 +41,7 @@ def units_of(config: Config) -> int:
 
 def test_data_parallel_ranks_compute_their_samples_and_sum_by_a_ring() -> None:
     machine = alike(FAR)._replace(updates={"sgd": 1e-3}, step=0.25, micro_batch=0.125)
-    found = times(planning(MLP, 4, 4, machine), dp=4)
+    found = times(planning(RING, 4, 4, machine), dp=4)
     samples, p = 32 // 4, 4
     assert found.compute == pytest.approx(samples * units_of(MLP) * 6)
     length = planning(MLP, 4, 4).arranger.arranged(Candidate(dp=4)).model_on(0).length
@@ -55,8 +56,8 @@ def test_data_parallel_ranks_compute_their_samples_and_sum_by_a_ring() -> None:
 
 def test_sums_between_nodes_hide_behind_the_last_backward_pass() -> None:
     """All buckets but the last begin earlier; then only what is left of them counts."""
-    config = replace(MLP, bucket_mb=1e-3)
-    whole = times(planning(MLP, 4, 4, alike(FAR)), dp=4)
+    config = replace(RING, bucket_mb=1e-3)
+    whole = times(planning(RING, 4, 4, alike(FAR)), dp=4)
     several = planning(config, 4, 4, alike(FAR))
     sums = several.arranger.arranged(Candidate(dp=4)).model_on(0).buckets
     assert len(sums) > 2
@@ -286,7 +287,7 @@ def test_stages_of_replicas_that_run_again_have_a_price() -> None:
 @pytest.mark.parametrize("zero", [0, 3])
 def test_exchanges_of_passes_hide_nothing_that_travels_on_the_same_link(zero: int) -> None:
     instant = measured(MLP, FAR, UnitTimes(0.0, 0.0, 0.0))
-    there = planning(replace(MLP, bucket_mb=1e-3), 4, 4, instant)
+    there = planning(replace(RING, bucket_mb=1e-3), 4, 4, instant)
     model = step_model(there.arranger.arranged(Candidate(dp=2, tp=2, zero=zero)), there.costs)
     (rank,), time = model.ranks, model.time
     of = rank.exchanges

@@ -12,6 +12,7 @@ from nnmpi import Config, addons, nn
 from nnmpi.addons.planning.machine import TYPICAL
 from nnmpi.addons.planning.stage_costs import division_on_paper
 from nnmpi.addons.planning.unit_times import ModelTimes
+from nnmpi.comm.allreduce.dispatch import SHORT
 from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.arrange import PIPELINE, REPLICATED, arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -40,7 +41,6 @@ RULES = tomllib.loads(FILE.read_text(encoding="utf-8"))["rows"]
 def test_the_all_reduce_of_auto(row: dict[str, Any]) -> None:
     found = arranged(row["ranks"], row["nodes"], **row["options"])
     assert (found.algorithm, found.store.name) == (row["algorithm"], row["store"])
-    assert found.has_to_be_measured == (row["algorithm"] == "auto")
 
 
 def test_each_kind_of_store_has_what_makes_it() -> None:
@@ -56,10 +56,12 @@ def test_each_kind_of_strategy_has_what_makes_it() -> None:
         assert len(functions) == (1 if kind.parts else 2)
 
 
-def test_what_was_measured_enters_as_a_value() -> None:
-    first = arranged(4, 4)
-    again = arrange(first.config, first.cluster, GRAPH, measured={"allreduce": "halving"})
-    assert (again.algorithm, again.has_to_be_measured) == ("halving", False)
+@pytest.mark.parametrize(
+    ("features", "algorithm"), [(SHORT // 4 // 9, "doubling"), (SHORT // 4 // 8, "halving")]
+)
+def test_the_bytes_of_all_gradients_decide_between_nodes(features: int, algorithm: str) -> None:
+    graph = traced(nn.Linear(features, 8), features)
+    assert arrange(Config(), Cluster.on_paper(4, 4), graph).algorithm == algorithm
 
 
 def test_shared_memory_that_is_asked_for_has_to_be_there() -> None:

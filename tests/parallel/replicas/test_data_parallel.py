@@ -76,12 +76,12 @@ def started(comm: Comm, **options: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("p", "per_node", "how"),
-    [(2, 2, "shared"), (4, 2, "hierarchical"), (3, 2, "hierarchical"), (2, 1, "auto")],
+    [(2, 2, "shared"), (4, 2, "hierarchical"), (3, 2, "hierarchical"), (2, 1, "doubling")],
 )
 def test_auto_goes_by_the_nodes(p: int, per_node: int, how: str) -> None:
     ended = threads.run(p, started, per_node=per_node)
     names = {t["allreduce"] for t in ended}
-    assert names == {how} if how != "auto" else len(names) == 1 and names <= {*NAMES}
+    assert names == {how}
 
 
 # ---- one order of additions for all copies: 3 x 2 ranks, of which a node has three

@@ -22,10 +22,10 @@ from nnmpi.addons.planning.exchange_time import IN_PLACE, curve_name
 from nnmpi.addons.planning.machine import TYPICAL, Curve
 from nnmpi.addons.planning.run.deadline import Deadline, OutOfTimeError
 from nnmpi.addons.planning.run.network_fit import fitted_network
+from nnmpi.addons.planning.run.timing import fits
 from nnmpi.arrays import blas
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.comm import Comm, NoRoomError, comm_self
-from nnmpi.comm.allreduce.autotune import fits
 from nnmpi.options.config import Config
 from nnmpi.options.config import options as fields_of
 from nnmpi.parallel.agreement import gather_objects

@@ -8,10 +8,10 @@ from time import perf_counter
 import numpy as np
 
 from nnmpi.addons.planning.run.deadline import Deadline, OutOfTimeError
+from nnmpi.addons.planning.run.timing import medians
 from nnmpi.collectives.price import Link, Network
 from nnmpi.collectives.step import Algorithm, Ranks, Step, only
 from nnmpi.comm import Comm
-from nnmpi.comm.allreduce.autotune import medians
 from nnmpi.parallel.agreement import gather_objects
 
 MESSAGE_BYTES = tuple(256 << 2 * k for k in range(8))  # bytes, to 4 MiB

@@ -24,7 +24,7 @@ class ProcessGroup:
 
     def __init__(self, comm: Comm | None, ranks: Sequence[int], is_default: bool = False) -> None:
         self.ranks = tuple(ranks)
-        self.rows = None if comm is None else Rows(comm, measures=is_default)
+        self.rows = None if comm is None else Rows(comm, may_wait=is_default)
         self.models: list[ref[Any]] = []
 
     def rank(self) -> int:

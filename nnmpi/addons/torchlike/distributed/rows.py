@@ -18,11 +18,8 @@ import numpy as np
 from nnmpi.arrays.backend import Array, address_of, xp_of
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.comm import Comm
+from nnmpi.comm.allreduce.dispatch import for_size
 from nnmpi.parallel.wire import Transfer, wire_for
-
-DOUBLING_BYTES = 1 << 16
-"""If algorithms are not measured, sums up to this size use `doubling`, with the fewest messages,
-and longer ones the ring, with the fewest bytes."""
 
 
 class ReduceOp(Enum):
@@ -91,20 +88,19 @@ class Rows:
     All ranks call the methods in the same order. Ranks in arguments are numbers in the Comm.
 
     algorithm   the name of the all-reduce algorithm that sums rows, such as "ring", or "auto"
-    measures    for "auto". True: the first sum measures all algorithms, and later sums use the
-                fastest; all ranks wait for this measurement. False: the size of the row decides.
-                If ranks call the collectives of several groups in different orders, only one group
-                may measure, or ranks could wait for each other for ever
+    may_wait    for "auto". True: sums go through the memory of nodes, for whose first use all ranks
+                wait. False: by messages. If ranks call the collectives of several groups in
+                different orders, only one group may wait, or ranks could do so for ever
     """
 
-    def __init__(self, comm: Comm, algorithm: str = "auto", measures: bool = True) -> None:
-        self.comm, self.algorithm, self.measures = comm, algorithm, measures
+    def __init__(self, comm: Comm, algorithm: str = "auto", may_wait: bool = True) -> None:
+        self.comm, self.algorithm, self.may_wait = comm, algorithm, may_wait
 
     def sum_of(self, nbytes: int) -> str:
         """Returns the all-reduce's algorithm, such as "ring", for `nbytes` bytes."""
-        if self.measures or self.algorithm != "auto":
+        if self.may_wait or self.algorithm != "auto":
             return self.algorithm
-        return "doubling" if nbytes <= DOUBLING_BYTES else "ring"
+        return for_size(nbytes)
 
     @property
     def half(self) -> str:

@@ -23,7 +23,7 @@ def test_every_rank_raises_how_the_calls_differ(name: str, size: int) -> None:
 
     def f(comm: Comm) -> None:
         dist.init_process_group(comm=comm)
-        dist.group.WORLD.rows.measures = False
+        dist.group.WORLD.rows.may_wait = False
         with pytest.raises(MismatchError) as caught:
             differing_calls.call(name, comm.rank)
         texts.append(str(caught.value))
