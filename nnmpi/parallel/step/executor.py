@@ -369,8 +369,7 @@ class Executor:
         state = self._states[op.stage, op.micro]
         assert isinstance(state.stats, ReplayStats)
         state.stats.replay()
-        current = self._current(op, state)
-        state.run = yield from self._forward_of[op.stage](state, op.micro, current)
+        state.run = yield from self._forward_of[op.stage](state, op.micro, self._current(op, state))
         state.compare(state.run.outputs, op.stage)
         state.run.release()
 

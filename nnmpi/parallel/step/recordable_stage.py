@@ -28,14 +28,7 @@ from nnmpi.nn.users_code import ReadValues, UnfitError, foreign, name_of
 from nnmpi.parallel.step.buffers import Buffer, Received
 from nnmpi.parallel.step.exchanges import LoggedWire, wires
 from nnmpi.parallel.step.objective import SumOfMean
-from nnmpi.parallel.step.ports import (
-    LossSink,
-    PassState,
-    Stage,
-    Tensors,
-    call,
-    joined,
-)
+from nnmpi.parallel.step.ports import LossSink, PassState, Stage, Tensors, call, joined
 from nnmpi.parallel.step.recorded_pass import Forward, PlannedPass, RecordedPass, record
 from nnmpi.parallel.step.replay import Replay
 

@@ -18,21 +18,11 @@ from nnmpi.arrays.backend import Backend
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import UnlikeError
 from nnmpi.data.inputs import parts
-from nnmpi.nn.passes import (
-    LOCAL,
-    BatchStats,
-    Pass,
-    ReplayStats,
-)
+from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.users_code import UnfitError
 from nnmpi.parallel.batch_stats import Synced
-from nnmpi.parallel.step.beside_tape import (
-    Compared,
-    ForwardBeside,
-    NotedStats,
-    RecalledStats,
-)
+from nnmpi.parallel.step.beside_tape import Compared, ForwardBeside, NotedStats, RecalledStats
 from nnmpi.parallel.step.buffers import Received
 from nnmpi.parallel.step.channels import Inlet, Outlet
 from nnmpi.parallel.step.exchanges import Notes
@@ -141,9 +131,8 @@ class StageLists:
         self._ready = dict[Any, Acquire]()  # by the key of the micro-batch
         self.compared, self.memory = set[Any](), Memory()
         self.reason, self.replays, self.calls = reason, 0, 0
-        if not isinstance(stage.source, Samples | Inlet) or not isinstance(
-            stage.sink, LossSink | Outlet
-        ):
+        source, sink = stage.source, stage.sink
+        if not (isinstance(source, Samples | Inlet) and isinstance(sink, LossSink | Outlet)):
             self.reason = "stages get their inputs in another way than by messages"
         if not all(isinstance(p.store, FlatStore) for p in stage.module.parameters()):
             self.reason = "a parameter has memory of its own, as frozen ones have"
