@@ -5,7 +5,7 @@ communicators and strategy. A run may have several sessions, one after the other
 
 All ranks make and close a session together. An error on one rank becomes an error on all."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -48,7 +48,7 @@ from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.objective import AllScores, LossAndMetrics, Outputs
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.strategy import TrainSpec
+from nnmpi.parallel.strategy import Strategy, TrainSpec
 from nnmpi.run import rank_agreement
 from nnmpi.run.callbacks import Settings
 from nnmpi.run.dropped_sessions import release, watch
@@ -120,46 +120,82 @@ class Session:
         return model
 
     def _open(self, layout: Layout, model: Module, graph: Graph, snapshot: Snapshot | None) -> None:
-        setup, config, comm = self.setup, self.config, self.comm
-        sharding = cut_model(config, model, graph, setup, layout)
-        known = snapshot.known(config, comm.size) if snapshot else {}
-        arrangement, facts = arranged(config, setup, layout, model, graph, sharding, known)
-        part = strategies.own_stages(model, arrangement, comm.rank, facts)
-        if snapshot:  # no initial values: the snapshot has all of them
-            skip_init(part.parameters)
-        loaded = all_or_none(comm, lambda: initialise(self._initial, part, setup.on))
-        self.run.loaded = loaded or self.run.loaded
-        spec = self._spec(part, arrangement, layout)
-        if snapshot:  # values, before they move to a store that ranks share
-            of_model, others = all_or_none(comm, lambda: values_and_others(snapshot.arrays, model))
-            move(of_model, [*value_arrays(part)], comm)
-        alone = addons.chosen("twins", config)
+        """Makes all that the session holds, each thing from those before it."""
+        arrangement, facts = self._arranged(layout, model, graph, snapshot)
+        part = strategies.own_stages(model, arrangement, self.comm.rank, facts)
+        others = self._set_values(part, model, snapshot)
+        spec, alone = self._spec(part, arrangement, layout), addons.chosen("twins", self.config)
         single = self._single_rank(model, partial(alone, arrangement)) if alone else None
-        rank_agreement.check_values(comm, part)
-        self.warning = probe.warning(part, spec.task, arrangement, setup.train, layout)
-        if graph.notes or any(m._hooks for m in model.modules()):
-            # passes on paper run users' code: let it fail now, on all ranks, and not within `fit`
-            all_or_none(comm, lambda: [fields(arrangement) for fields in RANK_FIELDS.rows()])
-        steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
+        self.warning = self._checked(spec, graph, model, layout)
+        steps = next_steps(self.comm, snapshot.positions, layout.workers) if snapshot else ()
         spec = spec._replace(recorder=self._recorder, single_rank=single, next_steps=steps)
-        try:
-            self.strategy = strategies.build(layout, spec)
-        # it fails on all ranks with its own ValueError; agree, so that only one rank reports it
-        except (ValueError, OtherRankError) as error:
-            comm.agree(error if isinstance(error, ValueError) else None)
-            raise
+        self.strategy = self._built(spec, layout)
         self.optimizer = self.strategy.optimizer
         self.arrangement, self.part, self.task, self.model = arrangement, part, spec.task, model
-        self.settings = Settings(part, self.optimizer, snapshot.changes if snapshot else Changes())
-        if snapshot:  # after Settings: the state belongs to the snapshot's options
-            replicas = mesh_of(snapshot.config, snapshot.ranks).count("dp")
-            self._restore(others, replicas)
-            if single and single.task.scaler and self.task.scaler:
-                single.task.scaler.current = self.task.scaler.current
+        self.settings = self._settings(spec, others, snapshot)
         self._unsharded, self.shared = ExitStack(), ExitStack()
         self._release = partial(release, self._unsharded, self.shared, self.strategy, model)
-        self._unwatch = watch(comm, self, self._release)
+        self._unwatch = watch(self.comm, self, self._release)
         blas.release_memory()
+
+    def _arranged(
+        self, layout: Layout, model: Module, graph: Graph, snapshot: Snapshot | None
+    ) -> tuple[Arrangement, Mapping[str, Any]]:
+        """Cuts layers, and returns what `setup.arranged` does; no figure that the snapshot has is
+        measured again."""
+        sharding = cut_model(self.config, model, graph, self.setup, layout)
+        known = snapshot.known(self.config, self.comm.size) if snapshot else {}
+        return arranged(self.config, self.setup, layout, model, graph, sharding, known)
+
+    def _set_values(
+        self, part: ModelPart, model: Module, snapshot: Snapshot | None
+    ) -> Sequence[StateArray]:
+        """Gives parameters their values, drawn, loaded or of the snapshot, while their memory is
+        still their own: a strategy moves them to stores that ranks may share. Returns the other
+        arrays of the snapshot."""
+        if snapshot:  # which has all values: draw none
+            skip_init(part.parameters)
+        loaded = all_or_none(self.comm, lambda: initialise(self._initial, part, self.setup.on))
+        self.run.loaded = loaded or self.run.loaded
+        if snapshot is None:
+            return ()
+        arrays = snapshot.arrays
+        values, others = all_or_none(self.comm, lambda: values_and_others(arrays, model))
+        move(values, [*value_arrays(part)], self.comm)
+        return others
+
+    def _checked(self, spec: TrainSpec, graph: Graph, model: Module, layout: Layout) -> str:
+        """Checks that ranks have the same values, and that what is computed on paper can be.
+        Returns a warning of a run that may not train, or "" (see `probe.warning`)."""
+        rank_agreement.check_values(self.comm, spec.part)
+        a, train = spec.arrangement, self.setup.train
+        warning = probe.warning(spec.part, spec.task, a, train, layout)
+        if graph.notes or any(m._hooks for m in model.modules()):
+            # passes on paper run users' code: let it fail now, on all ranks, and not within `fit`
+            all_or_none(self.comm, lambda: [fields(a) for fields in RANK_FIELDS.rows()])
+        return warning
+
+    def _built(self, spec: TrainSpec, layout: Layout) -> Strategy:
+        try:
+            return strategies.build(layout, spec)
+        # it fails on all ranks with its own ValueError; agree, so that only one rank reports it
+        except (ValueError, OtherRankError) as error:
+            self.comm.agree(error if isinstance(error, ValueError) else None)
+            raise
+
+    def _settings(
+        self, spec: TrainSpec, others: Sequence[StateArray], snapshot: Snapshot | None
+    ) -> Settings:
+        """Returns the settings of a run, or those of the snapshot with the state that belongs to
+        them, which is restored."""
+        if snapshot is None:
+            return Settings(spec.part, self.optimizer, Changes())
+        settings = Settings(spec.part, self.optimizer, snapshot.changes)
+        self._restore(others, mesh_of(snapshot.config, snapshot.ranks).count("dp"))
+        single = spec.single_rank
+        if single and single.task.scaler and self.task.scaler:
+            single.task.scaler.current = self.task.scaler.current
+        return settings
 
     def _restore(self, arrays: Sequence[StateArray], replicas: int) -> None:
         """Copies optimizer state, and all other state except parameter values, from `arrays`, the
