@@ -22,7 +22,8 @@ def own_stages(
     facts   fields that describe how the model was cut into stages, for the start event, the first
             entry of the run's log
     """
-    recompute(model, arrangement.graph, arrangement.config.recompute)
+    if (how := arrangement.config.recompute) != "none":
+        recompute(model, arrangement.graph, how)
     if len(arrangement.division.stages) == 1 and not arrangement.sharding.owned.variables:
         return ModelPart.whole(model)._replace(positions=arrangement.own_positions(rank))
     return _cut(model, arrangement, rank, facts)

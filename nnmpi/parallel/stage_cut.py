@@ -112,7 +112,33 @@ def measured_stages(
     )
     if len(place) == 1:
         return MeasuredStages(divide(graph, model_units, (), (0,)))
-    # as many as a rank has in a micro-batch, and at least 2
+    units = _measured_units(config, layout, model, graph, model_units, gather, on, known)
+    along_pp = layout.axis["pp"]
+    is_near = all(gather_objects(layout.all, len(along_pp.node()) == along_pp.size))
+    link = NEAR if is_near else FAR
+
+    def cut() -> MeasuredStages:
+        costs, notes = units.costs, graph.notes
+        chosen = best_cut(config, model_units, costs, link, notes) if given is None else given
+        division = divide(graph, model_units, chosen, place)
+        facts = _facts(model_units, chosen, division, costs)
+        return MeasuredStages(division, facts, {CUT: facts[CUT], UNIT_COSTS: units})
+
+    return all_or_none(layout.all, cut)
+
+
+def _measured_units(
+    config: Config,
+    layout: Layout,
+    model: Module,
+    graph: Graph,
+    model_units: Sequence[Unit],
+    gather: Callable[[int], Inputs],
+    on: Backend,
+    known: Mapping[str, Any],
+) -> UnitCosts:
+    """Returns the cost of each unit for as many samples as a rank has in a micro-batch, at least 2:
+    known, or measured on rank 0. Every rank calls it, with the arguments of `measured_stages`."""
     samples = max(-(-config.batch_size // (config.micro_batches * layout.batch.size)), 2)
     begins = tuple(u.first for u in model_units)
 
@@ -128,19 +154,7 @@ def measured_stages(
     units = known[UNIT_COSTS].scaled(samples) if UNIT_COSTS in known else None
     if units is None or units.begins != begins:  # layers that a cut parts were others
         units = gather_objects(layout.all, all_or_none(layout.all, measure))[0]
-    costs = units.costs
-
-    along_pp = layout.axis["pp"]
-    is_near = all(gather_objects(layout.all, len(along_pp.node()) == along_pp.size))
-    link = NEAR if is_near else FAR
-
-    def cut() -> MeasuredStages:
-        chosen = best_cut(config, model_units, costs, link, graph.notes) if given is None else given
-        division = divide(graph, model_units, chosen, place)
-        facts = _facts(model_units, chosen, division, costs)
-        return MeasuredStages(division, facts, {CUT: facts[CUT], UNIT_COSTS: units})
-
-    return all_or_none(layout.all, cut)
+    return units
 
 
 def best_cut(

@@ -5,8 +5,10 @@ import math
 import platform
 from collections.abc import Sequence
 
+import numpy as np
+
 from nnmpi.arrays import blas, native
-from nnmpi.data.loader import padding
+from nnmpi.data.loader import Loader, padding
 from nnmpi.io.checkpoints.differences import versions
 from nnmpi.io.output.messages import EVENT_FIELDS, Event
 from nnmpi.options.config import options
@@ -17,7 +19,6 @@ from nnmpi.run.resume_point import ResumePoint
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup import threads
-from nnmpi.run.setup.setup import Setup
 
 
 def devices(a: Arrangement) -> Event:
@@ -39,7 +40,7 @@ def start_event(session: Session, run: RunState) -> Event:
         "train_samples": len(d.train.y),
         "test_samples": len(d.test.y),
         "note": d.note,
-        **_padding(setup),
+        **({} if setup.train.lengths is None else _padding(setup.train, setup.train.lengths)),
         "steps": run.total_steps,
         "batch_size": config.batch_size,
         "dtype": config.dtype,
@@ -83,16 +84,13 @@ def complete_event(resumed: ResumePoint, digest: str) -> Event:
     return {"event": "complete", "steps": steps, **facts, "parameters_sha256": digest}
 
 
-def _padding(setup: Setup) -> Event:
+def _padding(loader: Loader, lengths: np.ndarray) -> Event:
     """Returns two fields for the start event of a run with --bucket-by-length: `padding`, the share
     of padding in the batches of the first epoch, and `padding_unsorted`, what it would be in random
-    order. Without the option, an empty dict."""
-    loader = setup.train
-    if loader.lengths is None:
-        return {}
+    order."""
     plain = copy.copy(loader)
     plain.lengths = None
-    shares = [padding(loader.lengths, order.batches(0)) for order in (loader, plain)]
+    shares = [padding(lengths, order.batches(0)) for order in (loader, plain)]
     return dict(zip(("padding", "padding_unsorted"), shares, strict=True))
 
 

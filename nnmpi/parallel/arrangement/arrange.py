@@ -64,11 +64,13 @@ def arrange(
     """
     mesh = mesh_of(config, cluster.size)
     division = division or divide(graph, units(graph), (), (0,))
-    recomputed_paths(graph, config.recompute)  # refuses what the model lacks
+    if config.recompute != "none":
+        recomputed_paths(graph, config.recompute)  # refuses what the model lacks
     for check in addons.given("graph_checks", config):
         check(config, graph, sharding)
-    _check_owned(sharding, division)
-    _check_samples(graph, sharding, division)
+    if config.tp > 1:
+        _check_owned(sharding, division)
+        _check_samples(graph, sharding, division)
     kinds, models = _kinds(sharding, mesh), dict[object, RankModel]()
     for at, kind in kinds.items():  # large jobs have few kinds
         if kind not in models:
