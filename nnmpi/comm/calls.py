@@ -4,12 +4,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy import ndarray
 
+from nnmpi.addons import Table
 from nnmpi.collectives.algorithms import ALL_GATHERS
 from nnmpi.collectives.combine import rooted
 from nnmpi.collectives.step import Algorithm
@@ -36,10 +37,10 @@ from nnmpi.comm.transport.base import (
     Transport,
 )
 
-PACKAGES = (
-    "nnmpi.comm",
-    "nnmpi.addons.torchlike.distributed",
-)  # frames of these modules are not the caller's
+COMM_CALLERS: Table[ModuleType] = Table("comm_callers")
+"""Packages of add-ons that call collectives for a program."""
+
+PACKAGES = "nnmpi.comm", *COMM_CALLERS.where.values()  # their frames are not the caller's
 LONGEST_ERROR = 500  # bytes of an error message that other ranks get
 
 Names: TypeAlias = str | tuple[str, ...]

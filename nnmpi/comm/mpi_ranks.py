@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnmpi import addons
+from nnmpi.comm import transport as transports
 from nnmpi.comm.call_log import CallLog, CallSignature, DebugSettings
 from nnmpi.comm.calls import record_of
 from nnmpi.comm.communicator import Comm
@@ -216,7 +217,7 @@ def ended(status: int) -> int:
 
 def mpi_versions() -> dict[str, str]:
     """The names and versions of MPI and mpi4py; empty if this process has not started MPI."""
-    mpi = sys.modules.get("nnmpi.comm.transport.mpi_job")
+    mpi = getattr(transports, "mpi_job", None)  # which starts MPI when it is imported
     return mpi.versions() if mpi else {}
 
 

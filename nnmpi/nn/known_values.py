@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi import autograd
 from nnmpi.addons import Table
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.torch_names import METHODS_ON_USE
@@ -39,8 +40,8 @@ may call them."""
 CLASSES_OF_STEP: Table[ModuleType] = Table("classes_of_step")
 """Modules of add-ons whose classes a recorded step may use."""
 
-OWN = ("nnmpi.autograd", "nnmpi.nn", *OF_STEP.where.values())
-OF_CLASSES = ("nnmpi.autograd", *CLASSES_OF_STEP.where.values())
+OWN = (autograd.__name__, "nnmpi.nn", *OF_STEP.where.values())
+OF_CLASSES = (autograd.__name__, *CLASSES_OF_STEP.where.values())
 STATEFUL = {f"nnmpi.nn.{name}" for name in ("seeding", "tensor_files")}
 """Modules of nnmpi whose functions read or set state that a replay would miss."""
 

@@ -111,6 +111,7 @@ ADD_ON = AddOn(
                 "random_writes": "bernoulli_ exponential_ multinomial normal_ uniform_",
             }
         ),
+        "comm_callers": {"distributed": "nnmpi.addons.torchlike.distributed"},
         "memory": {
             name: f"nnmpi.addons.torchlike.memory.{module}:{name}"
             for module, names in {

@@ -20,11 +20,22 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from nnmpi.addons.torchlike.ops import distance, einsum
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import is_float, is_half, named
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.precision import cast, cast_loop
+from nnmpi.autograd.ops import (
+    activations,
+    conv,
+    elementwise,
+    linear,
+    norm,
+    reduce,
+    resample,
+    softmax,
+)
 from nnmpi.autograd.recording import OpTypes, op_types, recording
 from nnmpi.autograd.tensor import Tensor, apply
 from nnmpi.options.notes import note
@@ -63,16 +74,16 @@ def _always(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
 
 
 PRODUCTS: dict[str, dict[str, Rule]] = {
-    "nnmpi.autograd.ops.linear": dict.fromkeys(("linear", "matmul", "mlp"), _always),
-    "nnmpi.autograd.ops.conv": dict.fromkeys(
+    linear.__name__: dict.fromkeys(("linear", "matmul", "mlp"), _always),
+    conv.__name__: dict.fromkeys(
         ("after_padding", "conv1d", "conv2d", "conv_transpose2d"), _always
     ),
     "nnmpi.addons.transformer.ops.attention": dict.fromkeys(
         ("attention", "self_attention"), _always
     ),
-    "nnmpi.addons.torchlike.ops.einsum": {"einsum": _contracts},
+    einsum.__name__: {"einsum": _contracts},
     "nnmpi.addons.layer_ways.expert_ops": {"experts": _always},
-    "nnmpi.autograd.ops.activations": {"prelu": _always},
+    activations.__name__: {"prelu": _always},
     "nnmpi.addons.recurrent.ops": {"recurrent": lambda *given: not _keeps_state(*given)},
     # the ops of layers that are divided among ranks
     "nnmpi.parallel.tensor.layers": dict.fromkeys(("column", "gathering_linear", "row"), _always),
@@ -85,16 +96,16 @@ PRODUCTS: dict[str, dict[str, Rule]] = {
 """Ops that compute in 16 bits, by the module that defines them."""
 
 WIDE: dict[str, dict[str, Rule]] = {
-    "nnmpi.autograd.ops.reduce": {"cumsum": _on_gpu, "prod": _always, "sum": _on_gpu},
-    "nnmpi.autograd.ops.resample": {
+    reduce.__name__: {"cumsum": _on_gpu, "prod": _always, "sum": _on_gpu},
+    resample.__name__: {
         "pad": lambda args, options: options.get("mode") in ("reflect", "replicate"),
         "upsample2d": _on_gpu,
     },
-    "nnmpi.autograd.ops.softmax": dict.fromkeys(("log_softmax", "softmax"), _on_gpu),
-    "nnmpi.autograd.ops.norm": dict.fromkeys(("group_norm", "layer_norm", "rms_norm"), _on_gpu),
-    "nnmpi.autograd.ops.elementwise": dict.fromkeys(("exp", "log", "power"), _on_gpu),
-    "nnmpi.autograd.ops.activations": {"softplus": _on_gpu},
-    "nnmpi.addons.torchlike.ops.distance": {"p_norm": _on_gpu},
+    softmax.__name__: dict.fromkeys(("log_softmax", "softmax"), _on_gpu),
+    norm.__name__: dict.fromkeys(("group_norm", "layer_norm", "rms_norm"), _on_gpu),
+    elementwise.__name__: dict.fromkeys(("exp", "log", "power"), _on_gpu),
+    activations.__name__: {"softplus": _on_gpu},
+    distance.__name__: {"p_norm": _on_gpu},
     "nnmpi.addons.layer_ways.expert_ops": {"route": _always},
     "nnmpi.addons.recurrent.ops": {"recurrent": _keeps_state},
 }
