@@ -16,7 +16,7 @@ HELD = {
     "__init__.py": 4,  # what the first use of a name of nnmpi loads
     "addons/torchlike/autocasting.py": 9,  # ops of add-ons, and of layers that ranks divide
 }
-"""How many such strings a file may have; 0 if it is not here."""
+"""The most such strings of a file, 0 if it is not here. Lower a number when they become fewer."""
 
 
 def module_of(path: Path) -> str:
@@ -32,7 +32,6 @@ def test_strings_that_name_other_modules_stand_in_files_of_add_ons() -> None:
     found = {str(path.relative_to(FOLDER)): [*arrows(module)] for module, path in MODULES.items()}
     found = {file: names for file, names in found.items() if len(names) > HELD.get(file, 0)}
     assert not found, "pass the object, or add a row to an `addon.py`"
-    assert all((FOLDER / file).is_file() for file in HELD)
 
 
 def arrows(module: str) -> Iterator[str]:
