@@ -5,11 +5,11 @@ communicators and strategy. A run may have several sessions, one after the other
 
 All ranks make and close a session together. An error on one rank becomes an error on all."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -48,7 +48,7 @@ from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.objective import AllScores, LossAndMetrics, Outputs
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.strategy import Strategy, TrainSpec
+from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.run import rank_agreement
 from nnmpi.run.callbacks import Settings
 from nnmpi.run.dropped_sessions import release, watch
@@ -57,6 +57,8 @@ from nnmpi.run.run_state import RunState
 from nnmpi.run.setup import models, objectives, probe
 from nnmpi.run.setup.cutting import cut_model
 from nnmpi.run.setup.setup import Setup, arranged, build_model, initialise
+
+Arrays: TypeAlias = list[StateArray]
 
 
 class Session:
@@ -121,75 +123,53 @@ class Session:
 
     def _open(self, layout: Layout, model: Module, graph: Graph, snapshot: Snapshot | None) -> None:
         """Makes all that the session holds, each thing from those before it."""
-        arrangement, facts = self._arranged(layout, model, graph, snapshot)
-        part = strategies.own_stages(model, arrangement, self.comm.rank, facts)
-        others = self._set_values(part, model, snapshot)
-        spec, alone = self._spec(part, arrangement, layout), addons.chosen("twins", self.config)
-        single = self._single_rank(model, partial(alone, arrangement)) if alone else None
-        self.warning = self._checked(spec, graph, model, layout)
-        steps = next_steps(self.comm, snapshot.positions, layout.workers) if snapshot else ()
-        spec = spec._replace(recorder=self._recorder, single_rank=single, next_steps=steps)
-        self.strategy = self._built(spec, layout)
-        self.optimizer = self.strategy.optimizer
-        self.arrangement, self.part, self.task, self.model = arrangement, part, spec.task, model
-        self.settings = self._settings(spec, others, snapshot)
-        self._unsharded, self.shared = ExitStack(), ExitStack()
-        self._release = partial(release, self._unsharded, self.shared, self.strategy, model)
-        self._unwatch = watch(self.comm, self, self._release)
-        blas.release_memory()
-
-    def _arranged(
-        self, layout: Layout, model: Module, graph: Graph, snapshot: Snapshot | None
-    ) -> tuple[Arrangement, Mapping[str, Any]]:
-        """Cuts layers, and returns what `setup.arranged` does; no figure that the snapshot has is
-        measured again."""
-        sharding = cut_model(self.config, model, graph, self.setup, layout)
-        known = snapshot.known(self.config, self.comm.size) if snapshot else {}
-        return arranged(self.config, self.setup, layout, model, graph, sharding, known)
-
-    def _set_values(
-        self, part: ModelPart, model: Module, snapshot: Snapshot | None
-    ) -> Sequence[StateArray]:
-        """Gives parameters their values, drawn, loaded or of the snapshot, while their memory is
-        still their own: a strategy moves them to stores that ranks may share. Returns the other
-        arrays of the snapshot."""
+        config, comm = self.config, self.comm
+        sharding = cut_model(config, model, graph, self.setup, layout)
+        known = snapshot.known(config, comm.size) if snapshot else {}
+        arrangement, facts = arranged(config, self.setup, layout, model, graph, sharding, known)
+        part = strategies.own_stages(model, arrangement, comm.rank, facts)
         if snapshot:  # which has all values: draw none
             skip_init(part.parameters)
-        loaded = all_or_none(self.comm, lambda: initialise(self._initial, part, self.setup.on))
+        loaded = all_or_none(comm, lambda: initialise(self._initial, part, self.setup.on))
         self.run.loaded = loaded or self.run.loaded
-        if snapshot is None:
-            return ()
+        others = self._take_values(part, model, snapshot) if snapshot else []
+        spec, alone = self._spec(part, arrangement, layout), addons.chosen("twins", config)
+        single = self._single_rank(model, partial(alone, arrangement)) if alone else None
+        rank_agreement.check_values(comm, part)
+        self.warning = probe.warning(part, spec.task, arrangement, self.setup.train, layout)
+        if graph.notes or any(m._hooks for m in model.modules()):
+            # passes on paper run users' code: let it fail now, on all ranks, and not within `fit`
+            all_or_none(comm, lambda: [fields(arrangement) for fields in RANK_FIELDS.rows()])
+        steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
+        spec = spec._replace(recorder=self._recorder, single_rank=single, next_steps=steps)
+        try:
+            self.strategy = strategies.build(layout, spec)
+        # it fails on all ranks with its own ValueError; agree, so that only one rank reports it
+        except (ValueError, OtherRankError) as error:
+            comm.agree(error if isinstance(error, ValueError) else None)
+            raise
+        self.optimizer = self.strategy.optimizer
+        self.arrangement, self.part, self.task, self.model = arrangement, part, spec.task, model
+        if snapshot:
+            self.settings = self._resumed(spec, snapshot, others)
+        else:
+            self.settings = Settings(part, self.optimizer, Changes())
+        self._unsharded, self.shared = ExitStack(), ExitStack()
+        self._release = partial(release, self._unsharded, self.shared, self.strategy, model)
+        self._unwatch = watch(comm, self, self._release)
+        blas.release_memory()
+
+    def _take_values(self, part: ModelPart, model: Module, snapshot: Snapshot) -> Arrays:
+        """Copies the parameters and buffers of a snapshot to this rank's part of the model, before
+        a strategy moves them to stores that ranks may share. Returns the other arrays."""
         arrays = snapshot.arrays
         values, others = all_or_none(self.comm, lambda: values_and_others(arrays, model))
         move(values, [*value_arrays(part)], self.comm)
         return others
 
-    def _checked(self, spec: TrainSpec, graph: Graph, model: Module, layout: Layout) -> str:
-        """Checks that ranks have the same values, and that what is computed on paper can be.
-        Returns a warning of a run that may not train, or "" (see `probe.warning`)."""
-        rank_agreement.check_values(self.comm, spec.part)
-        a, train = spec.arrangement, self.setup.train
-        warning = probe.warning(spec.part, spec.task, a, train, layout)
-        if graph.notes or any(m._hooks for m in model.modules()):
-            # passes on paper run users' code: let it fail now, on all ranks, and not within `fit`
-            all_or_none(self.comm, lambda: [fields(a) for fields in RANK_FIELDS.rows()])
-        return warning
-
-    def _built(self, spec: TrainSpec, layout: Layout) -> Strategy:
-        try:
-            return strategies.build(layout, spec)
-        # it fails on all ranks with its own ValueError; agree, so that only one rank reports it
-        except (ValueError, OtherRankError) as error:
-            self.comm.agree(error if isinstance(error, ValueError) else None)
-            raise
-
-    def _settings(
-        self, spec: TrainSpec, others: Sequence[StateArray], snapshot: Snapshot | None
-    ) -> Settings:
-        """Returns the settings of a run, or those of the snapshot with the state that belongs to
-        them, which is restored."""
-        if snapshot is None:
-            return Settings(spec.part, self.optimizer, Changes())
+    def _resumed(self, spec: TrainSpec, snapshot: Snapshot, others: Arrays) -> Settings:
+        """Returns the settings of a snapshot, to which the state `others` belongs: it is restored
+        after them."""
         settings = Settings(spec.part, self.optimizer, snapshot.changes)
         self._restore(others, mesh_of(snapshot.config, snapshot.ranks).count("dp"))
         single = spec.single_rank
@@ -197,7 +177,7 @@ class Session:
             single.task.scaler.current = self.task.scaler.current
         return settings
 
-    def _restore(self, arrays: Sequence[StateArray], replicas: int) -> None:
+    def _restore(self, arrays: Arrays, replicas: int) -> None:
         """Copies optimizer state, and all other state except parameter values, from `arrays`, the
         state of a snapshot made by `replicas` replicas. State that the snapshot lacks is as in a
         new run."""
