@@ -13,7 +13,7 @@ from nnmpi.optim.of_options import state_arrays_of
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement import partition
-from nnmpi.parallel.arrangement.division import Division, divide, place_of
+from nnmpi.parallel.arrangement.division import CUT, UNIT_COSTS, Division, divide, place_of
 from nnmpi.parallel.arrangement.partition import (
     CutCosts,
     SplitPoints,
@@ -28,6 +28,7 @@ from nnmpi.parallel.unit_costs import Timing, UnitCost, UnitCosts, profile, stag
 from nnmpi.schedules.find import find
 from nnmpi.schedules.op import Kind
 from nnmpi.schedules.pipeline import SCHEDULES
+from nnmpi.schedules.placement import Place
 
 
 def division_of(
@@ -69,9 +70,6 @@ def most_in_flight(config: Config) -> list[int]:
     return most
 
 
-CUT, UNIT_COSTS = "cut", "unit_costs"
-"""The keys, in a log or a checkpoint, of the cut and of the measured costs of units."""
-
 EQUAL = UnitCost(1.0, 1.0, 1.0, 0, 0, 0)
 
 
@@ -90,6 +88,7 @@ class MeasuredStages(NamedTuple):
 
 def measured_stages(
     config: Config,
+    place: Place,
     layout: Layout,
     model: Module,
     graph: Graph,
@@ -100,6 +99,7 @@ def measured_stages(
     """Returns the pipeline stages of a model: at the cut that the options give, or at the best one
     for the measured cost of each unit. Every rank calls it.
 
+    place    for each stage, the coordinate along pp of its rank
     gather   (n): the inputs of n samples to measure with
     known    earlier measurements; what is in it is not measured again
 
@@ -107,9 +107,7 @@ def measured_stages(
     text = known.get(CUT, config.cut)
 
     # a given cut is checked first: measuring takes long
-    place, (model_units, given) = all_or_none(
-        layout.all, lambda: (p := place_of(config), given_units(text, graph, len(p)))
-    )
+    model_units, given = all_or_none(layout.all, lambda: given_units(text, graph, len(place)))
     if len(place) == 1:
         return MeasuredStages(divide(graph, model_units, (), (0,)))
     units = _measured_units(config, layout, model, graph, model_units, gather, on, known)

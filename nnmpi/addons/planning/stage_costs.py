@@ -10,8 +10,8 @@ from nnmpi.collectives.price import NEAR, Link
 from nnmpi.io.output.messages import EventFields
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.division import Division, place_of
-from nnmpi.parallel.stage_cut import UNIT_COSTS, division_of
+from nnmpi.parallel.arrangement.division import UNIT_COSTS, Division, place_of
+from nnmpi.parallel.stage_cut import division_of
 from nnmpi.parallel.unit_costs import UnitCost, UnitCosts, stage_costs
 from nnmpi.schedules.find import find
 from nnmpi.schedules.lists.of_schedule import lists

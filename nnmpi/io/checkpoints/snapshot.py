@@ -14,7 +14,7 @@ from nnmpi.options.features import OPTIONS
 from nnmpi.options.quoting import quoted
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.stage_cut import UNIT_COSTS
+from nnmpi.parallel.arrangement.division import UNIT_COSTS
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
 

@@ -39,9 +39,9 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import LIBRARY_SUMS, common_backend, discover
+from nnmpi.parallel.arrangement.division import CUT, Division, place_of
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.stage_cut import measured_stages
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.run import rank_agreement
@@ -273,10 +273,17 @@ def arranged(
     fields = WantedFields(positions=sharding.own_positions(at))
     samples = partial(setup.samples, fields=fields)
 
-    division, facts, of_stages = measured_stages(
-        config, layout, model, graph, samples, setup.on, known
-    )
-    cluster, measured = discover(comm, setup.on), {**known, **of_stages}
+    division: Division | None = None
+    facts: Mapping[str, Any] = {}
+    measured, place = {**known}, all_or_none(comm, lambda: place_of(config))
+    if len(place) > 1 or known.get(CUT, config.cut) is not None:
+        from nnmpi.parallel.stage_cut import measured_stages  # most models are one stage
+
+        division, facts, of_stages = measured_stages(
+            config, place, layout, model, graph, samples, setup.on, known
+        )
+        measured |= of_stages
+    cluster = discover(comm, setup.on)
     arrangement = all_or_none(
         comm, lambda: arrange(config, cluster, graph, sharding, division, measured)
     )
