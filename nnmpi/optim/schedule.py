@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from nnmpi.options import value_forms
+if TYPE_CHECKING:
+    from nnmpi.options.value_forms import Rate
 
 LRSchedule = Callable[[int], float]
 
@@ -46,12 +48,14 @@ def warm_up(steps: int, then: LRSchedule | None = None) -> LRSchedule:
 
 def parse(spec: str, total: int) -> LRSchedule:
     """The schedule of `--lr-schedule SPEC` (`options.value_forms`); cosine ends at `total`."""
+    from nnmpi.options import value_forms  # only options give schedules as text
+
     rate = value_forms.rate(spec)
     then = BY_NAME[rate.name](rate, max(total - rate.warmup, 1))
     return warm_up(rate.warmup, then) if rate.warmup else then
 
 
-BY_NAME: Mapping[str, Callable[[value_forms.Rate, int], LRSchedule]] = {
+BY_NAME: "Mapping[str, Callable[[Rate, int], LRSchedule]]" = {
     "constant": lambda rate, total: constant(),
     "cosine": lambda rate, total: cosine(total),
     "step": lambda rate, total: step_decay(rate.every, rate.factor),

@@ -5,10 +5,10 @@ import json
 from helpers.mpijob import ROOT
 from helpers.programs import python
 
-LOADED = {"loaded": 143, "trainer": 304}
+LOADED = {"loaded": 142, "trainer": 299}
 """The most modules that `import nnmpi` and `nnmpi.Trainer` may load."""
 
-PLAIN = 9_106, 197
+PLAIN = 9_106, 196
 """The most code lines, and files, of functions that a plain data-parallel run may execute. They
 differ by some lines between processors, whose kernels are others."""
 

@@ -23,7 +23,6 @@ from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.step.objective import Criterion, Objective, SumOfMean
 from nnmpi.parallel.step.scaling import widened
-from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss
 from nnmpi.parallel.tensor.sharding import Sharding
 
 LOOKED_AT = 1000  # labels, of which a message says what they look like
@@ -105,6 +104,8 @@ def objective(
     counts_samples = not any(axis[name].rank for name in sharding.positions)
     if sharding.output is None:
         return Objective(loss, metrics, counts_samples=counts_samples)
+    from nnmpi.parallel.tensor.loss import ShardedCrossEntropyLoss  # tp divides the classes
+
     assert isinstance(loss, CrossEntropyLoss)
     sharded = ShardedCrossEntropyLoss(
         axis["tp"],
