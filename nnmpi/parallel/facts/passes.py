@@ -22,8 +22,8 @@ from nnmpi.arrays.meta.shapes import owner
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.nn.record import join_moments, progress, ready, sum_over_ranks, uses
 from nnmpi.parallel.batch_stats import GATHER, SUM
-from nnmpi.parallel.step.exchanges import all_gather_call, all_reduce_call, start_call
 from nnmpi.parallel.step.recorded_pass import RecordedPass
+from nnmpi.parallel.step.recorded_wires import all_gather_call, all_reduce_call, start_call
 from nnmpi.schedules.op import Kind
 
 STATISTICS = "statistics"

@@ -26,10 +26,10 @@ from nnmpi.nn.record import KeyedPass, StatsOfRanks, repeated, same_calls
 from nnmpi.nn.registries import buffers_of
 from nnmpi.nn.users_code import ReadValues, UnfitError, foreign, name_of
 from nnmpi.parallel.step.buffers import Buffer, Received
-from nnmpi.parallel.step.exchanges import LoggedWire, wires
 from nnmpi.parallel.step.objective import SumOfMean
 from nnmpi.parallel.step.ports import LossSink, PassState, Stage, Tensors, call, joined
 from nnmpi.parallel.step.recorded_pass import Forward, PlannedPass, RecordedPass, record
+from nnmpi.parallel.step.recorded_wires import LoggedWire, wires
 from nnmpi.parallel.step.replay import Replay
 
 CHANGES = "forward changes what it reads, or draws random numbers itself"

@@ -25,7 +25,6 @@ from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.step.beside_tape import Compared, ForwardBeside, NotedStats, RecalledStats
 from nnmpi.parallel.step.buffers import Received
 from nnmpi.parallel.step.channels import Inlet, Outlet
-from nnmpi.parallel.step.exchanges import Notes
 from nnmpi.parallel.step.ports import (
     LossSink,
     PassState,
@@ -37,6 +36,7 @@ from nnmpi.parallel.step.ports import (
     run_stage,
 )
 from nnmpi.parallel.step.recordable_stage import MicroBatch, RecordableStage
+from nnmpi.parallel.step.recorded_wires import Notes
 from nnmpi.parallel.step.replay import Memory, Replay
 
 MOST_LISTS = 16

@@ -24,8 +24,8 @@ from nnmpi.data import Dataset, Split
 from nnmpi.io.output import Event
 from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.step import recordable_stage, stage_lists
-from nnmpi.parallel.step.exchanges import Notes
 from nnmpi.parallel.step.objective import LossAndMetrics
+from nnmpi.parallel.step.recorded_wires import Notes
 from nnmpi.parallel.step.stage_lists import StageLists
 
 rng = np.random.default_rng(0)

@@ -21,8 +21,8 @@ from nnmpi.arrays.meta import is_meta
 from nnmpi.arrays.meta.shapes import axis_order, owner
 from nnmpi.nn.parameter import inverse
 from nnmpi.parallel.facts.passes import PARTS, PassBytes
-from nnmpi.parallel.step.exchanges import LoggedWire, wires
 from nnmpi.parallel.step.recorded_pass import RecordedPass
+from nnmpi.parallel.step.recorded_wires import LoggedWire, wires
 from nnmpi.schedules.op import Kind
 
 
