@@ -11,10 +11,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from traceback import FrameSummary, StackSummary, TracebackException
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -26,6 +27,11 @@ TIME_TO_BE_ENDED = 3.0  # seconds to wait for the rank that failed first to end 
 
 MOST_CHARACTERS = 1000  # characters of an error message that ranks compare
 INTERRUPTED = 130  # the exit status that shells give to Ctrl-C
+
+Kind: TypeAlias = type[BaseException]
+ExceptHook: TypeAlias = Callable[[Kind, BaseException, TracebackType | None], None]
+ThreadHook: TypeAlias = Callable[[threading.ExceptHookArgs], None]
+Report: TypeAlias = Callable[[Kind, BaseException, bool], None]
 
 
 class JobEnd(NamedTuple):
@@ -85,11 +91,16 @@ def install(
     the other ranks, where `follows` is True if it only follows from another rank's failure. Hooks
     that the user has set are called first. In a fork of the rank's process only the old hooks act.
     """
-    process = os.getpid()
-    old_hook, thread_before = sys.excepthook, threading.excepthook
-    is_custom = old_hook is not sys.__excepthook__
-    thread_own = thread_before is not threading.__excepthook__
     who = f"rank {rank} of {size}"
+    report = partial(_report, who, rank, ending, failures)
+    sys.excepthook = _hook_of_rank(who, ending, report)
+    threading.excepthook = _hook_of_threads(who, ending)
+
+
+def _hook_of_rank(who: str, ending: JobEnd, report: Report) -> ExceptHook:
+    """Returns the hook for an exception that ends the program of this rank."""
+    process, old_hook = os.getpid(), sys.excepthook
+    is_custom = old_hook is not sys.__excepthook__
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         is_rank, interrupted = os.getpid() == process, issubclass(kind, KeyboardInterrupt)
@@ -107,29 +118,49 @@ def install(
             _print(who, kind.__name__)
             ending.end_job(1)
         elif is_rank:
-            message = "".join(traceback.format_exception_only(kind, error)).rstrip()[
-                :MOST_CHARACTERS
-            ]
-            is_first, others, all_ended = failures(message, issubclass(kind, OtherRankError))
-            if all_ended or not ending.fault_tolerant:  # the first rank prints, and ends the others
-                time.sleep(0 if is_first else TIME_TO_BE_ENDED)
-            text = kind.__name__ if is_custom else traceback_text(error)
-            _print(who, _others(rank, message, others) + text)
-            if all_ended:
-                ending.end_job(1)
-            ending.end_rank()
+            report(kind, error, is_custom)
 
-    def thread_hook(args: threading.ExceptHookArgs) -> None:
+    return hook
+
+
+def _report(
+    who: str,
+    rank: int,
+    ending: JobEnd,
+    failures: Callable[[str, bool], Failures],
+    kind: type[BaseException],
+    error: BaseException,
+    is_custom: bool,
+) -> None:
+    """Tells the other ranks of this rank's exception, prints it, and ends the rank or the job. Only
+    the kind is printed if a hook of the user has printed the rest (`is_custom`)."""
+    message = "".join(traceback.format_exception_only(kind, error)).rstrip()[:MOST_CHARACTERS]
+    is_first, others, all_ended = failures(message, issubclass(kind, OtherRankError))
+    if all_ended or not ending.fault_tolerant:  # the first rank prints, and ends the others
+        time.sleep(0 if is_first else TIME_TO_BE_ENDED)
+    text = kind.__name__ if is_custom else traceback_text(error)
+    _print(who, _others(rank, message, others) + text)
+    if all_ended:
+        ending.end_job(1)
+    ending.end_rank()
+
+
+def _hook_of_threads(who: str, ending: JobEnd) -> ThreadHook:
+    """Returns the hook for an exception that ends a thread of this rank."""
+    process, old_hook = os.getpid(), threading.excepthook
+    is_own = old_hook is not threading.__excepthook__
+
+    def hook(args: threading.ExceptHookArgs) -> None:
         ends = os.getpid() == process and not issubclass(args.exc_type, SystemExit)
-        if thread_own or not ends:
-            thread_before(args)
+        if is_own or not ends:
+            old_hook(args)
         if ends:
             thread = f"in thread {args.thread.name}:\n" if args.thread else ""
-            known = None if thread_own else args.exc_value
+            known = None if is_own else args.exc_value
             _print(who, thread + (traceback_text(known) if known else args.exc_type.__name__))
             ending.end_rank()
 
-    sys.excepthook, threading.excepthook = hook, thread_hook
+    return hook
 
 
 def _print(who: str, text: str) -> None:
