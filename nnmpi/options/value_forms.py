@@ -3,12 +3,11 @@
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from nnmpi.addons import table
-from nnmpi.options.features import OPTIONS, Asks
+from nnmpi.addons import loaded, table
 from nnmpi.options.quoting import quoted, shown
 
 LONGEST = 4096  # characters of a text, like those of a path
@@ -82,10 +81,15 @@ _CUTTABLE_ALONG = {
 """The mesh axes along which each axis of activations may be cut, without add-ons."""
 
 
+def _parts() -> Iterator[Any]:
+    """Yields the options of add-ons, whose types are in a module that few need."""
+    return map(loaded, table("options").values())
+
+
 @cache
 def cuttable() -> dict[str, tuple[str, ...]]:
     """Returns the mesh axes along which --layout may divide each named axis."""
-    axes = [axis for part in OPTIONS.rows() for axis in part.axes]
+    axes = [axis for part in _parts() for axis in part.axes]
     return {
         name: (*(axis.name for axis in axes if name in axis.activations), *along)
         for name, along in _CUTTABLE_ALONG.items()
@@ -123,7 +127,7 @@ def layout(spec: str) -> LayoutTerms:
     return LayoutTerms(tuple(cuts), ways)
 
 
-def layout_along(axis: str) -> Asks:
+def layout_along(axis: str) -> Callable[[Any, int], str]:
     """Returns a function for `Feature.asks`: it returns the option --layout as text if its value
     divides activations along this axis of the mesh (or, for tp, layers); otherwise ""."""
 
@@ -142,7 +146,7 @@ def _why_no_term(term: str, name: str, along: str) -> str:
         can = f", only along {' or '.join(cuttable()[name])}" * bool(cuttable()[name])
         return f"{name} cannot be cut along {quoted(along)}{can}"
     known = ", ".join(name for name, can in cuttable().items() if can)
-    of_add_ons = (axis.name for part in OPTIONS.rows() for axis in part.axes)
+    of_add_ons = (axis.name for part in _parts() for axis in part.axes)
     axes = ", ".join(f"AXIS:{axis}" for axis in ("dp", *of_add_ons))
     return (
         f"{quoted(term)} is neither {axes} or AXIS:tp with one of the axes {known}, nor "
