@@ -8,6 +8,7 @@ from nnmpi import addons
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel import refusals
+from nnmpi.parallel.arrangement.arrange import CHECKS
 from nnmpi.parallel.arrangement.cluster import LIBRARY_SUMS
 from nnmpi.parallel.executor_strategy import StrategyParts, slowed, synchronous
 from nnmpi.parallel.layout import Layout, mesh_of
@@ -46,15 +47,15 @@ def _synchronous(layout: Layout, spec: TrainSpec) -> Strategy:
 def check(config: Config, ranks: int) -> None:
     """Raises ValueError for options that cannot be combined, before anything is made."""
     refusals.check(config, ranks)
-    for refuse in addons.given("checks", config):
-        refuse(config, ranks)
+    for checks in CHECKS.given(config):
+        checks.ranks(config, ranks)
     mesh_of(config, ranks)  # raises ValueError unless the axes fit the ranks
 
 
 def check_batch(config: Config, samples: int) -> None:
     """Raises ValueError for options that do not fit a batch of `samples` samples."""
-    for refuse in addons.given("batch_checks", config):
-        refuse(config, samples)
+    for checks in CHECKS.given(config):
+        checks.batch(config, samples)
 
 
 def build(layout: Layout, spec: TrainSpec) -> Strategy:

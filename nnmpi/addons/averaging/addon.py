@@ -16,9 +16,9 @@ ADD_ON = AddOn(
     rows={
         "options": {"averaging": "nnmpi.addons.averaging.options:ADDED"},
         "texts": {"every": "nnmpi.addons.averaging.rounds:TEXTS"},
-        "graph_checks": dict.fromkeys(
+        "checks": dict.fromkeys(
             ("every", "fragments", "apply_after"),
-            "nnmpi.addons.averaging.fragments:check_fragments",
+            "nnmpi.addons.averaging.fragments:CHECKS",
         ),
         "strategy_kinds": {"averaging": "nnmpi.addons.averaging.rounds:KIND"},
     },

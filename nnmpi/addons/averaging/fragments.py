@@ -11,6 +11,7 @@ use. Layers are numbered in the whole model, so all ranks agree, also those with
 
 from nnmpi.nn.graph import Graph
 from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.arrange import Checks
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.schedules.local_steps import LocalSteps
 
@@ -45,3 +46,6 @@ def layer_of(path: str) -> str:
     modules = path.split(".")[:-1]
     numbers = (k for k, name in enumerate(modules, 1) if name.isdigit())
     return ".".join(modules[: next(numbers, len(modules))])
+
+
+CHECKS = Checks(graph=check_fragments)

@@ -13,7 +13,7 @@ ADD_ON = AddOn(
             "suspended": "nnmpi.addons.checkpoints.text:SUSPENDED",
             "checkpoints": "nnmpi.addons.checkpoints.text:CHECKPOINTS",
         },
-        "loss_checks": {"keep_best": "nnmpi.addons.checkpoints.checkpointing:check_best"},
+        "checks": {"keep_best": "nnmpi.addons.checkpoints.checkpointing:CHECKS"},
         "read_every": {"save_every": "nnmpi.addons.checkpoints.checkpointing:read_every"},
         "checkpoints": {"checkpoint_dir": "nnmpi.addons.checkpoints.checkpointing:Checkpoints"},
         "resumes": {"checkpoint_dir": "nnmpi.addons.checkpoints.resume:open_on_newest"},

@@ -33,6 +33,7 @@ from nnmpi.options import value_forms
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.arrangement.arrange import Checks
 from nnmpi.parallel.model.state import first_names, module_state
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.objective import Criterion
@@ -360,3 +361,6 @@ def path_of(result: WriteResult | None) -> str:
             f"{result.problem}"
         )
     return str(result.folder)
+
+
+CHECKS = Checks(loss=check_best)

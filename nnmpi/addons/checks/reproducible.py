@@ -35,6 +35,7 @@ from nnmpi.autograd.ops.norm import Moments, joined
 from nnmpi.comm import Comm, comm_self
 from nnmpi.data.loader import part_of
 from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.arrange import Checks
 from nnmpi.parallel.arrangement.arrangement import StoreKind, StrategyKind
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.batch_stats import like, packed, unpacked
@@ -263,3 +264,6 @@ KIND = StrategyKind(
     exchanges={Kind.SEND_SUM: sent, Kind.SUM: None, Kind.FINISH: broadcast},
     shared_stats=lambda config: False,  # moments of slices are sent with gradients
 )
+
+
+CHECKS = Checks(ranks=check, batch=check_batch)

@@ -17,6 +17,7 @@ from nnmpi.autograd.ops.norm import Moments
 from nnmpi.io.output.messages import EventFields
 from nnmpi.nn.passes import BatchStats
 from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.arrange import Checks
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.layout import mesh_of
 from nnmpi.parallel.step.executor import GradientSync
@@ -120,3 +121,6 @@ def start_fields(a: Arrangement, batches: int) -> dict[str, Any]:
 
 
 FIELDS = EventFields(start=start_fields)
+
+
+CHECKS = Checks(ranks=check)

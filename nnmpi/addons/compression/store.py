@@ -14,6 +14,7 @@ from typing import Any
 from nnmpi.addons.compression import on_paper, proof
 from nnmpi.addons.compression.codecs import CodecInput, added_up, matrix_of
 from nnmpi.addons.compression.exchange import Exchange, Phases
+from nnmpi.addons.compression.proof import check
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array
 from nnmpi.io.output.messages import EventFields, EventTexts
@@ -21,6 +22,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.optim import Optimizer
 from nnmpi.optim.replica_state import RESIDUAL, ReplicaState
 from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.arrange import Checks
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.tensor.sharding import Sharding
@@ -145,3 +147,6 @@ KIND = StoreKind(
     exchanges=dict.fromkeys((Kind.SUM, Kind.FINISH), on_paper.exchanges),
     bytes_copied=on_paper.bytes_copied,
 )
+
+
+CHECKS = Checks(ranks=check, graph=check_terms)

@@ -42,9 +42,10 @@ ADD_ON = AddOn(
             ),
             "nnmpi.addons.language.run.models:LanguageFacts",
         ),
-        "model_checks": {
-            "dropout": "nnmpi.addons.language.run.models:check_dropout",
-            "sample_every": "nnmpi.addons.language.run.models:check_stages",
+        "checks": {
+            "dropout": "nnmpi.addons.language.run.models:DROPOUT",
+            "sample_every": "nnmpi.addons.language.run.models:STAGES",
+            "load": "nnmpi.addons.language.run.saved:CHECKS",
         },
         "model_files": {"folder": "nnmpi.addons.language.saved_folders:ModelFolder"},
         "datasets": {
@@ -55,7 +56,6 @@ ADD_ON = AddOn(
             ("context", "tokenizer"), "nnmpi.addons.language.run.saved:data_options"
         ),
         "tokenizers": {"text": "nnmpi.addons.language.run.saved:tokenizer_of_text"},
-        "language_checks": {"load": "nnmpi.addons.language.run.saved:check_vocabulary"},
         "methods": {"generate": "nnmpi.addons.language.run.samples:generate"},
         "samplers": {"sample_every": "nnmpi.addons.language.run.samples:agreed_sampler"},
         "read_every": {"sample_every": "nnmpi.addons.language.run.samples:read_every"},

@@ -6,7 +6,7 @@ ADD_ON = AddOn(
     modules=("nnmpi.addons.pipedream",),
     rows={
         "options": {"pipedream": "nnmpi.addons.pipedream.options:ADDED"},
-        "checks": {"pipedream": "nnmpi.addons.pipedream.pipedream:check"},
+        "checks": {"pipedream": "nnmpi.addons.pipedream.pipedream:CHECKS"},
         "strategy_kinds": {"pipedream": "nnmpi.addons.pipedream.pipedream:KIND"},
     },
 )

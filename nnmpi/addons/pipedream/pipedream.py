@@ -30,6 +30,7 @@ from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.arrangement.arrange import Checks
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
 from nnmpi.parallel.arrangement.exchanges import FLOAT64, AxisExchange, new_exchange
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
@@ -361,3 +362,6 @@ KIND = StrategyKind(
     lists=_list,
     exchanges=dict.fromkeys((Kind.SEND_F, Kind.SEND_B), _signal),
 )
+
+
+CHECKS = Checks(ranks=check)

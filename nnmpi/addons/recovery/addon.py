@@ -33,7 +33,7 @@ ADD_ON = AddOn(
             "backup": "nnmpi.addons.recovery.run.text:BACKUP",
         },
         "outliving": {"ulfm": "nnmpi.addons.recovery.ulfm.start"},
-        "job_checks": {"backup": "nnmpi.addons.recovery.parallel.backup:check"},
+        "checks": {"backup": "nnmpi.addons.recovery.parallel.backup:CHECKS"},
         "supervisors": {"elastic": "nnmpi.addons.recovery.run.recovery:Recovery"},
         "restarts": {"elastic": "nnmpi.addons.recovery.run.layouts:no_checkpoint"},
         "layouts": {"elastic": "nnmpi.addons.recovery.run.layouts:layout_of_job"},

@@ -22,7 +22,7 @@ ADD_ON = AddOn(
             "servers": "nnmpi.addons.servers.text:SERVERS",
             "staleness": "nnmpi.addons.servers.text:STALENESS",
         },
-        "checks": {"servers": "nnmpi.addons.servers.kind:check"},
+        "checks": {"servers": "nnmpi.addons.servers.kind:CHECKS"},
         "serving_ranks": {"servers": "nnmpi.addons.servers.options:server_count"},
         "fewer_ranks": {"servers": "nnmpi.addons.servers.options:with_fewer"},
         "strategy_kinds": {"servers": "nnmpi.addons.servers.kind:KIND"},

@@ -9,6 +9,7 @@ from nnmpi.addons.servers.strategy import served, steps_ahead
 from nnmpi.collectives.step import chunk_start
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.arrange import Checks
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.layout import Layout
@@ -64,3 +65,6 @@ KIND = StrategyKind(
     exchanges=dict.fromkeys((Kind.SUM, Kind.AGREE)),
     shared_stats=lambda config: steps_ahead(config) == 0,
 )
+
+
+CHECKS = Checks(ranks=check)

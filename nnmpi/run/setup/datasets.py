@@ -10,6 +10,7 @@ from nnmpi.io.files import loading
 from nnmpi.nn.losses import ClassLoss
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import quoted, shown
+from nnmpi.parallel.arrangement.arrange import CHECKS
 from nnmpi.parallel.step.objective import Criterion
 
 SAYS_HOW = {"mean", "std"}
@@ -86,8 +87,8 @@ def guessed(path: str, config: Config, dataset: Dataset) -> str:
 def check_language(config: Config, dataset: Dataset) -> None:
     """Raises ValueError if the data are text and do not fit the options for text."""
     if dataset.language is not None:
-        for check in addons.given("language_checks", config):
-            check(config, dataset)
+        for checks in CHECKS.given(config):
+            checks.text(config, dataset)
 
 
 def _of_numbers(spec: str, dataset: Dataset) -> Standardiser:

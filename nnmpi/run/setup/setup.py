@@ -36,7 +36,7 @@ from nnmpi.options.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.arrangement.arrange import arrange
+from nnmpi.parallel.arrangement.arrange import CHECKS, arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import LIBRARY_SUMS, common_backend, discover
 from nnmpi.parallel.arrangement.division import CUT, Division, place_of
@@ -113,8 +113,8 @@ def set_up(
     def checked() -> tuple[Backend, Criterion, Dataset | None]:
         native.check()
         if not addons.chosen("instead", config):  # it trains
-            for refuse in addons.given("job_checks", config):
-                refuse(config, comm)
+            for checks in CHECKS.given(config):
+                checks.job(config, comm)
         on = _checked_device(config, comm, ranks or comm.size)
         criterion = objectives.checked(given.loss, metrics)
         return on, criterion, dataset_of(config, given.data, criterion) if is_first else None
@@ -127,8 +127,8 @@ def set_up(
     def rest() -> Setup:
         check_language(config, dataset)
         objectives.check_labels(criterion, dataset)
-        for check in addons.given("loss_checks", config):
-            check(config, criterion, metrics)
+        for checks in CHECKS.given(config):
+            checks.loss(config, criterion, metrics)
         strategies.check_batch(config, len(dataset.train.y))
         standardiser = standardiser_of(config, dataset, comm)
         train, test = _loaders(config, dataset, standardiser, criterion)
@@ -222,8 +222,8 @@ def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dat
     try:
         facts = models.facts_of(made)
         facts.check(dataset)
-        for check in addons.given("model_checks", config):
-            check(config, made)
+        for checks in CHECKS.given(config):
+            checks.model(config, made)
         if config.save:
             model_file(config.save).check_model(facts.sizes(), type(made).__name__)
         refuse_untracked(made)

@@ -11,6 +11,7 @@ from nnmpi.data.inputs import is_index
 from nnmpi.nn import Module
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import quoted
+from nnmpi.parallel.arrangement.arrange import Checks
 from nnmpi.run.setup.models import ModelFacts, SizedModel
 
 
@@ -98,3 +99,7 @@ def check_stages(config: Config, model: Module) -> None:
             f"stages of {type(model).__name__} take sequences of one length, and generated text "
             f"grows: use pp 1 instead of {config.pp}, or an nn.GPT or nn.Llama"
         )
+
+
+DROPOUT = Checks(model=check_dropout)
+STAGES = Checks(model=check_stages)

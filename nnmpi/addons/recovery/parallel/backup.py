@@ -35,6 +35,7 @@ from nnmpi.nn.place import StateArray
 from nnmpi.options.config import Config
 from nnmpi.options.value_forms import duration
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.arrangement.arrange import Checks
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.state_on_paper import Holders
 from nnmpi.parallel.layout import duplicate
@@ -300,3 +301,6 @@ def backups(arrangement: Arrangement, state: Iterable[StateArray], comm: Comm) -
     holders = Holders(gather_objects(comm, held))
     is_needed = needs_backups(arrangement, holders)
     return Backups(arrangement, held, holders, comm, comm.system.clock) if is_needed else None
+
+
+CHECKS = Checks(job=check)
