@@ -37,6 +37,7 @@ from nnmpi.parallel.arrangement.arrange import strategy_of
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.run.command import rank_0_prints
 from nnmpi.run.setup import threads
+from nnmpi.run.setup.setup import INSTEAD
 from nnmpi.run.start_events import complete_event
 from nnmpi.run.trainer import Trainer
 
@@ -144,7 +145,7 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
     stops early.
     """
     try:
-        if instead := addons.chosen("instead", c):
+        if instead := INSTEAD.chosen(c):
             return int(instead(c, comm))
         trainer = Trainer(c, comm=comm)
         if trainer.fitted and trainer.is_first:

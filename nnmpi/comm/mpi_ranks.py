@@ -6,11 +6,12 @@ import os
 import signal
 import sys
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.comm import transport as transports
 from nnmpi.comm.call_log import CallLog, CallSignature, DebugSettings
 from nnmpi.comm.calls import record_of
@@ -152,9 +153,13 @@ def _connect(progress: Progress, error: ValueError | None) -> tuple[Comm, "MPICh
     return Comm(transport, progress=progress), None
 
 
+OUTLIVING: Table[ModuleType] = Table("outliving")
+"""Under "ulfm": the module that starts jobs whose ranks outlive others."""
+
+
 def _outliving() -> Any:
     """The module that starts a fault-tolerant job; None if this job is not fault-tolerant."""
-    outliving = addons.row("outliving", "ulfm")
+    outliving = OUTLIVING.row("ulfm")
     return outliving if outliving and outliving.is_available() else None
 
 

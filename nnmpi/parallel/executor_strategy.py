@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.comm import Comm
 from nnmpi.data import Loader, StepBatch
 from nnmpi.data.loader import BatchCut, BatchSplit
@@ -172,6 +172,20 @@ class ExecutorStrategy:
         self.layout.free()
 
 
+LATE_OUTCOMES: Table[Callable[[TrainSpec, LocalStore, Optimizer, Update], Any]] = Table(
+    "late_outcomes"
+)
+"""By a device: what makes ends of steps whose outcome the host reads one step later, or None."""
+
+UNDOS: Table[Callable[..., Any]] = Table("undos")
+"""Under "step" and "round": what completes or takes back the last one if a rank was lost in it."""
+
+SLOWED: Table[
+    Callable[[Config, int, int, GradientSync, BatchStats], tuple[GradientSync, BatchStats]]
+] = Table("slowed")
+"""By an option: sums and statistics with delays that simulate slow ranks."""
+
+
 def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
     """Returns the strategy (the object that runs a rank's training steps) of ranks that make every
     step together, built from its parts: store, sums of gradients and so on."""
@@ -179,7 +193,7 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Execut
     parts.store.keep_state(optimizer)
     update = update_of(parts.store, optimizer, layout, spec)
     last: Undo | None = undo_of(layout, "step", update, spec.part.model)
-    late = None if last else addons.row("late_outcomes", spec.task.on.name)
+    late = None if last else LATE_OUTCOMES.row(spec.task.on.name)
     deferred = late and late(spec, parts.store, optimizer, update)
     executor = executor_of(
         layout,
@@ -197,7 +211,7 @@ def undo_of(layout: Layout, what: str, *given: Any) -> Any:
     """Returns an object that can undo the last step (`what` is "step") or the last round of local
     steps ("round"), made with the arguments `given`; None if the job cannot go on after a rank is
     lost."""
-    undo = addons.row("undos", what) if layout.all.fault_tolerant else None
+    undo = UNDOS.row(what) if layout.all.fault_tolerant else None
     return undo and undo(*given)
 
 
@@ -206,7 +220,7 @@ def slowed(
 ) -> tuple[GradientSync, BatchStats]:
     """Returns `sync` and `stats`, wrapped in delays if the config simulates slow ranks. `rank` is
     one of the `ranks` ranks that compute."""
-    slow = addons.chosen("slowed", config)
+    slow = SLOWED.chosen(config)
     return slow(config, rank, ranks, sync, stats) if slow else (sync, stats)
 
 

@@ -1,8 +1,10 @@
 """The start of a run: checks that it can begin, and opens its reports."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.io.output import Event, Report, open_report
 from nnmpi.io.output.messages import RANK_FIELDS
 from nnmpi.options.config import Config
@@ -51,6 +53,10 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
         )
 
 
+REPORTS: Table[Callable[..., None]] = Table("reports")
+"""By an option: what writes a report at the end, of (outputs, config, report, writes)."""
+
+
 def open_reports(
     trainer: Training, lost: list[Event], outputs: ExitStack, report: Report | None
 ) -> None:
@@ -69,7 +75,7 @@ def open_reports(
     if comm.rank == 0 or report:
         if is_new:
             outputs.enter_context(opened)
-            for write_at_end in addons.given("reports", config):
+            for write_at_end in REPORTS.given(config):
                 write_at_end(outputs, config, opened, writes=comm.rank == 0)
         run.opened = opened
     run.report = opened

@@ -7,15 +7,17 @@ Config, TrainerArguments ─► prepare ─► Setup, RunState, Checkpoints ─�
 """
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain
 from threading import RLock
-from typing import NoReturn, Protocol, TypeAlias, cast
+from typing import NamedTuple, NoReturn, Protocol, TypeAlias, cast
 
 from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.comm import Comm
+from nnmpi.data import Dataset
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.output import Event
 from nnmpi.nn.graph import Graph
@@ -27,7 +29,7 @@ from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.run.callbacks import OCCASIONS, check_callbacks, load_states
 from nnmpi.run.dropped_sessions import close_dropped
-from nnmpi.run.run_state import RunState
+from nnmpi.run.run_state import RunPlan, RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup.setup import NOTHING_GIVEN, Setup, TrainerArguments, set_up
 
@@ -41,7 +43,8 @@ GC_LOCK = RLock()
 class Sampler(Protocol):
     """Generates text with the model in training, every `every` steps."""
 
-    every: int
+    @property
+    def every(self) -> int: ...
 
     def text(self, session: Session) -> str:
         """Generates a text with the model as it is now, and returns it; every rank calls it."""
@@ -50,7 +53,8 @@ class Sampler(Protocol):
 class Tracer(Protocol):
     """Records the steps of a run (--trace), and summarizes them at its end."""
 
-    recorder: Recorder
+    @property
+    def recorder(self) -> Recorder: ...
 
     def of_run(self) -> AbstractContextManager[None]:
         """Returns a context within which all steps of a run are recorded."""
@@ -297,22 +301,47 @@ class NoSession:
 NO_SESSION = cast(Session, NoSession("because its last restore failed: restore a snapshot"))
 
 
+class RunParts(NamedTuple):
+    """An add-on's parts of a run with an option, made by functions.
+
+    callbacks   (config): callbacks
+    read_every  (config): the interval, in steps, at which it reads the model; 0 or None: never
+    sampler     (comm, config, dataset): the Sampler
+    tracer      (config, comm): the Tracer
+    plan        (setup, config, comm): the RunPlan, a prediction of the run
+    """
+
+    callbacks: Callable[[Config], Sequence[object]] = lambda config: ()
+    read_every: Callable[[Config], int | None] = lambda config: None
+    sampler: Callable[[Comm, Config, Dataset], Sampler] | None = None
+    tracer: Callable[[Config, Comm], Tracer] | None = None
+    plan: Callable[[Setup, Config, Comm], RunPlan] | None = None
+
+
+RUN_PARTS: Table[RunParts] = Table("run_parts")
+"""By an option: the parts of a run that it asks for."""
+
+SUPERVISORS: Table[Callable[[Comm], Supervisor]] = Table("supervisors")
+"""By an option: what makes the Supervisor of a run that asks for it, or may lose ranks."""
+
+
 def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
     """Makes data and all that does not depend on the arrangement. Every rank calls it."""
     trainer.setup = set_up(config, comm, trainer.given, ranks)
     config, given = trainer.setup.config, trainer.given.callbacks
-    makers = addons.given("callbacks", config)
+    parts = [*RUN_PARTS.given(config)]
     trainer.callbacks = all_or_none(
-        comm, lambda: [*check_callbacks(given), *chain.from_iterable(f(config) for f in makers)]
+        comm,
+        lambda: [*check_callbacks(given), *chain.from_iterable(p.callbacks(config) for p in parts)],
     )
     hears = {name for c in trainer.callbacks for name in OCCASIONS if hasattr(c, name)}
     # on all ranks alike: where a callback follows a step, ranks agree on settings and stops
     trainer.hears = frozenset[str]().union(*gather_objects(comm, hears))
-    sampler = addons.chosen("samplers", config)
-    trainer.sampler = sampler and sampler(comm, config, trainer.setup.dataset)
+    samplers = (part.sampler for part in parts if part.sampler)
+    trainer.sampler = next((f(comm, config, trainer.setup.dataset) for f in samplers), None)
     trainer.run, trainer.comm = RunState(trainer.setup), comm
     trainer.requested = replace(trainer.requested, model=config.model)
-    trainer.run.read_every = (*_read_every(config, "on_step" in trainer.hears),)
+    trainer.run.read_every = (*_read_every(config, parts, "on_step" in trainer.hears),)
     trainer.run.reads_logged = "on_log" in trainer.hears
     trainer.run.runs_users_code = _runs_users_code(config, trainer)
     written = addons.chosen("checkpoints", config)
@@ -327,27 +356,27 @@ def _runs_users_code(config: Config, trainer: Training) -> bool:
     return is_given or is_named or bool(trainer.hears or trainer.setup.user_functions)
 
 
-def _read_every(config: Config, hears_steps: bool) -> Iterator[int]:
+def _read_every(config: Config, parts: Sequence[RunParts], hears_steps: bool) -> Iterator[int]:
     """Yields intervals, in steps, at which the host needs the model or the result of the last step:
     1 if a callback is called after each step (`hears_steps`), and those of evaluations and
     add-ons."""
     if hears_steps:
         yield 1
-    of_add_ons = (every(config) for every in addons.given("read_every", config))
+    of_add_ons = (part.read_every(config) for part in parts)
     yield from filter(None, (config.evaluate_every, config.check_copies, *of_add_ons))
 
 
 def tracer_of(config: Config, comm: Comm) -> Tracer:
     """Returns the object that records the steps of a run with --trace, or one that does nothing."""
-    traced = addons.chosen("tracers", config)
-    return traced(config, comm) if traced else Untraced()
+    tracers = (part.tracer for part in RUN_PARTS.given(config) if part.tracer)
+    return next((tracer(config, comm) for tracer in tracers), None) or Untraced()
 
 
 def supervisor_of(config: Config, comm: Comm) -> Supervisor:
     """Returns the Supervisor of a run, which sets up the Trainer and runs `fit`: `Unsupervised`, or
     that of an add-on if ranks may be lost or spare."""
     of_losses = comm.fault_tolerant
-    supervisors = addons.rows("supervisors") if of_losses else addons.given("supervisors", config)
+    supervisors = SUPERVISORS.rows() if of_losses else SUPERVISORS.given(config)
     supervise = next(supervisors, None)
     return supervise(comm) if supervise else Unsupervised()
 
@@ -375,7 +404,7 @@ def load_callbacks(trainer: Training, comm: Comm) -> None:
 def open_session(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
     """Opens a session as the config says, from a snapshot if given; every rank calls it."""
     trainer.comm, config = comm, replace(config, model=trainer.setup.config.model)
-    for planned in addons.given("plans", config):
+    for planned in (part.plan for part in RUN_PARTS.given(config) if part.plan):
         trainer.run.plan = plan = planned(trainer.setup, config, comm)
         config = replace(config, **plan.options)
         trainer.requested = replace(trainer.requested, **plan.options)

@@ -14,7 +14,7 @@ ADD_ON = AddOn(
             "checkpoints": "nnmpi.addons.checkpoints.text:CHECKPOINTS",
         },
         "checks": {"keep_best": "nnmpi.addons.checkpoints.checkpointing:CHECKS"},
-        "read_every": {"save_every": "nnmpi.addons.checkpoints.checkpointing:read_every"},
+        "run_parts": {"save_every": "nnmpi.addons.checkpoints.checkpointing:PARTS"},
         "checkpoints": {"checkpoint_dir": "nnmpi.addons.checkpoints.checkpointing:Checkpoints"},
         "resumes": {"checkpoint_dir": "nnmpi.addons.checkpoints.resume:open_on_newest"},
         "methods": {

@@ -41,7 +41,7 @@ from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import states_of
 from nnmpi.run.session import Session
 from nnmpi.run.setup import models
-from nnmpi.run.training import Training
+from nnmpi.run.training import RunParts, Training
 
 ALL = sys.maxsize
 """Checkpoints to keep where the user asks for each one: all."""
@@ -364,3 +364,6 @@ def path_of(result: WriteResult | None) -> str:
 
 
 CHECKS = Checks(loss=check_best)
+
+
+PARTS = RunParts(read_every=read_every)

@@ -22,7 +22,7 @@ ADD_ON = AddOn(
         "slowed": dict.fromkeys(("slow_rank", "jitter"), "nnmpi.addons.checks.slow_ranks:slowed"),
         "twins": {"verify": "nnmpi.addons.checks.twin:single_rank"},
         "compared": {"verify": "nnmpi.addons.checks.verify:VerifiedStrategy"},
-        "read_every": {"verify": "nnmpi.addons.checks.verify:read_every"},
+        "run_parts": {"verify": "nnmpi.addons.checks.verify:PARTS"},
         "fitted": {"slow_rank": "nnmpi.addons.checks.slow_ranks:fitted"},
         "event_fields": {
             "reproducible": "nnmpi.addons.checks.slices:FIELDS",

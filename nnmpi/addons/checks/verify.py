@@ -48,6 +48,7 @@ from nnmpi.parallel.model.whole import first_difference
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.objective import Outputs
 from nnmpi.parallel.strategy import AgreedError, Strategy, TrainSpec
+from nnmpi.run.training import RunParts
 
 SUBJECTS = ("loss", "gradients", "parameters", "buffers")
 
@@ -310,3 +311,6 @@ def _flat(differences: dict[str, Difference]) -> dict[str, float]:
 def read_every(config: Config) -> int:
     """Returns 1: --verify reads the parameters after each step."""
     return 1
+
+
+PARTS = RunParts(read_every=read_every)

@@ -57,8 +57,7 @@ ADD_ON = AddOn(
         ),
         "tokenizers": {"text": "nnmpi.addons.language.run.saved:tokenizer_of_text"},
         "methods": {"generate": "nnmpi.addons.language.run.samples:generate"},
-        "samplers": {"sample_every": "nnmpi.addons.language.run.samples:agreed_sampler"},
-        "read_every": {"sample_every": "nnmpi.addons.language.run.samples:read_every"},
+        "run_parts": {"sample_every": "nnmpi.addons.language.run.samples:PARTS"},
     },
     commands={
         "generate": (

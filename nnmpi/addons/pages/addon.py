@@ -16,7 +16,7 @@ ADD_ON = AddOn(
             "plot": "nnmpi.addons.pages.plot:plot",
         },
         "in_ipython": {"pictures": "nnmpi.addons.pages.notebook.pictures"},
-        "callbacks": {"logger": "nnmpi.addons.pages.loggers:loggers_of"},
+        "run_parts": {"logger": "nnmpi.addons.pages.loggers:PARTS"},
         "outputs": {"report": "nnmpi.addons.pages.page:OUTPUT"},
         "reports": {"report": "nnmpi.addons.pages.page:write_at_end"},
     },

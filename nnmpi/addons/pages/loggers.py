@@ -27,6 +27,7 @@ from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.options.value_forms import LOGGERS, logger
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.run.training import RunParts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -267,3 +268,6 @@ def loggers_of(config: Config) -> list[Logger]:
     assert config.logger is not None
     name, where = logger(config.logger)
     return [LOGGER_TYPES[name](where)]
+
+
+PARTS = RunParts(callbacks=loggers_of)

@@ -26,6 +26,6 @@ ADD_ON = AddOn(
         "options": {"trace": "nnmpi.addons.trace.options:ADDED"},
         "texts": {"trace": "nnmpi.addons.trace.text:TEXTS"},
         "outputs": {"trace": "nnmpi.addons.trace.tracing:OUTPUT"},
-        "tracers": {"trace": "nnmpi.addons.trace.tracing:Tracer"},
+        "run_parts": {"trace": "nnmpi.addons.trace.tracing:PARTS"},
     },
 )

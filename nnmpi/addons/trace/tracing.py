@@ -22,6 +22,7 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects, receive_object, send_object
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run.training import RunParts
 
 ROUNDS = 20
 
@@ -124,3 +125,6 @@ def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[RankEn
         rows["ended"] -= offset
     pairs = zip(gathered, of_ranks, strict=True)
     return [RankEntries.of(rows, operations) for rows, (_, operations) in pairs]
+
+
+PARTS = RunParts(tracer=Tracer)

@@ -1,8 +1,9 @@
 """Loads the data set, and makes the standardiser of its samples."""
 
+from collections.abc import Callable
 from typing import Any
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Standardiser, from_arrays, load
 from nnmpi.data.inputs import arrays, is_index
@@ -43,10 +44,17 @@ def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Cr
     )
 
 
+DATA_OPTIONS: Table[Callable[[Config], dict[str, Any]]] = Table("data_options")
+"""By an option: a function that returns arguments of `nnmpi.data.load`."""
+
+TOKENIZERS: Table[Callable[[Config], Any]] = Table("tokenizers")
+"""By the name of data before the colon: what returns the tokenizer of its text, or None."""
+
+
 def data_options(config: Config) -> dict[str, Any]:
     """Returns keyword arguments of `nnmpi.data.load` from add-ons, such as a tokenizer."""
-    options = {k: v for f in addons.given("data_options", config) for k, v in f(config).items()}
-    tokenizer_of = addons.row("tokenizers", config.data.partition(":")[0])
+    options = {k: v for f in DATA_OPTIONS.given(config) for k, v in f(config).items()}
+    tokenizer_of = TOKENIZERS.row(config.data.partition(":")[0])
     return options | ({"tokenizer": tokenizer_of(config)} if tokenizer_of else {})
 
 

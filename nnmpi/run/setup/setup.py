@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.arrays import backend, native
 from nnmpi.arrays.backend import Backend
 from nnmpi.arrays.dtypes import types_of
@@ -49,6 +49,17 @@ from nnmpi.run.setup import models, objectives
 from nnmpi.run.setup.datasets import check_language, dataset_of, guessed, standardiser_of
 from nnmpi.run.setup.optimizers import MakeOptimizer, OptimizerOf, optimizer_of, schedule_of
 from nnmpi.schedules.find import find
+
+DEVICE_SETTINGS: Table[Callable[[Config, Backend], None]] = Table("device_settings")
+"""By a device: what makes settings of the whole process."""
+
+INSTEAD: Table[Callable[[Config, Comm], int]] = Table("instead")
+"""By an option: what a command does in place of training, which returns its exit status."""
+
+FITS: Table[Callable[[Arrangement, Comm, Module, Any, Backend], Arrangement]] = Table(
+    "arrangements"
+)
+"""By an option: what fits an arrangement to the machine, with samples of the data."""
 
 NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
 """No metrics besides the loss; classification losses have the accuracy anyway."""
@@ -112,7 +123,7 @@ def set_up(
 
     def checked() -> tuple[Backend, Criterion, Dataset | None]:
         native.check()
-        if not addons.chosen("instead", config):  # it trains
+        if not INSTEAD.chosen(config):  # it trains
             for checks in CHECKS.given(config):
                 checks.job(config, comm)
         on = _checked_device(config, comm, ranks or comm.size)
@@ -187,7 +198,7 @@ def _checked_device(config: Config, comm: Comm, ranks: int) -> Backend:
     strategies.check(config, ranks)
     find(config.schedule)
     on = backend.get(config.device)
-    if prepare := addons.row("device_settings", on.name):
+    if prepare := DEVICE_SETTINGS.row(on.name):
         prepare(config, on)
     if of_library := LIBRARY_SUMS.row(config.allreduce):
         of_library.check(on)  # it is there on every rank, or on none
@@ -287,6 +298,6 @@ def arranged(
     arrangement = all_or_none(
         comm, lambda: arrange(config, cluster, graph, sharding, division, measured)
     )
-    for fit in addons.given("arrangements", arrangement.config):
+    for fit in FITS.given(arrangement.config):
         arrangement = fit(arrangement, comm, model, samples, setup.on)
     return arrangement, facts

@@ -27,6 +27,7 @@ from nnmpi.parallel import refusals
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.run import rank_agreement
 from nnmpi.run.session import Session
+from nnmpi.run.training import RunParts
 
 TOKENS = 100
 """The number of tokens in a sample of text."""
@@ -129,3 +130,6 @@ def _tokens(
 def read_every(config: Config) -> int:
     """Returns --sample-every's interval, at which the host needs the model."""
     return int(config.sample_every)
+
+
+PARTS = RunParts(sampler=agreed_sampler, read_every=read_every)

@@ -42,7 +42,7 @@ from nnmpi.parallel.arrangement.cluster import Cluster, discover
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.run.setup.cutting import UncutModel, uncut, uncut_of
 from nnmpi.run.setup.datasets import data_options
-from nnmpi.run.setup.setup import Setup, TrainerArguments, build_model, initialise, set_up
+from nnmpi.run.setup.setup import FITS, Setup, TrainerArguments, build_model, initialise, set_up
 
 HELP = "what each rank of a run holds and sends"
 
@@ -86,7 +86,7 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
         return on_paper(uncut(*given, partial(build_model, config, setup.build, dataset)), cluster)
 
     arrangement = all_or_none(comm, arranged)
-    for fit in addons.given("arrangements", arrangement.config):
+    for fit in FITS.given(arrangement.config):
         arrangement = fit(arrangement, comm, model, setup.samples, setup.on)
     if config.load:
         all_or_none(comm, lambda: initialise(config, ModelPart.whole(model), setup.on))

@@ -34,6 +34,7 @@ from nnmpi.run.run_state import RunPlan
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import UncutModel, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model
+from nnmpi.run.training import RunParts
 
 TAKEN = "reduce_dtype", *addons.table("codecs")
 SUMS = tuple(o for o in options(("reduce",)) if o.name in TAKEN)
@@ -362,3 +363,6 @@ def _outcome(predicted: float, measured: float | None) -> Event:
     if measured is not None:
         known |= {"measured_seconds": measured, "error": predicted / measured - 1}
     return {"plan": known}
+
+
+PARTS = RunParts(plan=planned_run)
