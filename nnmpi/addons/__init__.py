@@ -150,11 +150,6 @@ def chosen(name: str, options: object) -> Any:
     return Table[Any](name).chosen(options)
 
 
-def of_fields(name: str, fields: Container[str]) -> Iterator[Any]:
-    """Yields the objects of such a table whose keys are among `fields`."""
-    return Table[Any](name).of_fields(fields)
-
-
 def loaded(where: str) -> Any:
     """Imports a module and returns it, or, for "module:name", its attribute."""
     module, _, attribute = where.partition(":")
