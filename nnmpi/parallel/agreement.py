@@ -1,4 +1,4 @@
-"""Agreement of ranks: exchange of objects, and errors that all raise together."""
+"""Agreement of ranks: exchange of arbitrary objects, and errors that all ranks raise together."""
 
 import pickle
 from collections.abc import Callable

@@ -74,7 +74,7 @@ class Synced:
 
 
 def packed(m: Moments) -> np.ndarray:
-    """Returns (n, mean, M2) of all channels as one float64 array, to be sent."""
+    """Returns (n, mean, M2) of all channels as one float64 array on the host, to be sent."""
     on = backend.of(m.mean)
     pair = backend.to_list(on.xp.concatenate((m.mean, m.m2)))
     return np.concatenate(([m.n], pair), dtype=np.float64)

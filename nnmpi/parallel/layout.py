@@ -124,7 +124,8 @@ class Layout(NamedTuple):
 
 
 def mesh_of(config: Config, ranks: int) -> Mesh:
-    """Returns the mesh without parameter servers; raises ValueError if axes do not fit."""
+    """Returns the mesh of the ranks that are no parameter servers; raises ValueError if none is
+    left, or the axes do not fit."""
     servers = server_count(config)
     if ranks <= servers:
         raise _without_workers(config.sync, servers, ranks)
@@ -142,7 +143,8 @@ def _without_workers(sync: str, servers: int, ranks: int) -> ValueError:
 
 
 def duplicate(comm: Comm) -> Comm:
-    """Returns a Comm of the same ranks with its own messages; every rank calls it."""
+    """Returns a Comm of the same ranks, whose messages cannot match those of `comm`; every rank
+    calls it."""
     copy = comm.split(0)
     assert copy is not None
     return copy

@@ -64,7 +64,8 @@ def _cut(model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str,
 
 
 class OnAnotherRank:
-    """Stands for memory on another rank: access raises ValueError, which names it."""
+    """Stands for the memory of a parameter on another rank: every access raises ValueError, with
+    the parameter's `path` and `where` it is."""
 
     def __init__(self, path: str, where: str) -> None:
         self._where = f"{path} is in a {where}, not on this rank"

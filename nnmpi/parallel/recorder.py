@@ -31,14 +31,15 @@ class Recorder:
         """Begins step number `step`, to which later events belong. Does nothing here."""
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
-        """Records an event that began at `began` and ends now; -1: of none. Does nothing here."""
+        """Records an event from the time `began` until now; -1: it has no micro-batch or stage.
+        Does nothing here."""
 
     def evaluation(self) -> AbstractContextManager[None]:
         """Returns a context for an evaluation, whose events belong to no training step."""
         return nullcontext()
 
     def recorded(self, name: str, do: Do) -> Do:
-        """Returns `do` with an event called `name` at its end."""
+        """Returns a function like `do` that also adds an event called `name` at its end."""
         return do
 
     def waits(self, name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
@@ -73,5 +74,6 @@ UNRECORDED = nullcontext()
 
 
 def waiting(name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
-    """A context of a wait for ranks; its end adds an event to the current recorder."""
+    """Returns a context for a wait for other ranks; its end adds an event to the current recorder
+    (-1: no micro-batch or stage)."""
     return current_recorder.get().waits(name, micro, stage)

@@ -172,7 +172,8 @@ REQUIREMENTS = requirements(FEATURES)
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raises ValueError for two options that exclude each other, or one that lacks another."""
+    """Raises ValueError for the first two options that cannot be combined on so many ranks, or for
+    an option without one that it needs."""
     asked = {feature.name: feature.asked(config, ranks) for feature in FEATURES}
     for feature, beside, reason, remedy in REFUSALS:
         first, second = asked[feature.name], asked[beside.name]
@@ -187,12 +188,12 @@ def check(config: Config, ranks: int) -> None:
 
 
 def relies_on(wanted: Property, config: Config, ranks: int) -> bool:
-    """True if an option needs a run to have the property `wanted`."""
+    """True if an option of the config needs runs to have the property `wanted`."""
     return any(f.asked(config, ranks) for f in FEATURES if wanted in f.relies_on)
 
 
 def why_not(option: str, config: Config, ranks: int) -> str:
-    """Says why `option` cannot be added to a config, or ""."""
+    """Returns why `option` cannot be added to a config on so many ranks; "" if it can."""
     rows = (row for row in REFUSALS if row.feature.name == option)
     asked_rows = ((row.beside.asked(config, ranks), row.reason) for row in rows)
     return next((f"{asked}: {reason}" for asked, reason in asked_rows if asked), "")

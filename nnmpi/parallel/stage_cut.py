@@ -53,7 +53,8 @@ def division_of(
 
 
 def copies(config: Config) -> int:
-    """Returns the numbers per element of a parameter: value, gradient, state."""
+    """Returns how many numbers an element of a parameter takes: value, gradient, optimizer
+    state."""
     return 2 + len(state_arrays_of(config))
 
 

@@ -25,7 +25,8 @@ class StagingMemory:
         self._free: list[np.ndarray] = []
 
     def acquire(self) -> np.ndarray:
-        """Returns a free buffer, or a new one; a copy started now comes after its last one."""
+        """Returns a free or a new buffer. Copies of its last use may be under way; a copy that is
+        started now runs after them."""
         if self._free:
             return self._free.pop()
         return self._copies.pinned(max(self._nbytes, 1))[: self._nbytes]

@@ -139,7 +139,8 @@ class Undo(Protocol):
         """
 
     def restore(self) -> None:
-        """Undoes the last step or round if it is incomplete; sends no message."""
+        """Restores what the last step, or round of local steps, has changed, if it is incomplete;
+        sends no message."""
 
 
 class Strategy(Protocol):
@@ -163,10 +164,11 @@ class Strategy(Protocol):
 
     @property
     def position(self) -> WorkerPosition | None:
-        """The position of this rank in its data, if ranks may differ; or None."""
+        """The position of this rank in its data, if ranks may be at different steps; else None."""
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """Makes an epoch's steps from `start` on, one each `next`. Close it to stop early."""
+        """Makes the steps of an epoch from `start` on: each `next` makes one and returns its
+        result. Close the generator to stop early."""
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         """Runs forward passes over the data of `loader` with the current model. `outputs` gets the
@@ -183,7 +185,9 @@ class Strategy(Protocol):
         """
 
     def close(self) -> None:
-        """Frees communicators and shared memory; every rank calls it."""
+        """Frees communicators and shared memory, and moves parameters to memory of each rank; every
+        rank calls it."""
 
     def leave(self) -> None:
-        """Stops this rank's threads without a message, when `close` is impossible."""
+        """Stops the threads of this rank without a message, after the loss of a rank, when `close`
+        is impossible."""

@@ -65,7 +65,8 @@ class UnitCost(NamedTuple):
         return self.forward + self.input_gradient + self.weight_gradient
 
     def scaled(self, factor: float) -> "UnitCost":
-        """Returns the cost of `factor` times as many samples; parameters stay."""
+        """Returns the cost of `factor` times as many samples: all but the parameters grow in
+        proportion."""
         more = UnitCost(*(n * factor for n in self))
         return more._replace(parameter_bytes=self.parameter_bytes)
 
@@ -227,7 +228,7 @@ def _passes(
 
 
 def _now(on: Backend, clock: Timer) -> float:
-    """Returns the seconds after the device has completed its work."""
+    """Returns the clock's seconds, after waiting until the device has completed its work."""
     backend.to_host(on.xp.zeros(1))
     return clock()
 

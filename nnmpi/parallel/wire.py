@@ -41,10 +41,12 @@ class Transfer(Protocol):
         """True if the operation is complete."""
 
     def poll(self) -> bool:
-        """Progresses all operations of this rank; True if this one is complete."""
+        """Progresses all operations of this rank without blocking; returns True if this one is
+        complete."""
 
     def wait(self) -> None:
-        """Returns when it is complete, or later kernels will run after it."""
+        """Returns when the operation is complete or, on a device, when kernels launched later will
+        run after it."""
 
 
 WIRE = "wire"
@@ -79,7 +81,7 @@ def wire_for(comm: Comm, array: Array) -> "Wire":
 
 
 def all_reduce_with_room(wire: "Wire", row: Array, algorithm: str) -> None:
-    """Sums a 1-D array in place, by `ring` if shared memory is lacking."""
+    """Sums a 1-D array in place by `algorithm`, or by `ring` if shared memory is lacking."""
     try:
         wire.all_reduce(row, algorithm)
     except NoRoomError:
@@ -133,7 +135,8 @@ class StagedComm:
         self._last: Staging | None = None
 
     def chunk(self, n: int) -> slice:
-        """Returns this rank's slice of n elements, as `reduce_scatter` sums it."""
+        """Returns this rank's slice of n elements, which `reduce_scatter` sums and `all_gather`
+        sends from here."""
         return self._comm.chunk(n)
 
     # ---- calls that return with the result
@@ -145,8 +148,8 @@ class StagedComm:
         self._in_place(array, lambda row: self._wait(self._summed(row, algorithm, is_kept=False)))
 
     def all_gather(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> None:
-        """Fills the array on every rank with all parts; `parts` are their lengths, None: nearly
-        equal."""
+        """Fills the array on every rank with the parts of all, its own slice from each; `parts` are
+        their lengths, None: nearly equal ones."""
         self._in_place(
             array, lambda row: self._wait(self._gathered(row, algorithm, parts, is_kept=False))
         )
@@ -186,11 +189,13 @@ class StagedComm:
         return _one(self._gathered(one_row(array, "start_all_gather"), algorithm, parts))
 
     def start_broadcast(self, array: Array, root: int = 0) -> Transfer:
-        """Starts a broadcast from `root`; the array must not be touched until it ends."""
+        """Starts a broadcast from rank `root`; the array must not be touched until it is
+        complete."""
         return _one(self._broadcast(one_row(array, "start_broadcast"), root))
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Transfer:
-        """Starts a send; the array must not change until it is complete."""
+        """Starts to send an array to rank `to`; the array must not change until the send is
+        complete."""
         row = self._xp.ascontiguousarray(array).reshape(-1)
         pieces = self._started(
             row,
@@ -302,21 +307,24 @@ def _one(pieces: list[Piece]) -> Transfer:
 
 
 def one_row(array: Array, call: str) -> Array:
-    """Returns a contiguous array as 1-D; raises ValueError for another."""
+    """Returns a 1-D view of a contiguous array; for another, raises ValueError that names the
+    method `call`."""
     if not array.flags.c_contiguous:
         raise ValueError(f"{call} takes a device's array in C order only: use ascontiguousarray")
     return array.reshape(-1)
 
 
 def _spans(row: Array) -> Iterator[slice]:
-    """Yields the pieces in which a 1-D array is sent; an empty one has one, which others await."""
+    """Yields the slices in which a 1-D array is sent; an empty array has one, since other ranks
+    wait for its message."""
     numbers = PIECE_BYTES // row.itemsize
     for lo in range(0, max(row.size, 1), numbers):
         yield slice(lo, min(lo + numbers, row.size))
 
 
 def _within(part: slice, span: slice) -> slice:
-    """Returns the intersection of two slices of a row, counted from the start of `span`."""
+    """Returns the intersection of two slices of a row, counted from the start of `span`; empty if
+    they do not overlap."""
     lo, hi = max(part.start, span.start), min(part.stop, span.stop)
     return slice(lo - span.start, max(lo, hi) - span.start)
 

@@ -154,7 +154,8 @@ class Arranger:
         return arrange(config, self.cluster, self.graph, sharding, division)
 
     def without_parameters(self, candidate: Candidate) -> Arrangement:
-        """Returns a layout's arrangement with stages and layers only, for exchanges in passes."""
+        """Returns an incomplete arrangement of a layout, with the stages and layers of the last
+        rank and no parameters: enough to compute exchanges within passes."""
         config = self.config(candidate)
         sharding = self.sharding(candidate)
         division = self.division(candidate)
@@ -167,7 +168,8 @@ class Arranger:
 
 
 def _cached(known: dict[K, T | ValueError], key: K, make: Callable[[], T]) -> T:
-    """Returns known[key], or what `make` returns; a ValueError is raised again each time."""
+    """Returns known[key], or what `make` returns on the first call; if that raised ValueError,
+    every later call raises it again."""
     if key not in known:
         try:
             known[key] = make()

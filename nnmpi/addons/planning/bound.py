@@ -123,7 +123,7 @@ class LowerBounds:
         return self._until_updated(candidate, passes)
 
     def with_buckets(self, candidate: Candidate) -> float:
-        """A lower bound on a step's seconds with ZeRO 2 or 3, from its buckets; else 0."""
+        """A lower bound on a step's seconds in which ZeRO 2 or 3 scatters buckets; else 0."""
         if candidate.zero < 2:
             return 0.0
         passes = self._stages(candidate) + self._in_passes(candidate)
@@ -160,11 +160,12 @@ class LowerBounds:
         return ROUNDING * (max(ends) + max(gathers) + self._fixed_seconds(candidate))
 
     def nbytes(self, candidate: Candidate) -> float:
-        """A lower bound on the bytes of values, gradients and state on the largest rank."""
+        """A lower bound on the values, gradients and optimizer state of the largest rank, in
+        bytes."""
         return ROUNDING * max(self._state(candidate))
 
     def with_activations(self, candidate: Candidate) -> float:
-        """A lower bound on the peak bytes of the largest rank: `nbytes` and activations."""
+        """A lower bound on the most peak bytes of a rank: `nbytes` and activations."""
         kept = self._kept.of_ranks(candidate, self._sizes(candidate)[0])
         return ROUNDING * float(max(map(add, self._state(candidate), kept.tolist())))
 
@@ -200,7 +201,8 @@ class LowerBounds:
         return min(candidate.micro_batches, self._arranger.plain.batch_size)
 
     def _sizes(self, candidate: Candidate) -> tuple[int, int]:
-        """Returns the samples of the smallest and the largest micro-batch of a rank."""
+        """Returns the samples of the smallest and the largest micro-batch, on the rank along dp
+        with the most samples."""
         batch, count = self._arranger.plain.batch_size, self._count(candidate)
         return ceil(batch // count / candidate.dp), ceil(ceil(batch / count) / candidate.dp)
 
@@ -227,7 +229,7 @@ class LowerBounds:
         return self._on_one_node[candidate.shape]
 
     def _stages(self, candidate: Candidate) -> np.ndarray:
-        """Returns the seconds of F, B and I of each stage, (stages, 3), without exchanges."""
+        """Returns each stage's seconds of F, B and I without exchanges, shape (stages, 3)."""
         model, (_, samples) = self._costs.model, self._sizes(candidate)
         key = (
             *self._arranger.division_key(candidate),

@@ -20,7 +20,7 @@ from nnmpi.schedules.op import Kind
 
 
 class BucketBounds:
-    """Bounds the seconds of exchanges that ZeRO 2 and 3 cannot hide behind passes."""
+    """Computes lower bounds on exchanges that ZeRO 2 and 3 cannot hide behind passes."""
 
     def __init__(self, arranger: Arranger, times: ExchangeTimes) -> None:
         self._arranger, self._times = arranger, times

@@ -33,7 +33,7 @@ def curve_name(operation: Collective, algorithm: str, ranks: int) -> str:
 
 
 class ExchangeTimes:
-    """Predicts the seconds of exchanges on equal nodes; equal ones once."""
+    """Predicts the seconds of exchanges between equal nodes; equal ones are computed once."""
 
     def __init__(self, machine: Machine, cluster: Cluster) -> None:
         self._machine, self._cluster = machine, cluster
@@ -42,7 +42,7 @@ class ExchangeTimes:
         self._found = dict[tuple[Collective, str, bytes, int, int, int], float]()
 
     def seconds(self, exchange: Exchange) -> float:
-        """Returns the seconds of an exchange times how often it occurs in a step."""
+        """Returns the seconds of an exchange in a step: those of one, times how often it occurs."""
         if len(exchange.group) == 1 or not exchange.times:
             return 0.0
         links = self.links(exchange.group)
@@ -63,7 +63,7 @@ class ExchangeTimes:
         return sum(map(self.seconds, exchanges))
 
     def links(self, group: tuple[int, ...]) -> Network:
-        """Returns the links of a group, and how many groups share a node's."""
+        """Returns the links between a group's ranks, and how many groups share a node's."""
         if group not in self._links:
             places = [self._cluster.nodes[r] for r in group]
             numbers = {node: k for k, node in enumerate(dict.fromkeys(places))}
@@ -81,11 +81,11 @@ class ExchangeTimes:
         return self.links(exchange.group).node_count > 1
 
     def between_nodes(self, exchange: Exchange) -> float:
-        """Returns the seconds on links between nodes; 0 within one node."""
+        """Returns the seconds that an exchange uses links between nodes; 0 on one node."""
         return self.is_between_nodes(exchange) * self.seconds(exchange)
 
     def _price(self, exchange: Exchange, links: Network) -> float:
-        """Returns the seconds of one exchange: measured, or by simulated messages."""
+        """Returns the seconds of one exchange: from a measured curve, or simulated."""
         p, nbytes = len(links.nodes), exchange.wire_bytes
         curve = self._machine.sums.get(curve_name(exchange.operation, _measured_as(exchange), p))
         if curve and links.node_count == 1:
@@ -113,14 +113,15 @@ def _measured_as(exchange: Exchange) -> str:
 
 
 def _messages_seconds(links: Network, nbytes: float) -> float:
-    """Returns the seconds of a message from the first rank to each other one in turn."""
+    """Returns the seconds in which the first rank sends to each other rank in turn."""
     first, each = np.zeros(1, int), np.array([nbytes])
     others = np.arange(1, len(links.nodes))
     return sum(float(links.seconds(first, to, each)[0]) for to in others[:, None])
 
 
 def _neighbours_seconds(links: Network, graph: Gossip, nbytes: float) -> float:
-    """Returns the seconds in which all ranks at once send to their gossip neighbours."""
+    """Returns the seconds in which every rank sends a buffer to its neighbours in a gossip graph,
+    all at once."""
     pairs = [(r, peers.to) for r in range(graph.replicas) for peers in graph.exchanges(r)]
     source, to = np.array(pairs).T
     seconds = links.seconds(source, to, np.full(len(pairs), float(nbytes)), len(graph.offsets))

@@ -34,7 +34,7 @@ class SectionBytes(NamedTuple):
 
 
 class KeptBytes:
-    """Bounds the bytes of activations that ranks keep, for layouts of one model."""
+    """Computes lower bounds on the activations that ranks keep, for layouts of one model."""
 
     def __init__(self, arranger: Arranger) -> None:
         self._arranger = arranger
@@ -42,7 +42,8 @@ class KeptBytes:
         self._stages = dict[tuple[Any, ...], np.ndarray]()
 
     def of_ranks(self, candidate: Candidate, samples: int) -> np.ndarray:
-        """A lower bound on each rank's peak of activations, for micro-batches of a size."""
+        """A lower bound on the peak bytes of activations of each rank along pp, shape (pp,), for
+        micro-batches of `samples` samples."""
         # 1F1B keeps no more at once with more micro-batches
         count = min(candidate.micro_batches, 2 * candidate.pp)
         of_stages = self._of_stages(candidate, samples)
@@ -84,7 +85,7 @@ class KeptBytes:
 
 
 def _way(candidate: Candidate) -> tuple[Any, ...]:
-    """Returns the options that determine which activations a layer keeps, as a key."""
+    """Returns the options, as a cache key, that determine which activations layers keep."""
     return (
         *(candidate.tp, candidate.cp, candidate.sequence_parallel),
         *(candidate.layout, candidate.recompute, candidate.schedule == "zb-h1"),

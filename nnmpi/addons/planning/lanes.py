@@ -90,7 +90,8 @@ def _levels(
 
 
 def _before(kept: Mapping[tuple[Kind, int, int], int], op: Op) -> int:
-    """Returns the bytes of activations kept when a pass begins."""
+    """Returns the bytes of activations kept when the pass of `op` begins: `kept` has them by (kind,
+    micro-batch, stage)."""
     where = op.micro, op.stage
     # in a list, all of the backward pass of a stage that gets data is its B
     return kept[op.kind, *where] if (op.kind, *where) in kept else kept[Kind.W, *where]
@@ -106,7 +107,7 @@ def _passes_of_stages(
 
 
 def kept_shares(a: Arrangement, rank: int) -> dict[int, float]:
-    """Returns each unit's share in the bytes of activations of its stage."""
+    """Returns the share of each unit, by number, in the activation bytes of its stage."""
     chain, samples = chain_of(a, rank), max(micro_batches(a, rank, a.config.batch_size))
     shares = dict[int, float]()
     for stage in chain.of_stage:

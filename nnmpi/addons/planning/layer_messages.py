@@ -47,7 +47,7 @@ def in_passes(
 
 
 def passes_of(message: LayerMessage) -> set[Kind]:
-    """Returns the passes of a message: {F}, {B} or both; I and W count as B."""
+    """Returns the passes in which a message is sent, {F}, {B} or both; I and W count as B."""
     return {PASS_OF[kind] for kind in message.passes}
 
 
@@ -67,7 +67,8 @@ def summed(a: Arrangement, group: tuple[int, ...], n: int) -> Exchange:
 
 
 def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> int:
-    """Returns the elements of a message for so many samples, over all ranks along tp."""
+    """Returns how many elements a message carries for so many samples, over all ranks along tp
+    together."""
     cp = a.mesh.coordinates(rank)["cp"]
     return sequences_of(a.sharding).share(message.elements, cp) * samples
 
@@ -81,7 +82,8 @@ def _by_sum(
 def _by_ring(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterator[Exchange]:
-    """Yields a ring of chunks that are the ranks' parts: channels, positions or samples."""
+    """Yields a reduce-scatter or all-gather by a ring, whose chunks are the ranks' channels,
+    positions or samples."""
     numbers, group = _numbers(a, rank, message, samples), a.mesh.group(rank, "tp")
     bounds = message.bounds or parts_of(samples, len(group))
     edges = tuple(numbers * b // max(bounds[-1], 1) for b in bounds)
@@ -93,7 +95,7 @@ def _by_ring(
 def _by_messages(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterator[Exchange]:
-    """Yields point-to-point messages of a layer, such as image rows."""
+    """Yields the point-to-point messages that a rank sends for a layer, such as image rows."""
     ends, elements = a.mesh.group(rank, "tp")[:2], _numbers(a, rank, message, samples)
     assert message.message.each is not None
     at = a.mesh.coordinates(rank)["tp"]
@@ -114,7 +116,8 @@ EXCHANGES: Mapping[Collective, Callable[..., Iterator[Exchange]]] = {
 def _along_cp(
     a: Arrangement, rank: int, samples: int
 ) -> Iterator[tuple[list[int], Iterable[Kind], Exchange]]:
-    """Yields the exchanges of ring attention: keys and values, and their gradients."""
+    """Yields the exchanges of ring attention: keys and values go around in both passes, and their
+    gradients return in the backward pass."""
     at, cut = a.mesh.coordinates(rank), sequences_of(a.sharding)
     ends = a.mesh.group(rank, "cp")[:2]
     parts = a.dtype if a.cluster.has_devices else a.sums_dtype or a.dtype

@@ -104,7 +104,8 @@ class _Prices:
         self._of_number = sums + costs.machine.updates[a.config.optimizer]
 
     def _of_nodes(self, units: Sequence[Unit], times: np.ndarray) -> list[float]:
-        """Divides units' seconds among their nodes in proportion to multiplications."""
+        """Returns the seconds of each node: those of its unit, a row of `times`, divided in
+        proportion to multiplications."""
         graph = self._a.graph
         seconds = [0.0] * len(graph.nodes)
         for unit, of_unit in zip(units, times.sum(axis=1).tolist(), strict=True):
@@ -114,7 +115,8 @@ class _Prices:
         return seconds
 
     def seconds(self, k: int, choice: NodeChoice) -> float:
-        """Returns a node's seconds in a step by a choice: passes, messages, sums, update."""
+        """Returns the seconds of node k in a step, divided by `choice`: passes, messages within
+        them, sums and update."""
         return self._passes(k, choice) + self._sends(k, choice) + self._of_parameters(choice)
 
     def _passes(self, k: int, choice: NodeChoice) -> float:
@@ -128,7 +130,7 @@ class _Prices:
         return self._parts[k] if is_cut else self._whole[k]
 
     def _sends(self, k: int, choice: NodeChoice) -> float:
-        """Returns the seconds of messages in a node's passes, by a choice."""
+        """Returns the seconds of the messages in the passes of node k, divided by `choice`."""
         if not choice.way.pattern.sends and not choice.gathers:
             return 0.0
         a, seconds = self._a, 0.0
@@ -139,7 +141,8 @@ class _Prices:
         return seconds
 
     def _of_parameters(self, choice: NodeChoice) -> float:
-        """Returns the seconds to sum and update a node's parameters, by a choice."""
+        """Returns the seconds to sum the gradients of a node's parameters and to update them,
+        divided by `choice`."""
         seconds, variables = 0.0, self._a.graph.variables
         for v, cut in choice.variables:
             if variables[v].is_trained:
@@ -151,7 +154,7 @@ class _Prices:
 
 
 def has_positions(graph: Graph) -> bool:
-    """True if a layer can compute (positions, channels) for some positions."""
+    """True if some layer can compute its output (positions, channels) for some of the positions."""
     made = (
         graph.edges[node.outputs[0]].sample
         for node in graph.nodes

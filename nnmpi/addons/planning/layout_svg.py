@@ -98,7 +98,8 @@ def _replica_rows(a: Arrangement, columns: Sequence[RankColumn]) -> Iterator[Dra
 
 
 def _share(a: Arrangement, rank: int) -> tuple[int, int]:
-    """Returns (index, count): the part of each bucket that this rank updates."""
+    """Returns (index, count): of `count` equal parts of each gradient bucket, this rank updates
+    that with this index."""
     buckets = a.model_on(rank).buckets
     ranks = a.store.updaters(a, rank, buckets[0]) if buckets else (rank,)
     return ranks.index(rank), len(ranks)

@@ -238,7 +238,8 @@ FIELDS = {
 
 
 def codec_of(config: Config) -> tuple[str, str]:
-    """Returns (option, value) of a config's compression, or ("", "")."""
+    """Returns (option, value) for the option by which a config compresses gradients; ("", "")
+    without one."""
     values = ((option, getattr(config, option)) for option in addons.table("codecs"))
     return next(((option, value) for option, value in values if value), ("", ""))
 

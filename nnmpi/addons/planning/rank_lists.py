@@ -13,7 +13,7 @@ from nnmpi.schedules.pipeline import Schedule
 
 
 def whole_stages(a: Arrangement, micro: int) -> Sequence[StepList]:
-    """Returns lists of whole stages along pp, without sums of gradients."""
+    """Returns lists of ranks along pp, without sums of gradients; a whole stage is a unit."""
     place, again = a.division.place, a.config.recompute == "stage"
     if a.strategy.passes:
         return of_passes(passes_of(a, micro), place, micro, again)
@@ -30,6 +30,7 @@ def _of_pipeline(
 
 
 def list_of_batch(a: Arrangement, rank: int) -> StepList:
-    """Returns a rank's list for a whole batch, or for a batch per stage if steps overlap."""
+    """Returns the operations of a rank in a step over a batch or, if steps overlap, in as many
+    steps as there are stages."""
     steps = 1 if a.steps_together else len(a.stages)
     return step_list(a, rank, steps * len(micro_batches(a, rank, a.config.batch_size)))

@@ -119,12 +119,14 @@ def _of_ends(a: Arrangement) -> set[int]:
 
 
 def largest(a: Arrangement) -> int:
-    """Returns the peak bytes of the largest rank, of first and last replica."""
+    """Returns the peak bytes of the rank that needs most memory, among ranks of the first and the
+    last replica."""
     return max(needed(a, r, a.config.batch_size) for r in _of_ends(a))
 
 
 def most_sent(a: Arrangement) -> tuple[Traffic, int]:
-    """Returns traffic and steps of the rank of first and last replica that sends most."""
+    """Returns the traffic of the rank that sends most, among those of the first and last replica,
+    and the number of steps that it is for."""
     logged = ((r, exchanges(a, r, a.config.batch_size)) for r in _of_ends(a))
     return max(sent_in_period(a, r, chain.from_iterable(along.values())) for r, along in logged)
 
@@ -190,7 +192,8 @@ class Searcher:
         return SearchResult(best, pure, [*self._found.values()], counts, refused, least)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yields all layouts; those along tp a second time, in the fastest ways."""
+        """Yields all layouts; those along tp come a second time, with each layer divided in the
+        fastest way."""
         for shape in shapes(self._arranger.cluster.size):
             for candidate in candidates(self._arranger.plain, shape):
                 yield candidate
@@ -198,7 +201,8 @@ class Searcher:
                     yield candidate._replace(layout=ways)
 
     def _is_refused(self, candidate: Candidate) -> bool:
-        """True if the model cannot be divided so; counts the layout by reason."""
+        """True if the model cannot be divided by the options of this layout; then counts the layout
+        under the reason."""
         if why := self._arranger.refusal(candidate):
             self._refused.setdefault(why, set()).add(candidate)
         return bool(why)
@@ -250,7 +254,8 @@ class Searcher:
         return best, set()
 
     def _least(self, layouts: Iterable[Candidate]) -> tuple[PricedLayout | None, set[Candidate]]:
-        """Returns the smallest layout, and those not examined in time."""
+        """Returns the layout that needs least memory, and those that may need less but were not
+        examined in time."""
         ways = [*layouts]
         ways += [k for candidate in ways for k in recomputed(candidate, self._arranger.has_blocks)]
         # of equal bounds, which lack activations, those of the smallest micro-batches come first
@@ -270,7 +275,7 @@ class Searcher:
     # ---- what is known of one layout
 
     def _arranged(self, candidate: Candidate) -> Arrangement | None:
-        """Returns a layout's arrangement, or None; caches the last one."""
+        """Returns a layout's arrangement, or None if it is impossible; caches only the last one."""
         if candidate not in self._last:
             self._last.clear()
             gc.collect(0)  # an arrangement on paper has cycles
@@ -294,7 +299,7 @@ class Searcher:
         return self._times[candidate]
 
     def _sized(self, candidate: Candidate) -> int | None:
-        """Returns the bytes of a layout's largest rank, or None if it is impossible."""
+        """Returns the bytes of the rank that needs most, or None for an impossible layout."""
         if candidate not in self._nbytes:
             a = self._arranged(candidate)
             self._nbytes[candidate] = None if a is None else largest(a)

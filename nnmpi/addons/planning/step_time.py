@@ -83,7 +83,8 @@ class StepTime(NamedTuple):
 
 
 class CostModel(NamedTuple):
-    """The figures of machine, units and exchanges that predict a step."""
+    """The seconds of the machine, of the model's units and of exchanges, from which the time of a
+    step is predicted."""
 
     machine: Machine
     model: ModelTimes
@@ -136,7 +137,7 @@ class RankCosts(NamedTuple):
         return self.elements * costs.machine.updates[a.config.optimizer]
 
     def packing(self, a: Arrangement, costs: CostModel) -> float:
-        """Returns the seconds in which a rank packs and unpacks what it sends."""
+        """Returns the seconds in which a rank packs what it sends and unpacks what it receives."""
         _, codec = codec_of(a.config)
         coding = costs.machine.coding.get(codec, 0.0) if self.bytes_copied else 0.0
         return self.bytes_copied * costs.machine.moving + self.elements * coding

@@ -66,12 +66,12 @@ class ModelTimes:
 
     @property
     def is_measured(self) -> bool:
-        """True if this model's parts were measured on the machine."""
+        """True if this model's parts were measured on the machine, not estimated."""
         return 1 in self._measured
 
     @cached_property
     def crossing(self) -> list[int]:
-        """For each unit, the elements per sample sent if a stage began there."""
+        """For each unit, the elements per sample that cross if a stage begins there."""
         crossings = self.graph.crossings()
         firsts = (crossings[unit.nodes.start] for unit in self.units)
         return [sum(self.graph.edges[e].elements for e in edges) for edges in firsts]
@@ -90,7 +90,8 @@ class ModelTimes:
         return times + np.outer(self._again[by.recompute] * times[:, 0], (0, 1, 0))
 
     def _once(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
-        """Returns each unit's seconds on the slowest rank, without recomputation."""
+        """Returns the seconds of each unit without recomputation, (units, 3), on the slowest rank
+        along tp and cp."""
         way = sharding.ranks, sequences_of(sharding).ranks, by.sequence_parallel, by.layout or ""
         if (way, samples) not in self._of_cuts:
             if way not in self._shares:
@@ -183,7 +184,8 @@ def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShare
 
 
 def parts_of_nodes(sharding: Sharding, nodes: Sequence[Node]) -> list[float]:
-    """Returns the share of each node that the busiest rank along tp and cp does."""
+    """Returns, for each node, the share from 0 to 1 of its work that the busiest rank along tp and
+    cp does."""
     positions, ways = sequences_of(sharding), sharding.ways
     of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
     return [_part(sharding, ways, node, of_positions) for node in nodes]

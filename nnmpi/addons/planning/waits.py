@@ -56,7 +56,8 @@ def _of_list(times: ListTimes, micro: int) -> Waits:
 
 
 def _walked(times: ListTimes, step: StepList) -> tuple[float, float]:
-    """Simulates a rank's list; returns its seconds, and those of passes."""
+    """Simulates a rank's list; returns the seconds until all operations are complete, and those of
+    the passes among them."""
     computing, clock = 0.0, 0.0
     for _, op, cost, _, ended in carried_out([step], lambda _, op: times.cost(op)):
         if cost.lane is None:

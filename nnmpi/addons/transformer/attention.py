@@ -144,7 +144,8 @@ class SelfAttention(Module):
         return self.attended(x.reshape(N, T, K, packed, D)).reshape(N, T, self.num_heads * D)
 
     def attended(self, qkv: Tensor) -> Tensor:
-        """Returns attention (N, T, K G, D) of qkv (N, T, K, G + 2, D)."""
+        """Returns attention (N, T, K G, D) of qkv (N, T, K, G + 2, D): G queries, a key and a value
+        for each of K key heads."""
         T, keep = qkv.shape[1], None
         if (cache := kv_cache.get()) is not None:
             qkv = self.rotated(qkv, cache.new_positions(qkv.array))
@@ -155,7 +156,8 @@ class SelfAttention(Module):
         return apply(attention.self_attention, self.rotated(qkv), **options)
 
     def rotated(self, qkv: Tensor, positions: Array | None = None) -> Tensor:
-        """Returns qkv rotated by positions, if `rotary` is set."""
+        """Returns qkv with queries and keys rotated by positions, by default 0 to T - 1; unchanged
+        unless `rotary` is set."""
         if self.rotary is None:
             return qkv
         check_even("SelfAttention", qkv.shape[-1])
@@ -168,7 +170,8 @@ class SelfAttention(Module):
         return self.training and self.dropout > 0
 
     def keep_of(self, x: Array, T: int) -> KeepOf:
-        """Returns dropout masks for x (N, ..., D) of T positions, as `keep_of`."""
+        """Returns the dropout masks of this pass for x (N, ..., D) with T positions, as the
+        function `keep_of` does."""
         first = self.part.start // x.shape[-1]
         return keep_of(self, self.dropout, x, T, T, first, self.groups)
 

@@ -131,7 +131,8 @@ class MultiheadAttention(Module):
         return [turned[id(t)] for t in (q, k, v)]
 
     def _projected(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
-        """Returns queries, keys and values projected, by one product if equal."""
+        """Returns q, k, v projected to (N, T or S, E); by one matrix product if they are the same
+        tensor."""
         E, bias = self.embed_dim, self.in_proj_bias
         if q is k is v and self.kdim == self.vdim == E:
             y = apply(linear.linear, q, self.in_proj_weight, bias, relu=False)

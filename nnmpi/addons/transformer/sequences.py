@@ -31,7 +31,7 @@ class KVCache:
         self._memory: dict[object, Array] = {}
 
     def new_positions(self, parts: Array) -> Array:
-        """Returns the positions of new tokens (N, T, ...), from `length` on."""
+        """Returns the positions of new tokens (N, T, ...): `length` to `length` + T - 1."""
         return xp_of(parts).arange(self.length, self.length + parts.shape[1])
 
     def attend(self, layer: object, parts: Array, causal: bool) -> Array:

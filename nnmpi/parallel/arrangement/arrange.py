@@ -95,7 +95,7 @@ def arrange(
     """Returns the arrangement that a config asks for; raises ValueError if it is impossible.
 
     `sharding` divides layers among the ranks along tp, `division` the model into stages; `measured`
-    has what was measured for that, as the log shows it.
+    has the measurements by which the model was divided, as the log shows them.
     """
     mesh = mesh_of(config, cluster.size)
     division = division or divide(graph, units(graph), (), (0,))

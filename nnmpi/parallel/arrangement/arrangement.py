@@ -36,7 +36,7 @@ from nnmpi.schedules.op import Kind, Op
 
 
 def own_samples(samples: int, ranks: int, r: int) -> range:
-    """Returns which of a micro-batch's samples rank r along tp computes, where divided."""
+    """Returns which samples rank r along tp computes in layers whose samples are divided."""
     return range(chunk_start(samples, ranks, r), chunk_start(samples, ranks, r + 1))
 
 
@@ -230,18 +230,19 @@ class Arrangement:
 
     @property
     def updated_dtype(self) -> np.dtype[Any]:
-        """The dtype of optimizer state and updated values: float32 in mixed precision."""
+        """The dtype of the values that the optimizer updates and of its state: float32 in mixed
+        precision."""
         dtype: np.dtype[Any] = types_of(self.dtype).masters
         return dtype
 
     @property
     def is_mixed(self) -> bool:
-        """True in mixed precision: parameters are rounded float32 master weights."""
+        """True in mixed precision: parameters are 16-bit copies of float32 masters."""
         return types_of(self.dtype).is_mixed
 
     @property
     def sums_dtype(self) -> np.dtype[Any] | None:
-        """The dtype of partial sums that ranks send; None: that of gradients themselves."""
+        """The dtype of partial sums that ranks send; None: that of the terms."""
         return self.updated_dtype if self.config.reduce_dtype != self.config.dtype else None
 
     @property
@@ -256,7 +257,7 @@ class Arrangement:
 
     @property
     def tied(self) -> dict[str, tuple[int, ...]]:
-        """By path of a tied parameter, the ranks along pp that share it."""
+        """The coordinates along pp of the ranks that share a tied parameter, by its path."""
         return tied(self)
 
     def model_on(self, rank: int) -> RankModel:
@@ -309,19 +310,22 @@ class Arrangement:
     # ---- activations
 
     def local_shape(self, e: int, samples: int, at: Mapping[str, int]) -> tuple[int, ...]:
-        """Returns the shape of edge `e` at mesh coordinates `at`, for so many samples."""
+        """Returns the shape of the activation at edge `e` on a rank with mesh coordinates `at`, for
+        so many samples."""
         shape = list(self.graph.edges[e].shape(samples))
         for axis, localise in LOCAL_SHAPES.items():
             localise(self.sharding, e, at[axis], shape)
         return tuple(shape)
 
     def local_bytes(self, e: int, samples: int, at: Mapping[str, int]) -> int:
-        """Returns the bytes of edge `e` at mesh coordinates `at`, for so many samples."""
+        """Returns the bytes of the activation at edge `e` on a rank with mesh coordinates `at`, for
+        so many samples."""
         numbers = prod(self.local_shape(e, samples, at))
         return numbers * np.dtype(self.graph.edges[e].dtype).itemsize
 
     def sums_by(self, group: tuple[int, ...]) -> str:
-        """Returns "shared" or "ring", the all-reduce of activations in a tp group."""
+        """Returns the all-reduce of activations in a group along tp: "shared" on hosts with enough
+        shared memory, else "ring"."""
         lengths = 1 << 20  # bytes: with less free memory than that, a ring
         free = min(self.cluster.free_memory[r] for r in group)
         return "shared" if free > lengths and not self.cluster.has_devices else "ring"
@@ -347,7 +351,7 @@ def _replicas_on_node(a: Arrangement, first: int, node: int) -> tuple[int, ...]:
 
 @cached
 def layers(a: Arrangement) -> Mapping[int, ShardedLayer]:
-    """Returns layers by node: those divided along tp, and those with parameters."""
+    """Returns the layers that are divided along tp or have parameters, by node."""
     return {layer.node: layer for layer in reversed(a.sharding.layers)}
 
 
@@ -361,13 +365,14 @@ def node_leaders(a: Arrangement, group: tuple[int, ...]) -> Mapping[int, int]:
 
 @cached
 def tied(a: Arrangement) -> dict[str, tuple[int, ...]]:
-    """Returns by path of a tied parameter the ranks along pp that share it."""
+    """Returns the coordinates along pp of the ranks that share a tied parameter, by its path."""
     return a.division.tied(a.graph)
 
 
 @cached
 def ranks_of_variables(a: Arrangement) -> Mapping[int, tuple[int, ...]]:
-    """Returns by number of a variable the ranks along pp that have it."""
+    """Returns the coordinates along pp of the ranks that have a variable, by its number in the
+    graph."""
     return a.division.ranks()
 
 

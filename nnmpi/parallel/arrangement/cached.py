@@ -19,7 +19,8 @@ R = TypeVar("R")
 
 
 def cached(function: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[A, P], R]:
-    """Stores a function's results in the arrangement, its first argument."""
+    """Makes a function of an arrangement store its results there: it runs once for equal
+    arguments."""
 
     @wraps(function)
     def wrapper(a: A, /, *args: P.args, **named: P.kwargs) -> R:

@@ -49,11 +49,13 @@ class Division(NamedTuple):
         return tuple(stage.rank for stage in self.stages)
 
     def of_rank(self, rank: int) -> dict[int, StagePart]:
-        """Returns the StageParts of the rank with this coordinate along pp, by number."""
+        """Returns the StageParts on the rank with this coordinate along pp, by the number of the
+        stage."""
         return {s: stage for s, stage in enumerate(self.stages) if stage.rank == rank}
 
     def ranks(self) -> dict[int, tuple[int, ...]]:
-        """Returns by number of a variable the ranks along pp that have it."""
+        """Returns the coordinates along pp of the ranks that have a variable, by its number in the
+        graph."""
         ranks_of: dict[int, set[int]] = {}
         for stage in self.stages:
             for v in stage.variables:
@@ -61,7 +63,8 @@ class Division(NamedTuple):
         return {v: tuple(sorted(ranks)) for v, ranks in ranks_of.items()}
 
     def tied(self, graph: Graph) -> dict[str, tuple[int, ...]]:
-        """Returns by path of a tied, trained parameter the ranks along pp that use it."""
+        """Returns the coordinates along pp of the ranks that share a tied, trained parameter, by
+        its path."""
         ranks_of = sorted(self.ranks().items())
         shared = ((graph.variables[v], ranks) for v, ranks in ranks_of if len(ranks) > 1)
         return {variable.path: ranks for variable, ranks in shared if variable.is_trained}

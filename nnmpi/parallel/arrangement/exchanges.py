@@ -200,7 +200,7 @@ def _messages(n: int, itemsize: int) -> Traffic:
 
 
 def _lengths(n: int, chunks: int, edges: Sequence[int]) -> Mapping[int, int]:
-    """Returns how many chunks have each length, for n elements, about equal or at `edges`."""
+    """Returns the number of chunks of each length: n elements cut at `edges`, or about equally."""
     if edges:
         return Counter(b - a for a, b in pairwise(edges))
     short, more = divmod(n, chunks)
@@ -283,7 +283,7 @@ def sent(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
 
 
 def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
-    """Returns the temporary bytes in which a rank receives partial sums."""
+    """Returns the temporary bytes that a rank needs in an exchange, for partial sums."""
     adds = True in exchange.operation.passes and len(exchange.group) > 1
     carrier = _carrier(a, exchange, rank) if adds else None
     numbers = largest_receive(*carrier, rank, exchange.elements, exchange.edges) if carrier else 0
@@ -293,7 +293,8 @@ def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
 def _carrier(
     a: Arrangement, exchange: Exchange, rank: int
 ) -> tuple[Algorithm, Sequence[int]] | None:
-    """Returns (algorithm, ranks that send) for a collective; None if unknown, or not for `rank`."""
+    """Returns (algorithm, ranks that send) of a collective; None if `rank` sends nothing, or a
+    library decides."""
     if exchange.operation is Collective.ALL_REDUCE:
         return algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
     algorithm = exchange.operation.algorithms.get(exchange.algorithm)

@@ -8,7 +8,7 @@ from nnmpi.parallel.mesh import BATCH
 
 
 def micro_batches(a: Arrangement, rank: int, batch: int) -> list[int]:
-    """Returns the samples in each micro-batch of a rank, for a batch."""
+    """Returns the number of samples in each micro-batch of a rank, for a batch."""
     if a.strategy.micro_batches:
         return a.strategy.micro_batches(a, rank, batch)
     group = a.mesh.group(rank, *BATCH)

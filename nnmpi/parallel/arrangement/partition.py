@@ -107,8 +107,8 @@ def layers(graph: Graph) -> list[Unit]:
 
 
 def joined(graph: Graph, units: Sequence[Unit], by_one_tensor: bool = True) -> list[Unit]:
-    """Joins units that use one buffer, with those in between, and neighbours unless exactly one
-    tensor passes."""
+    """Joins units that must be in one stage: those that use the same buffer with those in between,
+    and with `by_one_tensor` neighbours, unless exactly one tensor passes between them."""
     buffers = [{v for v in u.variables if not graph.variables[v].is_parameter} for u in units]
     last = {v: i for i, held in enumerate(buffers) for v in held}
     crossings = graph.crossings()
@@ -129,7 +129,7 @@ def _places(graph: Graph) -> list[int]:
 
 
 def _home_of_unused(graph: Graph) -> dict[int, int]:
-    """Returns for each unused variable the node of the one before, where it is stored."""
+    """Returns for each unused variable the node of the one before it, with which it is stored."""
     users = {v: k for k, node in reversed([*enumerate(graph.nodes)]) for v in node.variables}
     homes, last = {}, 0
     for v in range(len(graph.variables)):
@@ -141,7 +141,8 @@ def _home_of_unused(graph: Graph) -> dict[int, int]:
 
 
 def bounds(cut: Sequence[int], n: int) -> list[tuple[int, int]]:
-    """Returns (start, end) of the units of each stage, which begin at `cut`."""
+    """Returns (start, end) of each stage's units; `cut` has the first unit of each stage but the
+    first, n is the number of units."""
     return list(pairwise((0, *cut, n)))
 
 
@@ -229,7 +230,7 @@ def _spans(costs: CutCosts, border: np.ndarray, stages: int) -> tuple[np.ndarray
 
 
 def _sums(values: Sequence[float], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Returns the sums of `values` over spans of units from `starts` to `ends`."""
+    """Returns the sums of `values` over spans of units, from `starts` up to `ends`."""
     up_to = np.concatenate(([0.0], np.cumsum(np.asarray(values, np.float64))))
     sums: np.ndarray = up_to[ends] - up_to[starts]
     return sums

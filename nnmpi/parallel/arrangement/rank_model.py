@@ -80,12 +80,13 @@ class RankModel(NamedTuple):
         return spans_of([held.padded_size for held in self.trained], self.scalars)
 
     def slices_of(self, variables: Collection[int]) -> list[tuple[int, int]]:
-        """Returns the slices, without padding, of trained parameters among variables."""
+        """Returns the slices of the flat buffer, without padding, of the trained parameters among
+        `variables`."""
         pairs = zip(self.trained, self.spans, strict=True)
         return [(at, at + held.size) for held, (at, _) in pairs if held.variable in variables]
 
     def inside(self) -> dict[BucketSlice, list[HeldVariable]]:
-        """Returns the trained parameters in each bucket, or all of them in one."""
+        """Returns the trained parameters in each bucket; all are in one if there are no buckets."""
         whole = [BucketSlice(0, self.length)] if self.trained else []
         in_order = sorted(self.buckets) or whole
         starts = [bucket.start for bucket in in_order]

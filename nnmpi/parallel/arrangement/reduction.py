@@ -1,4 +1,4 @@
-"""Chooses the all-reduce of gradients over replicas: `--allreduce auto`."""
+"""Chooses the all-reduce that sums gradients over replicas: the rules of `--allreduce auto`."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -165,7 +165,7 @@ def _lack(
 
     @cache
     def memory(n: int, ranks: int) -> int:
-        """Returns the shared memory that replicas on a node need for n elements."""
+        """Returns the bytes of shared memory with which `ranks` ranks of a node sum n elements."""
         values = n * dtype.itemsize if shares_values(config, cluster) else 0
         return memory_of_sums(n, dtype, ranks) + values
 

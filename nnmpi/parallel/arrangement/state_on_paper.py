@@ -119,7 +119,7 @@ def _clipped(
 
 
 class Holders:
-    """Tells which ranks have which ranges of state; lists[r] are rank r's arrays."""
+    """An index of which ranks have which ranges of state; lists[r] are rank r's arrays."""
 
     def __init__(self, lists: Sequence[Sequence[StateArray]]) -> None:
         self._lists = lists
@@ -151,5 +151,5 @@ def holders_on_paper(a: Arrangement) -> Holders:
 
 
 def unreplicated_bytes(a: Arrangement, rank: int) -> int:
-    """Returns the bytes of state that would be lost with a rank."""
+    """Returns the bytes of training state that only this rank has, and that are lost with it."""
     return sum(x.nbytes for x in holders_on_paper(a).only_on(rank))

@@ -203,7 +203,7 @@ def bytes_of(p: RecordedPass, inputs: Sequence[Any], outputs: Sequence[Any]) -> 
 
 
 def _of(blocks: Mapping[int, Lifetime], arrays: Iterable[Any]) -> dict[int, Lifetime]:
-    """Returns the blocks that contain given arrays, by id of the owner."""
+    """Returns the memory blocks of given arrays, by the id of the array that owns the block."""
     owners = {id(owner(a)): None for a in arrays}
     return {key: blocks[key] for key in owners if key in blocks}
 
@@ -213,5 +213,5 @@ def _nbytes(blocks: Iterable[Lifetime]) -> int:
 
 
 def _across(blocks: Iterable[Lifetime], edge: int) -> int:
-    """Returns the bytes in use from before call number `edge` to it or later."""
+    """Returns the bytes of blocks that are in use before call number `edge`, and in it or later."""
     return _nbytes(block for block in blocks if block.first < edge <= block.last)

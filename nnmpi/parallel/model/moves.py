@@ -52,7 +52,7 @@ class Runs(NamedTuple):
         return runs
 
     def shorten(self, first: int, last: int) -> None:
-        """Removes elements at the start of the first and the end of the last run."""
+        """Removes `first` elements of the first run and `last` of the last run, in place."""
         for array, less in zip(self, (-first, -first, first), strict=True):
             array[0] -= less
         self.length[-1] -= last

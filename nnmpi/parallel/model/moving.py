@@ -132,7 +132,7 @@ class _Exchange:
             _copy(row, source, self._array(piece), target, runs.length)
 
     def arrived(self) -> Iterator[Arrival]:
-        """Yields (range, values) of each needed range, and frees the values."""
+        """Yields (range, values) of each needed range, and drops its reference to the values."""
         while self._arrived:  # popped first, so that the caller's array is freed when it is done
             need = next(iter(self._arrived))
             yield need, self._arrived.pop(need)

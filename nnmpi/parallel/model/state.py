@@ -81,7 +81,7 @@ def module_state(model: Module) -> Iterator[tuple[Module, StateArray]]:
 
 
 def _with_own_name(x: StateArray, model: Module, names: set[str]) -> StateArray:
-    """Adds x's name to `names`; raises ValueError if it is in use."""
+    """Returns x after adding its name to `names`; raises ValueError if the name is in use."""
     if x.name in names or x.name in whole_tensors(model):
         raise ValueError(f"{x.name}: state_arrays gives it a name that is in use; choose another")
     names.add(x.name)
@@ -114,7 +114,7 @@ def model_tensors(model: Module) -> tuple[StateArray, ...]:
 
 
 def first_names(model: Module) -> dict[str, str]:
-    """Returns each name's first name of the same tensor: tied weights have several."""
+    """Returns the first name of each name's tensor in the state dict: tied weights have several."""
     first = dict[int, str]()
     return {place.path: first.setdefault(id(t), place.path) for place, t in model.tensors()}
 

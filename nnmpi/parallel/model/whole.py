@@ -89,7 +89,8 @@ class WholeArrays:
         return self._arrivals(self._to_all)
 
     def sha256(self) -> str:
-        """Returns the SHA-256 of all whole parameters, on all ranks, which call it."""
+        """Returns the SHA-256 of all parameters, whole and in the order of the state dict; every
+        rank calls it, and gets the same."""
         digest = hashlib.sha256()
         for name, values in self:  # nothing on other ranks, which have to iterate: they send
             if name in self.digested:

@@ -105,7 +105,7 @@ class ScatteredSums(BucketSums):
         self._store.scalars[USED:] = 0
 
     def _sum(self, op: Op) -> None:
-        """Starts to sum a bucket, whose parameters then have no gradient to add to."""
+        """Starts to sum a bucket's gradients over ranks; the next backward pass overwrites them."""
         members = self._members[op.at]
         fill_unused(members)
         for p in members:

@@ -96,13 +96,13 @@ class Compared:
         return self._by_tape.outputs
 
     def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Runs the backward pass unit by unit, by autograd, then as a replay."""
+        """Runs each unit backward by autograd, then as a replay; yields between units."""
         yield from self._both(self._by_tape.backward(seeds), self._replay.backward(seeds))
         self._compare_inputs()
         self._ended(self._same and self._notes.is_same)
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Computes and compares the gradients of inputs by autograd and replay."""
+        """Computes the gradients of received inputs by autograd and replay, and compares."""
         replayed = self._replay.first_half(seeds)
 
         def follow() -> bool:
@@ -116,7 +116,8 @@ class Compared:
         self._compare_inputs()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes and compares the gradients of parameters, after `first_half`."""
+        """Computes the gradients of parameters, after `first_half`, both ways, and compares them.
+        Yields between units."""
         yield from self._both(self._by_tape.second_half(), self._replay.second_half())
         self._ended(self._same and self._notes.is_same)
 
@@ -196,7 +197,8 @@ class NotedStats:
         self._inner, self._notes, self.moments_of = inner, notes, list[Moments]()
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns the moments of the whole batch, and keeps them with `local` for the replay."""
+        """Returns the moments of the whole batch, given those of this rank's samples (`local`), and
+        keeps both for the replay; `track` updates the running statistics."""
         if self._inner is not LOCAL:  # else the replay asks nobody
             self._notes.add_sent(np.concatenate((local.mean, local.m2)))
         with wires(None):
@@ -221,12 +223,13 @@ class RecalledStats:
         self._moments, self._notes = iter(noted.moments_of), notes
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns the next kept moments; `local` must have the bits that autograd had."""
+        """Returns the next kept moments; without the bits that autograd had in `local`, the
+        comparison fails. `track` is not called."""
         self._notes.check_sent(np.concatenate((local.mean, local.m2)))
         return next(self._moments)
 
     def sum(self, sums: Array) -> Array:
-        """Returns the next kept sum; `sums` must have the bits that autograd had."""
+        """Returns the next kept sum; the comparison fails if `sums` has other bits."""
         self._notes.check_sent(sums)
         total = sums.copy()
         self._notes.write_next(total)

@@ -44,7 +44,8 @@ class Buffer(NamedTuple):
     array: Array
 
     def give_back(self) -> None:
-        """Gives the memory back to its pool, which may hand it out at once."""
+        """Gives the memory back to its pool, which may hand it out at once: nobody may use the
+        array after that."""
         self.pool.free.append(self.memory)
 
 

@@ -65,7 +65,8 @@ class Sends:
         self._works.append((work, buffer))
 
     def poll(self) -> bool:
-        """Polls the oldest send, which moves all messages; True if it is incomplete."""
+        """Polls the oldest send, which progresses all messages; returns True if it is still
+        incomplete, False if it is complete or there is none."""
         return bool(self._works) and not self._works[0][0].poll()
 
     def finish(self) -> None:
@@ -85,7 +86,7 @@ Outgoing: TypeAlias = list[tuple[Edge, Array, Buffer | None]]
 
 
 class Here:
-    """Stands for a Transfer of an array that is on this rank already."""
+    """Stands for a Transfer of an array that is on this rank already: always complete."""
 
     done = True
 
@@ -124,7 +125,8 @@ class BoundaryEnd(Port):
         self.give: Callable[[int, Outgoing], None] = self._outgoing.__setitem__
 
     def accept(self, micro: int, outgoing: Outgoing) -> None:
-        """Takes a micro-batch from a neighbouring stage on this rank; copies what it will reuse."""
+        """Takes the tensors of a micro-batch from a neighbouring stage on this rank, without a
+        message; copies those that the neighbour will overwrite."""
         self._arriving[micro] = []
         for pool, (_, array, buffer) in zip(self._receives, outgoing, strict=True):
             if buffer is None:
@@ -142,7 +144,7 @@ class BoundaryEnd(Port):
             self._arriving[micro].append((work, buffer))
 
     def send(self, micro: int, peer: int) -> None:
-        """Starts to send a micro-batch's outputs or gradients, in memory order."""
+        """Starts to send micro-batch `micro` to rank `peer`, with axes in memory order."""
         for edge, array, buffer in self._outgoing.pop(micro):
             work = self._comm.isend(array.transpose(edge.order), peer, self._send_tag)
             self._sends.add(work, buffer)
@@ -156,7 +158,7 @@ class BoundaryEnd(Port):
         return None
 
     def done(self, micro: int) -> None:
-        """Gives a micro-batch's buffers back to their pools."""
+        """Gives the buffers of micro-batch `micro` back to their pools."""
         for buffer in self._used.pop(micro):
             buffer.give_back()
 
@@ -177,7 +179,7 @@ class BoundaryEnd(Port):
 
 
 class Inlet(BoundaryEnd, Source):
-    """The input of later stages: receives activations, sends gradients back."""
+    """The input of every stage but the first: receives activations, sends gradients back."""
 
     def next_input(self, micro: int) -> Tensors:
         samples = self._samples(micro)
@@ -195,7 +197,7 @@ class Inlet(BoundaryEnd, Source):
 
 
 class Outlet(BoundaryEnd, Sink):
-    """The output of earlier stages: sends activations, receives gradients."""
+    """The output of every stage but the last: sends activations, receives gradients."""
 
     def root(self, micro: int, y: Any) -> JoinedOutputs:
         return joined(y)
@@ -253,7 +255,7 @@ class Channels:
         self.ops: Mapping[Kind, Do] = dict.fromkeys(MESSAGES, self.start)
 
     def poll(self) -> None:
-        """Polls one message, which moves all, at most once in POLL_SECONDS."""
+        """Polls one incomplete message, which progresses all, at most once in POLL_SECONDS."""
         now = self._clock()
         if now < self._next_poll:
             return

@@ -247,7 +247,8 @@ class Executor:
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def run(self, load: StepBatch, state: StepState, batches: int) -> StepResult:
-        """Makes a step from `state` on the batch `load`, in an epoch of `batches` batches."""
+        """Makes one step on the batch `load` and returns its result; `state` is the position of
+        training before it, in an epoch of `batches` batches."""
         self._step = state.step
         self._plan, self._states, self._running = self._plan_of(len(load.micro)), {}, {}
         self.begin(load)

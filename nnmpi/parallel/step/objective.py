@@ -83,7 +83,7 @@ class Objective:
         self._names = (*[ACCURACY] * self._counts_correct, *metrics)
 
     def empty_row(self) -> Row:
-        """Returns a row of sums, as of `evaluate`, for no samples."""
+        """Returns a row, as of `evaluate`, for no samples: all sums are 0."""
         return [np.zeros(3), *[ZERO] * len(self._names)]
 
     def evaluate(self, scores: Tensor, labels: np.ndarray) -> Row:
@@ -127,7 +127,7 @@ class Objective:
         return Sums(float(loss), float(divisor), int(samples), named)
 
     def add(self, a: Row, b: Row) -> Row:
-        """Returns the sum of two rows; metrics must have the same shapes."""
+        """Returns the sum of two rows; raises ValueError if a metric's shapes differ."""
         self._shapes([[sums.shape for sums in row] for row in (a, b)])
         return [x + y for x, y in zip(a, b, strict=True)]
 
@@ -163,10 +163,11 @@ class Outputs(Protocol):
         """Adds the model's output for a batch to what this rank has."""
 
     def clear(self) -> None:
-        """Sets outputs to zero on ranks that have the same as another, so that each counts once."""
+        """Sets outputs to zero. Ranks that have computed the same as another call it before
+        `add_up`, so that each output counts once."""
 
     def add_up(self, comm: Comm, all_reduce: SumRow) -> None:
-        """Sums what ranks have accumulated; every rank calls it."""
+        """Sums what all ranks of `comm` have accumulated, by `all_reduce`; every rank calls it."""
 
 
 class LossAndMetrics:

@@ -98,7 +98,7 @@ class JoinedOutputs(Tensor):
             self.node = TapeNode(self, [t.node or t for t in parts], needs, vjps)
 
     def seed(self, gradients: Sequence[Array | None]) -> Array:
-        """Sets the outputs' gradients; returns the zero that starts the backward pass."""
+        """Sets the outputs' gradients (or None); returns the zero that starts the backward pass."""
         self.gradients = gradients
         return np.zeros(())
 
@@ -117,7 +117,7 @@ def outputs_of(root: Tensor) -> Sequence[Tensor]:
 
 
 def seed_of(root: Tensor, gradients: Sequence[Any]) -> Any:
-    """Returns the gradient of `root`, given those of the outputs."""
+    """Returns the gradient of `root` that starts a backward pass, given the outputs'."""
     return root.seed(gradients) if isinstance(root, JoinedOutputs) else gradients[0]
 
 
@@ -229,7 +229,7 @@ class LossSink(Sink):
         return self._seeds[1]
 
     def loss(self) -> Any:
-        """Returns the losses since the last call; 0 without the last stage."""
+        """Returns the losses since the last call and resets them; 0 without the last stage."""
         total, self._sum = self._sum, None
         return 0.0 if total is None else total
 
@@ -265,7 +265,8 @@ class Stage(NamedTuple):
     values: "UnitValues | None" = None
 
     def beside(self, follow: Callable[[], object]) -> AbstractContextManager[None]:
-        """A context in which follow() replays a unit before the next one asks for values."""
+        """Returns a context for a pass that cannot stop: follow() replays a unit before the next
+        one asks for its values."""
         return nullcontext() if self.values is None else self.values.telling(follow)
 
 
@@ -289,13 +290,13 @@ class StagePass(Protocol):
         """The outputs of the stage, or their loss."""
 
     def release(self) -> None:
-        """Drops outputs that were sent, whose memory may be freed."""
+        """Drops outputs that were sent, to free what no backward pass needs."""
 
     def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
         """Runs the backward pass from the outputs' gradients; stops between units."""
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Computes the gradients of received inputs; stops between units."""
+        """Computes received inputs' gradients from those of outputs; stops between units."""
 
     def second_half(self) -> Generator[None, None, None]:
         """Computes the remaining gradients, those of parameters; stops between units."""
@@ -317,7 +318,7 @@ class TapePass:
         self._rest: UnfinishedBackward | None = None
 
     def release(self) -> None:
-        """Drops outputs that were sent, whose memory may be freed."""
+        """Drops outputs that were sent, to free what no backward pass needs."""
         if isinstance(self._root, JoinedOutputs):
             self._root.parts = self.outputs = ()
 
@@ -328,7 +329,7 @@ class TapePass:
         return self.second_half()
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Computes the gradients of received inputs; does not stop between units."""
+        """Computes received inputs' gradients from those of outputs, without stopping."""
         leaves, seed = needing_gradients(self._state.input), seed_of(self._root, seeds)
         if leaves and self._root._requires_grad:
             self._rest = self._root.backward(seed, until=leaves)
@@ -371,7 +372,7 @@ def by_tape(
 
 
 def pauses(units: Sequence[int]) -> Generator[None, None, None]:
-    """Yields between every two units, in place of a pass that has nothing to do."""
+    """Yields between every two units, and does nothing else: a pass without work."""
     for _ in units[1:]:
         yield
 

@@ -126,7 +126,7 @@ def record(
 
 
 def on_tape(poll: Callable[[], object]) -> AbstractContextManager[None]:
-    """A context in which autograd records, and kernels call `poll`."""
+    """Returns a context in which autograd records, and kernels call `poll` for messages."""
     return variables_set((recording, True), (progress_hook, poll))
 
 

@@ -24,7 +24,8 @@ from nnmpi.parallel.wire import all_reduce_with_room, wire_around, wire_for
 
 
 def wires(around: Callable[[Comm, Any], Any] | None) -> AbstractContextManager[None]:
-    """A context in which `around` makes what exchanges within passes; None: the usual."""
+    """Returns a context in which `around` makes the objects that carry out exchanges within passes;
+    None: the usual ones, which record nothing."""
     return variables_set((wire_around, around))
 
 
@@ -36,7 +37,8 @@ class Notes:
 
     @property
     def is_same(self) -> bool:
-        """True if the replay would have sent and received the same as autograd."""
+        """True if the replay, which has ended, would have sent the same bits and received as many
+        arrays as autograd's pass."""
         return self._is_same and not (self._sent or self._arrived)
 
     def add_sent(self, array: Array) -> None:
@@ -75,7 +77,8 @@ def same_bits(a: Array | None, b: Array | None) -> bool:
 
 
 def _own_part(buffer: Array, comm: Comm, parts: Sequence[int] | None) -> Array:
-    """Returns this rank's slice of an all-gather's buffer; `parts` are all lengths."""
+    """Returns this rank's slice of an all-gather's buffer; `parts` has the length of each rank's
+    slice, None: equal."""
     row = buffer.reshape(-1)
     lengths = parts or [row.size // comm.size] * comm.size
     start = sum(lengths[: comm.rank])
@@ -100,7 +103,8 @@ def start_call(work: "_LoggedWork", name: str, comm: Comm, array: Array, *argume
 
 
 def _wait(work: "_LoggedWork", array: Array) -> None:
-    """The recorded wait for a transfer; `array` keeps its memory from other use."""
+    """The recorded call that waits for a transfer; `array` is an argument so that its memory gets
+    no other use before."""
     with waiting("tensor"):
         work.started.wait()
 
@@ -114,7 +118,7 @@ class _LoggedWork:
         self._array, self._number = array, len(call_log.get() or ())
 
     def __eq__(self, other: object) -> bool:
-        """True if `other` has the same number in another recording."""
+        """True for the same transfer in another recording: equal in the order of calls."""
         return isinstance(other, _LoggedWork) and other._number == self._number
 
     __hash__ = None  # type: ignore[assignment]

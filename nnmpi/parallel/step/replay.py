@@ -111,7 +111,7 @@ class BoundCalls(Replay):
         self._adds, self._trained = recorded.adds, planned.trained
 
     def end(self) -> None:
-        """Deletes the calls, which refer to this object and its memory."""
+        """Deletes the bound calls, which refer to this object and would keep its memory alive."""
         self._of_forward, self._of_first, self._of_second, self.free = [], [], [], list
 
     def _ready(self, p: Parameter) -> None:

@@ -148,7 +148,8 @@ class Update:
         self.decision = sums
 
     def apply(self, step: int) -> Outcome:
-        """Makes an optimizer step, or skips it unless all agreed sums are finite."""
+        """Makes an optimizer step, or skips it unless all agreed sums are finite; returns its
+        outcome."""
         assert self.decision is not None
         outcome = self.carry_out(self.decision)
         self._store.wait_for_updates()
@@ -236,7 +237,7 @@ class Update:
         return [loss, scalars[REQUEST], not finite, squares, *(p.has_grad for p in self._tied)]
 
     def _agreed(self, sums: list[float]) -> list[float]:
-        """Sums numbers, in float64, over the ranks of one replica."""
+        """Sums numbers over the ranks of one replica, in float64, by one all-reduce."""
         row = np.array(sums, float)
         with waiting("agree"):
             self._model.all_reduce(row, "doubling")
@@ -244,7 +245,8 @@ class Update:
 
 
 def _counted(store: LocalStore, counts: Sequence[bool]) -> Iterator[FlatSlice]:
-    """Yields the slices of gradients that this rank counts in the norm, joined."""
+    """Yields the slices of gradients that this rank counts in the norm: of parameters i with
+    counts[i]. Consecutive ones are joined, some may be empty."""
     start = end = store.spans[0][0]
     for is_counted, (_, stop) in zip(counts, store.spans, strict=True):
         if is_counted:

@@ -69,7 +69,8 @@ def _crossings(a: Arrangement) -> Sequence[Sequence[int]]:
 def _parts(
     a: Arrangement, part: StagePart, bucket_of: Mapping[int, int]
 ) -> Iterable[Collection[int]]:
-    """Returns the variables of each unit; `bucket_of` maps trained ones."""
+    """Returns the numbers of each unit's variables in the graph; `bucket_of` maps trained
+    parameters to buckets."""
     if a.strategy.of_stages:
         return [part.variables]
     if a.store.scatters or gathers_for_use(a):

@@ -21,7 +21,8 @@ def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
 
 @cached
 def first_alike(a: Arrangement, rank: int) -> int:
-    """Returns the first rank of this place with an equal part: their lists are equal."""
+    """Returns the first rank at the same place along pp whose part of the model is like that of
+    `rank`: their lists are equal."""
     held = a.model_on(rank)
     return next(r for r in a.mesh.group(a.replicas(rank)[0], "tp") if a.model_on(r) == held)
 

@@ -16,7 +16,7 @@ GATHER = "ring"
 
 
 class CommBucket(NamedTuple):
-    """Elements start..stop of the gradient buffer, summed over `comm`."""
+    """A gradient bucket: elements start..stop of the flat buffer, summed over `comm` at once."""
 
     start: int
     stop: int
@@ -62,7 +62,8 @@ class Buckets:
         return shards_of((start + chunk.start, start + chunk.stop) for start, chunk in chunks)
 
     def views(self, memory: Array, b: int, parameters: Sequence[Parameter]) -> dict[int, Array]:
-        """Returns views of bucket b's parameters into `memory`, by index."""
+        """Returns views into `memory`, which has bucket b from its start, in the shape of each
+        parameter, by its index."""
         origin, spans = self.all[b].start, self.spans
         view = FlatStore.view
         return {i: view(memory, parameters[i], spans[i][0] - origin) for i in self.members[b]}

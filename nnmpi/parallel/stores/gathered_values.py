@@ -41,7 +41,8 @@ class GatheredValues:
         return self._values[i]
 
     def fixed(self, i: int) -> Array:
-        """Returns the memory of parameter i, which an all-gather may be writing to."""
+        """Returns the array that always holds parameter i, without waiting for an all-gather that
+        may still write to it."""
         return self._values[i]
 
     def current(self, i: int) -> Array:
@@ -54,7 +55,8 @@ class GatheredValues:
             self.gather(b)
 
     def gather(self, b: int) -> None:
-        """Starts or queues the gather of bucket b, whose shards are updated."""
+        """Starts or queues the gather of bucket b; every rank must have updated its shard
+        before."""
         comm = self._buckets.all[b].comm
         if comm is self._sums:
             self._due.append(b)
@@ -73,7 +75,8 @@ class GatheredValues:
             self._start(self._due.popleft(), self._gathers)
 
     def wait(self) -> None:
-        """Waits until all updated values are here, also of gathers not started yet."""
+        """Waits until the updated values of all buckets are here, also of those whose gather has
+        not started yet."""
         for b in range(len(self._buckets.all)):
             self.wait_for(b)
 

@@ -43,7 +43,7 @@ class WholeGradients:
         """Does nothing: new gradients overwrite those of the last step."""
 
     def grad_memory(self, i: int) -> Array:
-        """Returns the memory to which backward passes write gradient i."""
+        """Returns the array to which backward passes write or add gradient i."""
         return self._memories[i]
 
     def start(self, b: int) -> Transfer | None:
@@ -58,7 +58,7 @@ class WholeGradients:
         return comm.start(self.flat[start:stop], algorithm)
 
     def fixed_gradient(self, i: int) -> Array:
-        """Returns the memory to which backward passes write gradient i, in every step."""
+        """Returns the array to which backward passes write gradient i in each step."""
         return self._memories[i]
 
     def finish(self, b: int) -> None:
@@ -96,7 +96,8 @@ class GradientSlots:
         self._padding = [self._padding_of(b) for b in range(len(self._rows))]
 
     def begin(self) -> None:
-        """Discards the last step's sums; each bucket has to be opened before it is written to."""
+        """Discards the sums of the last step; from here on no bucket may be written to before
+        `open` for it."""
         self._open.clear()
         self._has_sum.clear()
 
@@ -130,7 +131,8 @@ class GradientSlots:
         return self._wire.start_reduce_scatter(self._rows[b], self._buckets.algorithm)
 
     def finish(self, b: int) -> None:
-        """Adds this rank's shard of bucket b to the sum over earlier micro-batches."""
+        """Adds this rank's shard of bucket b, whose reduce-scatter is complete, to the sum over
+        earlier micro-batches."""
         new, shard = self._rows[b][self._chunks[b]], self._shards[b]
         if b in self._has_sum:
             shard += new
@@ -139,7 +141,7 @@ class GradientSlots:
             self._has_sum.add(b)
 
     def whole(self, i: int) -> Array:
-        """Returns gradient i, gathered from shards; every rank along dp calls it."""
+        """Returns summed gradient i, from all shards; every rank along dp calls it."""
         b = self._of[i]
         start, stop, _ = self._buckets.all[b]
         array = self._on.xp.zeros(stop - start, self.flat.dtype)

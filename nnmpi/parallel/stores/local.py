@@ -166,13 +166,14 @@ class LocalStore(FlatStore):
         self.scalars[index] = value
 
     def write_used(self) -> None:
-        """Writes this rank's request, and 1 for each parameter with a gradient, else 0."""
+        """Writes to `scalars` this rank's request to stop or save, and 1 for each parameter with a
+        gradient, else 0."""
         scalars = self.scalars
         row = np.array([self.request, *map(_HAS_GRAD, self.parameters)], scalars.dtype)
         scalars[REQUEST : REQUEST + len(row)] = self.on.asarray(row) if self._in_front else row
 
     def counted(self, start: int, end: int) -> Iterator[Shard]:
-        """Yields the slices whose gradients this rank counts in the norm."""
+        """Yields the slices in start..end-1 whose gradients this rank counts in the norm."""
         return within(self.shards, start, end)
 
     def totals(self, counted: Sequence[Shard]) -> Array:
@@ -214,7 +215,8 @@ class LocalStore(FlatStore):
         self.factor = 1.0 if self.scaler is None else 1.0 / self.scaler.current.scale
 
     def start(self, b: int) -> Transfer | None:
-        """Starts to sum bucket b over its ranks, in place; None for one rank."""
+        """Starts to sum the gradients of bucket b over its ranks, in place; returns None if there
+        is only one rank."""
         start, stop, comm = self.buckets.all[b]
         if comm.size == 1:
             return None
@@ -231,7 +233,8 @@ class LocalStore(FlatStore):
         """Waits for all messages that this store has started. Does nothing here."""
 
     def keep_residuals(self) -> None:
-        """Keeps what compressed sums left out, if the step is updated. Does nothing here."""
+        """Keeps what compressed sums left out, for the next step; called only if the update is not
+        skipped. Does nothing here."""
 
     def owned(self, shard: Shard) -> tuple[Array, Array, MixedStep]:
         values, beside = self.shard_values(shard), None
@@ -254,14 +257,17 @@ class LocalStore(FlatStore):
         return self.unscaled(self.grad_memories[i])
 
     def unscaled(self, summed: Array) -> Array:
-        """Converts a summed gradient for the optimizer: scaled, in the masters' dtype."""
+        """Converts a summed gradient for the optimizer: times `self.factor` (loss scale and
+        clipping), in the dtype of the masters."""
         return summed.astype(self.updated_dtype, copy=False) * self.factor
 
     def wait_for_updates(self) -> None:
-        """Waits until ranks that share parameters have updated them. Does nothing here."""
+        """Waits until every rank has updated its shards, if ranks share the memory of parameters.
+        Does nothing here."""
 
     def close(self) -> None:
-        """Frees shared memory; every rank calls it. Does nothing here."""
+        """Frees shared memory, and moves parameters to memory of this rank; every rank calls it.
+        Does nothing here."""
 
 
 def fill_unused(parameters: Iterable[Parameter]) -> None:

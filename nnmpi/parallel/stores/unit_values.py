@@ -54,7 +54,8 @@ class UnitValues:
         self._left = deque(units)
 
     def carry_out(self, do: Do, op: Op) -> None:
-        """Carries out a unit's pass, after operations on values that it has not asked for."""
+        """Carries out the pass of a unit, `op`, by do(op), after the operations on values that it
+        has not asked for yet."""
         if self._left and self._left[0].op is op:
             self._answer()
         self._under_way = op

@@ -51,7 +51,8 @@ class WeightSlots:
         return self._values[i]
 
     def fixed(self, i: int) -> Array:
-        """Returns the memory of parameter i whenever its bucket is gathered."""
+        """Returns the array in which parameter i is whenever its bucket is gathered; at other times
+        another bucket may use it."""
         return self._values[i]
 
     def current(self, i: int) -> Array:

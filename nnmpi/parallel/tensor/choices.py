@@ -235,7 +235,7 @@ class NodeChoices:
         return choice._replace(cost=cost, gathers=True, output=None)
 
     def cost(self, node: Node, *messages: Message) -> PlanCost:
-        """Returns the cost of a layer's messages: elements of a sample that are sent."""
+        """Returns the cost of a layer's messages: the elements of one sample that ranks send."""
         return PlanCost(sent=sum(row.weight * row.carries(self.graph, node) for row in messages))
 
 

@@ -38,7 +38,8 @@ class _ShardedConvolution(Product):
 
 
 class ColumnConv2d(_ShardedConvolution, ColumnSharded, Conv2d):
-    """A Conv2d with divided output channels (see `ColumnSharded`)."""
+    """A Conv2d of which each rank has the whole input, and computes some output channels (see
+    `ColumnSharded`)."""
 
     fuses_as = Conv2d
 
@@ -52,8 +53,10 @@ class RowConv2d(_ShardedConvolution, RowSharded, Conv2d):
 
 
 class ColumnConv1d(_ShardedConvolution, ColumnSharded, Conv1d):
-    """A Conv1d with divided output channels (see `ColumnSharded`)."""
+    """A Conv1d of which each rank has the whole input, and computes some output channels (see
+    `ColumnSharded`)."""
 
 
 class RowConv1d(_ShardedConvolution, RowSharded, Conv1d):
-    """A Conv1d with divided input channels, whose terms are summed (`RowSharded`)."""
+    """A Conv1d with divided input channels; terms are summed, and every rank gets the whole output
+    (see `RowSharded`)."""

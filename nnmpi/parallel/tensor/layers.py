@@ -188,7 +188,8 @@ class RowLinear(_ShardedLinear, RowSharded, Linear):
 
 
 class ShardedEmbedding(Sharded, Embedding):
-    """An Embedding with divided rows; each rank gets all indices and the output."""
+    """An Embedding whose table rows are divided; every rank gets all indices and the whole
+    output."""
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, comm: Comm, padding_idx: int | None = None
@@ -310,7 +311,8 @@ def row(
 
 
 def _memory_order(array: Array, axis: int) -> tuple[int, ...] | None:
-    """Returns the memory order of an array with channels at `axis`; None: default."""
+    """Returns the order of axes, as `all_reduce` takes it, of an array with channels at `axis`;
+    None: the default."""
     return None if axis == -1 else (0, *range(2, array.ndim), 1)
 
 

@@ -68,7 +68,8 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
         return backend.to_host(all_gather(scores.array, self.comm, bounds, 1))
 
     def _softmax(self, logits: Tensor, labels: Any) -> "_Softmax":
-        """Returns this rank's part of the softmax; every rank calls it."""
+        """Returns this rank's part of the softmax; every rank calls it, since ranks exchange maxima
+        and sums."""
         start, stop = span_of(self.bounds, self.comm)
         if logits.ndim < 2 or logits.shape[1] % (stop - start):
             raise ValueError(
@@ -174,7 +175,8 @@ class _Softmax(NamedTuple):
         return losses.astype(self.exponentials.dtype)
 
     def gradient(self, g: Array) -> Array:
-        """Returns the gradient of this rank's logits (classes, N)."""
+        """Returns the gradient of this rank's logits, (classes, N), given the gradients g of the
+        losses."""
         xp, (top, total) = xp_of(self.table), self._sum()
         factor = xp.exp(self.table[self.rank, 0] - top) / total
         p: Array = self.exponentials * factor.astype(self.exponentials.dtype)

@@ -110,7 +110,8 @@ def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> 
 
 
 def sum_algorithm(nbytes: int) -> str:
-    """Returns the all-reduce of so many bytes along tp, if there is memory."""
+    """Returns the name of the all-reduce that sums so many bytes along tp: `ring` if the node lacks
+    memory for another."""
     return "doubling" if nbytes <= DOUBLING_BYTES else "shared"
 
 
@@ -199,13 +200,15 @@ def reduce(x: Tensor, comm: Comm) -> Tensor:
 
 
 def gather(x: Tensor, comm: Comm, bounds: Bounds, axis: int = 1) -> Tensor:
-    """Concatenates parts from all ranks; the gradient is this rank's part."""
+    """Concatenates the parts of all ranks along an axis; the gradient of x is this rank's part of
+    the output's."""
     _check(x, bounds[comm.rank + 1] - bounds[comm.rank], axis, "gather", bounds)
     return apply(_gather, x, comm=comm, bounds=bounds, axis=axis)
 
 
 def scatter(x: Tensor, comm: Comm, bounds: Bounds, axis: int = 1) -> Tensor:
-    """Returns this rank's part of a tensor; the gradient is gathered."""
+    """Returns this rank's part, along an axis, of a tensor that all ranks have; its gradient is
+    gathered from all ranks."""
     _check(x, bounds[-1], axis, "scatter", bounds)
     return apply(_scatter, x, comm=comm, bounds=bounds, axis=axis)
 

@@ -36,7 +36,8 @@ def is_plain(node: Node) -> bool:
 
 
 def keeps_cut(graph: Graph, node: Node) -> bool:
-    """True if an op treats elements separately, so that parts suffice."""
+    """True if an op works unchanged on parts: it treats each element separately, and its other
+    arguments are untrained scalars."""
     return node.op in OPS and all(_is_number(graph, a) for a in node.arguments[0])
 
 
@@ -69,7 +70,8 @@ def follows(node: Node) -> bool:
 
 
 def variables_of(graph: Graph, node: Node) -> dict[str, int]:
-    """Returns by attribute name the index of a layer's variables in the graph."""
+    """Returns the index in `graph.variables` of each parameter and buffer of a layer, by its
+    attribute name."""
     by_name = {}
     for v in node.variables:
         for path in graph.variables[v].names:

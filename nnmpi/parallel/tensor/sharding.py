@@ -159,7 +159,8 @@ class Sharding(NamedTuple):
 
     @property
     def ways(self) -> dict[str, str]:
-        """By layer path, the way in which it is divided, as --layout takes it."""
+        """The way in which each layer is divided, such as "column", by the layer's path, as
+        --layout takes it."""
         joins = self.owned.calls
         return {layer.path: layer.how for layer in self.layers if layer.node not in joins}
 
@@ -186,8 +187,9 @@ def _key(layer: type[Module] | None) -> str:
 
 
 def divide_modules(graph: Graph, ranks: int) -> OwnedParts:
-    """Decides which rank along tp gets which part of modules whose parts stay whole; the same on
-    all ranks."""
+    """Decides which rank along tp gets which parts of modules that are not cut but given to single
+    ranks, such as parallel branches; the same on all ranks. Raises ValueError if no division is
+    possible."""
     owned = NOTHING_OWNED
     for key in dict.fromkeys(_key(call.layer) for call in outermost(graph)):
         calls, nodes, variables = _MODULE_RULES.needed(key)(graph, ranks)
@@ -198,7 +200,8 @@ def divide_modules(graph: Graph, ranks: int) -> OwnedParts:
 
 
 def outermost(graph: Graph) -> Iterator[Call]:
-    """Yields outermost calls of modules whose parts go to single ranks."""
+    """Yields the calls of modules whose parts go to single ranks, except those inside another such
+    module."""
     calls = [call for call in graph.calls if _key(call.layer) in _MODULE_RULES.where]
     for call in calls:
         if not any(call.nodes != o.nodes and {*call.nodes} <= {*o.nodes} for o in calls):
@@ -206,7 +209,8 @@ def outermost(graph: Graph) -> Iterator[Call]:
 
 
 def overlapping(sets: Sequence[Set[Any]]) -> list[list[int]]:
-    """Groups sets with common elements; returns the indices of each group."""
+    """Groups sets that have common elements, directly or through others; returns the indices of
+    each group."""
     groups: list[tuple[Set[Any], list[int]]] = []
     for i, members_of in enumerate(sets):
         members = [i]

@@ -61,7 +61,7 @@ def of_output(graph: Graph, node: Node) -> int:
 
 
 def of_gradients(graph: Graph, node: Node) -> int:
-    """Returns the elements of a layer's inputs with gradients, per sample."""
+    """Returns the elements per sample of those inputs that require a gradient."""
     edges = (graph.edges[e] for e in node.inputs)
     return sum(edge.elements for edge in edges if edge.requires_grad)
 
@@ -149,7 +149,7 @@ SAMPLE_CUT = AxisCut((), -1)
 
 
 def _of_positions(edge: Edge, ranks: int) -> AxisCut | None:
-    """Returns the cut along positions of (positions, features), or None."""
+    """Returns the cut along positions of an activation (positions, features); None for others."""
     fits = len(edge.sample) == 2 and edge.sample[0] >= ranks
     return AxisCut(parts_of(edge.sample[0], ranks), 0) if fits else None
 
@@ -249,7 +249,7 @@ def same(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds |
 
 
 def one(settings: Options, sample: tuple[int, ...]) -> int:
-    """Returns 1, the default of `Way.block`: any channel may be elsewhere."""
+    """Returns 1, the default of `Way.block`: each input channel may be on another rank."""
     return 1
 
 
@@ -299,7 +299,7 @@ class Way(NamedTuple):
 
     @property
     def pattern(self) -> Pattern:
-        """This way's name, such as "column", and its messages."""
+        """The name of this way, such as "column", and the messages that ranks send for it."""
         if self.named is not None:
             return self.named
         i = ... if isinstance(self.input, int) else self.input

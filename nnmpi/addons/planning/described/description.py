@@ -99,7 +99,8 @@ class Description(NamedTuple):
     host_parameter: float = 0.0
 
     def rate(self, dtype: str) -> float:
-        """Returns the operations a second of large products; raises ValueError without a peak."""
+        """Returns the operations a second that large matrix products reach; raises ValueError for a
+        type without a peak."""
         if dtype not in self.peak:
             known = ", ".join(self.peak)
             raise ValueError(f"{self.title} has no peak of {dtype}: use --dtype {known}")
@@ -161,7 +162,8 @@ class Description(NamedTuple):
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> "Description":
-        """Makes a Description of a TOML file's content; raises ValueError for a wrong field."""
+        """Makes a Description of a TOML file's content; raises ValueError with the name of a field
+        that is missing, unknown or wrong."""
         for table in TABLES:
             if not isinstance(fields.get(table), dict):
                 raise ValueError(f"the table [{table}] is missing")
@@ -220,7 +222,8 @@ def _is(value: Any, above: float = 0.0, most: float = inf) -> bool:
 
 
 def _are_curves(value: Any) -> bool:
-    """True for {"8": [[bytes, seconds], ...]}, by number of ranks, bytes ascending."""
+    """True for a dict such as {"8": [[bytes, seconds], ...]}: number of ranks, as text -> pairs
+    with ascending bytes."""
     sizes = [[x for x, y in rows if _is(x) and _is(y)] for rows in value.values()]
     is_whole = [len(n) for n in sizes] == [*map(len, value.values())]
     return (
@@ -274,7 +277,8 @@ def machines() -> dict[str, Description]:
 
 
 def read_description(path: str | Path) -> Description:
-    """Reads a machine's TOML file; raises ValueError with the name of a wrong field."""
+    """Reads a machine's TOML file; raises ValueError with the name of a field that is missing,
+    unknown or wrong."""
     file = f"machine {shown(path)}"
     remedy = "see docs/machines.md for its fields"
     try:
@@ -312,7 +316,8 @@ def description_named(text: str) -> Description | None:
 
 
 def machine_named(text: str, dtype: str, momentum: float = 0.9) -> Machine:
-    """Returns the Machine that --machine names, from a description or a measured file."""
+    """Returns the Machine that --machine names, from a description or a file of nnmpi.measure, for
+    models of type `dtype`."""
     described = description_named(text)
     return read_machine(text) if described is None else described.machine(dtype, momentum)
 

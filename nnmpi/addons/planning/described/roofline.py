@@ -96,7 +96,7 @@ class RooflineTimes(ModelTimes):
         return other
 
     def whole(self, samples: int) -> np.ndarray:
-        """Returns the seconds of undivided units, (units, 3) for F, I and W."""
+        """Returns the seconds of undivided units on a rank, (units, 3) for F, I and W."""
         return self.of(UNSHARDED, Config(), samples)
 
     def _once(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
@@ -152,7 +152,8 @@ class RooflineTimes(ModelTimes):
 
     @cached_property
     def _blocks(self) -> np.ndarray:
-        """The index of each node's block; a layer outside is a block with the ops after it."""
+        """The index of each node's block; a layer outside blocks is one of its own, with the ops
+        that follow."""
         names = list[str]()
         for node in self.graph.nodes:
             block = re.match(r"(.*?\.\d+)\.", node.name)
@@ -198,7 +199,8 @@ def with_launches(device: np.ndarray, host: np.ndarray, blocks: np.ndarray) -> n
 
 
 def weight_parts(sharding: Sharding, node: Node) -> tuple[float, float]:
-    """Returns a rank's largest shares along tp of the outputs and inputs of a weight."""
+    """Returns the largest share, from 0 to 1, that a rank along tp has of a weight's outputs, and
+    of its inputs."""
     cuts = (sharding.variables[v] for v in node.variables if v in sharding.variables)
     cut = next((cut for cut in cuts if cut.bounds), None)
     if cut is None:
@@ -294,13 +296,14 @@ def moving(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 
 def loss(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields the loss's kernels: a softmax in float32 and its gradient."""
+    """Yields the kernels of the loss: a softmax in float32 and its gradient, op by op."""
     made = _made(graph, node)
     yield from (Kernel(F, 0, (w + 36) * made), Kernel(I, 0, (w + 12) * made))
 
 
 def sums(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields the kernel that adds a gradient to that of earlier micro-batches."""
+    """Yields the kernel that adds a gradient to that of earlier micro-batches; w is the bytes of an
+    element."""
     trained = sum(prod(v.shape) for v in map(graph.variables.__getitem__, node.variables)
                   if v.is_trained)  # fmt: skip
     if trained and node.kind != "Embedding":

@@ -1,4 +1,5 @@
-"""The option --machine of `nnmpi.simulate`, in place of options such as --alpha."""
+"""The option --machine of `nnmpi.simulate`: a described machine's figures replace options such as
+--alpha."""
 
 import argparse
 from typing import Any

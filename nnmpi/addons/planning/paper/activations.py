@@ -29,7 +29,8 @@ def activations(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def pass_bytes(a: Arrangement, rank: int, stage: int, samples: int) -> PassBytes:
-    """Returns the bytes of a rank's passes through a stage, for so many samples."""
+    """Returns the bytes of activations and temporaries of a rank's passes through a stage, for so
+    many samples."""
     return passes(a, rank, stage, samples).nbytes
 
 
@@ -105,12 +106,12 @@ def alive(a: Arrangement, rank: int, sizes: Sequence[int]) -> Iterator[tuple[Op,
 
 
 def _replays(a: Arrangement) -> bool:
-    """True if passes may be replayed here, which needs more memory."""
+    """True if passes may be recorded and run as lists of kernels here, which needs more memory."""
     return a.config.compile is not False and not a.cluster.has_devices
 
 
 def _more(kind: Kind, of_pass: PassBytes) -> int:
-    """Returns how much more a pass needs at its peak than when it begins."""
+    """Returns the bytes that a pass needs at its peak, beyond those when it begins."""
     if kind is Kind.RECOMPUTE:  # its input is kept already
         return of_pass.more[Kind.F] - of_pass.enters
     return of_pass.more.get(kind, 0)

@@ -1,4 +1,4 @@
-"""Builds a rank's store and optimizer without data, which say their memory."""
+"""Builds a rank's store and optimizer without data; they say what memory they take."""
 
 from functools import partial
 from typing import Any, NamedTuple

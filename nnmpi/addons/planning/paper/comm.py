@@ -34,7 +34,8 @@ class SumsMemory:
         self.wide_copy = 0
 
     def add_sum(self, name: str, members: tuple[int, ...], n: int, dtype: np.dtype[Any]) -> None:
-        """Counts the memory of sums of n elements over `members` by an algorithm."""
+        """Counts this rank's memory for sums of n elements over `members` by the algorithm `name`:
+        its part of a node's window, and a library's copy of 16-bit terms."""
         of_library = name in LIBRARY_SUMS.where
         if of_library and types_of(dtype).is_mixed and not self.narrow:
             self.wide_copy = max(self.wide_copy, n * types_of(dtype).sums.itemsize)
@@ -45,7 +46,8 @@ class SumsMemory:
     def add(
         self, key: tuple[Any, ...], members: tuple[int, ...], n: int, dtype: np.dtype[Any]
     ) -> None:
-        """Counts once for each `key` this rank's part of memory for sums on a node."""
+        """Counts, once for each `key`, this rank's part of the memory in which `members` on its
+        node sum n elements."""
         is_first = members[self.near(members)[0]] == self.rank
         share = memory_of_sums(n, dtype, 1)
         self.windows[key] = share if is_first else memory_of_sums(n, dtype, 2) - share
@@ -70,7 +72,7 @@ class PaperComm:
             self._memory.add_sum(algorithm, self.members, array.size, array.dtype)
 
     def chunk(self, n: int) -> slice:
-        """Returns this rank's slice of n elements in `reduce_scatter`."""
+        """Returns this rank's slice of n elements in `reduce_scatter` and `all_gather`."""
         return slice(chunk_start(n, self.size, self.rank), chunk_start(n, self.size, self.rank + 1))
 
     def split(self, color: int) -> Self:
@@ -96,7 +98,8 @@ class PaperComm:
         return PaperBuffer(self, n, dtype)
 
     def node_memory(self, n: int, dtype: Any) -> "PaperBuffer":
-        """Returns an array of a node, without data; counts on the first rank."""
+        """Returns an array without data that a node's ranks share; its bytes count on the node's
+        first rank."""
         is_first = self.node()[0] == self.rank
         nbytes = n * np.dtype(dtype).itemsize * is_first
         self._memory.windows["node memory", len(self._memory.windows)] = nbytes
@@ -120,7 +123,7 @@ class PaperBuffer:
 
 
 def layout_on_paper(a: Arrangement, rank: int, memory: SumsMemory) -> Layout:
-    """Returns a rank's Layout on paper, whose Comms count in `memory`."""
+    """Returns the Layout of a rank on paper; its communicators count their memory in `memory`."""
     mesh = a.mesh
 
     def group(name: str, *axes: str) -> Any:

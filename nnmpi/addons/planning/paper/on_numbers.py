@@ -27,12 +27,12 @@ from nnmpi.schedules.op import Kind
 
 
 def integers(array: Array) -> Any:
-    """Returns a copy of integers, such as tokens; other arrays without data."""
+    """Returns a stand-in: a copy of integers, such as tokens; others without data."""
     return meta.like(array) if is_meta(array) or is_float(array.dtype) else array.copy()
 
 
 def small(array: Array) -> Any:
-    """Returns zeros for integers, small random floats for others."""
+    """Returns a stand-in: zeros for integers, small random floats for others."""
     order = axis_order(array)
     shape = [array.shape[k] for k in order]
     memory: Array = np.zeros(shape, array.dtype)
@@ -77,7 +77,8 @@ def _without_data(array: Any) -> Any:
 
 
 def assumed_exchanges() -> AbstractContextManager[None]:
-    """A context that records exchanges as calls, and sends nothing."""
+    """Returns a context in which exchanges of a recorded pass become calls in its list; nothing is
+    sent."""
     return wires(_AssumedWire)
 
 
@@ -95,7 +96,7 @@ class TracedMemory(ExitStack):
         return self
 
     def mark(self) -> None:
-        """Marks the end of a pass: stores the memory in use, and the peak so far."""
+        """Marks the end of a pass: stores the memory in use, and the peak since the last mark."""
         self._marks.append(tracemalloc.get_traced_memory())
         tracemalloc.reset_peak()
 

@@ -126,7 +126,8 @@ def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
 
 @cached
 def _held(a: Arrangement, rank: int, batch: int) -> Memory:
-    """Returns the memory that a rank holds between steps, and for its sums."""
+    """Returns the memory that a rank holds between steps for trained parameters, and for sums in
+    memory of the node."""
     paper_rank = built(a, rank)
     for e in chain.from_iterable(exchanges(a, rank, batch).values()):
         # sums of gradients have got theirs when the store was made

@@ -1,4 +1,4 @@
-"""Groups ranks into kinds of equal amounts, computed once each."""
+"""Groups ranks into kinds that hold and send the same, computed for one rank of each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import add

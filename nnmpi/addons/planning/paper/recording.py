@@ -183,7 +183,8 @@ class _Stage:
         return any(x.requires_grad for x in self._tensors)
 
     def facts(self, stand_in: StandIn, halves: bool) -> StageFacts:
-        """Records the passes once, with `halves` the backward pass in two."""
+        """Records the passes once, on arrays that `stand_in` makes; with `halves`, the backward
+        pass as I and W."""
         memory = TracedMemory() if stand_in is small else None
         counts = repeat(2)  # of values in each BatchNorm, with which no error is raised
         samples, stats = np.arange(self._samples), StatsOfRanks(counts, tracks=True)
@@ -197,7 +198,8 @@ class _Stage:
         return StageFacts(nbytes, exchanges_of(p))
 
     def _forward(self, arrays: Sequence[Any]) -> tuple[Sequence[Tensor], Tensor]:
-        """Returns inputs with a gradient, and the tensor where the backward pass starts."""
+        """Runs the forward pass; returns the inputs that get a gradient, and the tensor where the
+        backward pass starts."""
         pairs = zip(self._tensors, arrays, strict=False)
         inputs = [Tensor(array, t.requires_grad) for t, array in pairs]
         return [t for t in inputs if t.requires_grad], self._root(inputs, arrays[len(inputs) :])

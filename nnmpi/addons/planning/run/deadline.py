@@ -21,7 +21,8 @@ class Deadline:
         self._end = clock() + seconds
 
     def check(self, comm: Comm) -> None:
-        """Meets all ranks of a Comm; raises OutOfTimeError on all if time is up."""
+        """Synchronizes all ranks of a Comm, which all call it; raises OutOfTimeError on all if time
+        is up on one."""
         late = np.array([float(self._clock() > self._end)])
         comm.all_reduce(late, "doubling")
         if late[0]:

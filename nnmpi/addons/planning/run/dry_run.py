@@ -52,7 +52,8 @@ MOST_MOVED = 256  # ranks; the time to find moves grows with their square
 
 
 def print_dry_run(c: Config, comm: Comm) -> int:
-    """Prints what ranks would hold and send; returns the exit status."""
+    """Prints the bytes that each rank would hold and send; returns the exit status. Every rank
+    calls it."""
     if layout_of := addons.chosen("layouts", c):
         fewer = layout_of(c, comm)
         if comm.rank == 0:

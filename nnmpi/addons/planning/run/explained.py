@@ -53,7 +53,8 @@ def explained(models: PlanModels, layout: str, trace: Path | None) -> Event:
 
 
 def arranged(models: PlanModels, layout: str) -> Arrangement:
-    """Returns the arrangement of a layout given as command-line options."""
+    """Returns the arrangement of a layout given as command-line options; raises ValueError if it is
+    impossible."""
     p = cli.Parser(prog="--explain", argument_default=argparse.SUPPRESS, add_help=False)
     cli.add_flags(p, cli.LAYOUT_GROUPS)
     given = cli.with_layout(vars(p.parse_args(shlex.split(layout))))
@@ -66,7 +67,8 @@ def arranged(models: PlanModels, layout: str) -> Arrangement:
 
 
 def _check_stages(a: Arrangement, costs: CostModel) -> None:
-    """Raises ValueError if a stage begins within a unit, whose time is not divided."""
+    """Raises ValueError if a stage begins within a unit, since only the time of the whole unit is
+    known."""
     begins = {unit.nodes.start: unit.first for unit in costs.model.units}
     for s, nodes in enumerate(a.stages):
         if nodes.start not in begins:
@@ -137,7 +139,8 @@ def _added_up(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[Ste
 
 
 def _unit_parts(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
-    """Yields parts of `compute`: units of the slowest rank, by kind."""
+    """Yields the parts of `compute`: the units of the rank that computes longest, where those of
+    one kind are one part."""
     counts = Counter((op.stage, op.kind) for op in step.busiest.stages.passes)
     of_units = costs.model.of(a.sharding, a.config, max(step.micro))
     rows = list[tuple[str, int, float]]()
@@ -190,7 +193,8 @@ LABELS = {
 
 
 def spans_of_step(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[Span]:
-    """Yields a slowest rank's predicted step as spans of a trace; waits are one."""
+    """Yields the predicted step of the rank that computes longest as spans of a trace; all waits
+    together are one."""
     rank, around = step.busiest, step.time.update - step.updated.optimizer(a, costs)
     yield _span("wait", step.time.tensor + step.time.bubble + step.time.sums + around)
     for op in rank.stages.passes:

@@ -78,7 +78,8 @@ class Node(NamedTuple):
     quantile: float
 
     def check(self) -> None:
-        """Meets the node's ranks; raises OutOfTimeError on all after the deadline."""
+        """Synchronizes the ranks of the node; raises OutOfTimeError on all of them after the
+        deadline."""
         self.deadline.check(self.comm)
 
     def cold_seconds(self, call: Callable[[], object]) -> float:
@@ -103,7 +104,7 @@ def session_of(setup: Setup, comm: Comm, **options: Any) -> Session:
 
 
 def group_sizes(comm: Comm) -> list[int]:
-    """Returns group sizes to measure: powers of 2 that divide the ranks, and all."""
+    """Returns group sizes to measure: powers of 2 that divide the ranks, and all ranks."""
     powers = {1 << k for k in range(1, comm.size.bit_length())}
     return sorted({p for p in (*powers, comm.size) if p > 1 and not comm.size % p})
 
@@ -124,7 +125,7 @@ def micro_batches(n: int) -> list[int]:
 
 
 def messages(node: Node, fields: Fields) -> None:
-    """Measures the cost of a message within the node, and of adding a byte."""
+    """Measures seconds of a node's messages and of adding a byte, for `fields`."""
     network = fitted_network(node.comm, node.deadline)
     fields |= {
         "near": network.link if node.comm.size > 1 else TYPICAL.near,
@@ -182,7 +183,7 @@ def _points(node: Node, call: Callable[[np.ndarray], object]) -> Iterator[tuple[
 
 
 def update(node: Node, session: Session, fields: Fields) -> None:
-    """Measures the optimizer's seconds per element."""
+    """Measures the optimizer's seconds per element, for `fields`."""
     optimizer = session.optimizer
     for p in optimizer.parameters:
         p.has_grad = True

@@ -1,4 +1,5 @@
-"""Measures alpha, beta and gamma of the machine that a Comm runs on."""
+"""Measures alpha, beta and gamma (seconds of a message, a byte sent, a byte added) of a Comm's
+machine."""
 
 from collections.abc import Sequence
 from contextlib import suppress

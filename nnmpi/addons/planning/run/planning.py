@@ -126,7 +126,8 @@ class PlanModels(NamedTuple):
 
 
 def on_paper(config: Config, request: PlanRequest, machine: MachineRequest) -> PlanModels:
-    """Returns what predicts layouts for a config on a cluster that need not exist."""
+    """Returns the objects that predict memory and time of layouts for a config, on a cluster that
+    need not exist."""
     planned: Any = {"plan": AUTO}
     strategies.check(replace(config, **planned), request.ranks)
     _, uncut = uncut_of(config, request.vocabulary)
@@ -137,13 +138,14 @@ def on_paper(config: Config, request: PlanRequest, machine: MachineRequest) -> P
 def plan_models(
     request: PlanRequest, uncut: UncutModel, cluster: Cluster, machine: Machine
 ) -> PlanModels:
-    """Returns what predicts layouts for a model on nodes like `machine`."""
+    """Returns the objects that predict layouts of a model, on nodes like `machine`."""
     arranger, costs = cost_models(uncut, cluster, machine)
     return PlanModels(arranger, costs, [*_notes(uncut.config, request, machine, costs.model)])
 
 
 def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
-    """Finds the fastest layouts, with notes; raises ValueError if none fits."""
+    """Finds the fastest layouts, with notes for the user; raises ValueError if none is possible or
+    fits in memory."""
     arranger, costs, limit = models.arranger, models.costs, request.limit
     result = Searcher(arranger, costs, limit, within=request.within).search()
     _check_found(arranger.plain, request, result)

@@ -18,7 +18,8 @@ WIDTH = 100
 
 
 def lines(a: Arrangement) -> Iterator[str]:
-    """Yields lines of `simulate layout --list`: units and operations of equal ranks."""
+    """Yields lines of `simulate layout --list`: units and operations of ranks with equal lists.
+    Raises ValueError if a step is not one list."""
     for reason in _others(a):
         raise ValueError(f"--list: a step with {reason} is not one list: leave it out")
     prove_lists(a)

@@ -21,7 +21,7 @@ from nnmpi.run.setup.setup import Setup
 
 
 class ComputeClock(Recorder):
-    """A clock that stops while activations are exchanged: computing alone."""
+    """A clock of computing alone: it stops while a rank exchanges activations."""
 
     waited = 0.0
 
@@ -84,7 +84,8 @@ def _units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -
 
 
 def _mean_units(node: Node, session: Session, samples: int) -> list[list[float]]:
-    """Measures the seconds of units in three passes; returns the mean over ranks."""
+    """Measures the seconds of each unit's forward pass, input gradient and weight gradient; returns
+    the mean over ranks."""
     graph, setup = session.arrangement.graph, session.setup
     x = setup.train.gather(np.arange(samples) % len(setup.train.split.y)).x
     node.check()

@@ -106,7 +106,8 @@ class PositionSharded(Module):
     axis_of_positions: int
 
     def own_positions(self, x: Any) -> Array:
-        """Returns this rank's positions on x's device; x must have as many."""
+        """Returns the indices of this rank's positions, on x's device; raises ValueError if x has
+        another number of positions."""
         x, comm, cut = as_tensor(x), self.ring.comm, self.ring.cut
         count, axis = cut.count(comm.rank), self.axis_of_positions + 1
         if x.ndim <= axis or x.shape[axis] != count:
@@ -118,14 +119,15 @@ class PositionSharded(Module):
 
 
 class PartPositionalEmbedding(PositionSharded, PositionalEmbedding):
-    """A PositionalEmbedding for this rank's positions."""
+    """A PositionalEmbedding in context parallelism, for the positions of this rank."""
 
     def forward(self, x: Tensor) -> Tensor:
         return apply(plus_rows, as_tensor(x), self.weight, index=self.own_positions(x))
 
 
 def plus_rows(x: Array, w: Array, *, index: Array) -> Result:
-    """Returns x (N, t, C) + w[index], without keeping rows for backward."""
+    """Returns x (N, t, C) + w[index], w (T, C), without keeping rows for backward; no index may
+    occur twice."""
 
     def of_w(g: Array, out: Array | None) -> Array:
         dw = xp_of(g).zeros(shape, g.dtype)
@@ -137,7 +139,7 @@ def plus_rows(x: Array, w: Array, *, index: Array) -> Result:
 
 
 class PartDropout(PositionSharded, Dropout):
-    """A Dropout for this rank's positions that drops what one rank would."""
+    """A Dropout for this rank's positions that drops what the layer would on one rank."""
 
     def forward(self, x: Tensor) -> Tensor:
         self.own_positions(x)
@@ -151,7 +153,7 @@ class PartDropout(PositionSharded, Dropout):
 
 
 class RingSelfAttention(PositionSharded, SelfAttention):
-    """A SelfAttention for this rank's positions, by ring attention."""
+    """A SelfAttention for queries at this rank's positions, by ring attention."""
 
     def attended(self, qkv: Tensor) -> Tensor:
         positions = self.own_positions(qkv)

@@ -120,7 +120,8 @@ def ring_attention(
     lse = xp.full(q.shape[:-1], -xp.inf, dtype)
 
     def part(r: int) -> tuple[AttendedSlices, Scores]:
-        """Returns which queries see which keys of rank r, and how to score them."""
+        """Returns the slices of this rank's queries and rank r's keys that attend to each other,
+        and how to score them."""
         seen, keep = ring.cut.seen(me, r, causal), None
         if keep_of is not None:
             queries, keys = ring.cut.of(me)[seen.queries], ring.cut.of(r)[seen.keys]

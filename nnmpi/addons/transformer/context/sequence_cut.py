@@ -73,11 +73,13 @@ class SequenceCut(NamedTuple):
             shape[self.axes[e]] = self.count(rank)
 
     def share(self, numbers: int, rank: int) -> int:
-        """Returns how many of a sequence's elements a rank has."""
+        """Returns how many elements a rank has of an activation with `numbers` elements for a whole
+        sequence."""
         return numbers * self.count(rank) // self.length if self.length else numbers
 
     def seen(self, queries: int, keys: int, causal: bool) -> AttendedSlices:
-        """Returns which queries of a rank see which keys of another, as slices."""
+        """Returns the slices of rank `queries`'s queries and rank `keys`'s keys that attend to each
+        other; with `causal` a query sees no later keys."""
         if queries == keys or not causal:
             return AttendedSlices(ALL, ALL, causal)
         if keys < queries:
@@ -90,7 +92,8 @@ class SequenceCut(NamedTuple):
         return stop - start
 
     def keys_seen(self, queries: int, keys: int, causal: bool) -> int:
-        """Returns how many keys of a rank any query of another sees."""
+        """Returns how many keys of rank `keys` some query of rank `queries` sees; with `causal` no
+        later ones."""
         return len(range(self.count(keys))[self.seen(queries, keys, causal).keys])
 
 

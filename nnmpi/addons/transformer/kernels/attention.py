@@ -335,13 +335,13 @@ def _parts(q: Array, k: Array, first: int) -> Iterator[Tile]:
 
 
 def _rows(q: Array, S: int, causal: bool) -> int:
-    """Returns how many queries' scores of S keys fit in cache."""
+    """Returns the number of queries whose scores with all S keys fit in cache at once."""
     rows: int = max(FEWEST_ROWS, min(q.shape[3], _room(q) // (4 * max(S, 1))))
     return min(rows, MOST_ROWS) if causal and of(q).is_host else rows
 
 
 def _room(q: Array) -> int:
-    """Returns the scores that fit in cache, with gradients and BLAS's copies."""
+    """Returns the scores that fit in cache with their gradients and BLAS's copies."""
     return of(q).chunk_bytes // (4 * int(types_of(q.dtype).sums.itemsize))
 
 

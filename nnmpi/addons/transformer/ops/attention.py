@@ -99,12 +99,14 @@ def _grouped(q: Array, k: Array) -> Array:
 
 
 def _lse(q: Array) -> Array:
-    """Allocates log-sum-exps of q's queries (N, K, G, T, D), in the dtype of sums."""
+    """Returns an empty array for the log-sum-exp of each query of q (N, K, G, T, D), in the dtype
+    of sums."""
     return xp_of(q).empty(q.shape[:-1], types_of(q.dtype).sums)
 
 
 def _by_position(shape: tuple[int, ...], like: Array) -> Array:
-    """Allocates (N, H, T, D) in memory order (N, T, H, D), like `like`."""
+    """Returns an empty array (N, H, T, D) in memory order (N, T, H, D), with library and dtype of
+    `like`."""
     N, H, T, D = shape
     return xp_of(like).empty((N, T, H, D), like.dtype).transpose(0, 2, 1, 3)
 
