@@ -45,7 +45,7 @@ ADD_ON = AddOn(
         "checks": {
             "dropout": "nnmpi.addons.language.run.models:DROPOUT",
             "sample_every": "nnmpi.addons.language.run.models:STAGES",
-            "load": "nnmpi.addons.language.run.saved:CHECKS",
+            "load": "nnmpi.addons.language.checks:CHECKS",
         },
         "model_files": {"folder": "nnmpi.addons.language.saved_folders:ModelFolder"},
         "datasets": {

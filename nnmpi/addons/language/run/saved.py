@@ -28,7 +28,6 @@ from nnmpi.nn.tensor_files import sources_in
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import parsed, refusing_others
-from nnmpi.parallel.arrangement.arrange import Checks
 
 # ---- sizes, and tokens that begin and end a text
 
@@ -128,6 +127,3 @@ def check_vocabulary(config: Config, dataset: Dataset) -> None:
             f"{dataset.name} has {in_words(given)}; give the model's "
             "tokenizer with --tokenizer, or the text that it was trained on"
         )
-
-
-CHECKS = Checks(text=check_vocabulary)
