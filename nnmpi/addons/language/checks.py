@@ -1,4 +1,4 @@
-"""What is refused with --load. Every run that loads parameters imports this file, so the module
+"""The check of --load. Every run that loads parameters imports this file, so the module
 that reads language models is imported only for a data set of text."""
 
 from nnmpi.data import Dataset
