@@ -22,7 +22,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from nnmpi import addons
 from nnmpi.arrays import blas
 from nnmpi.comm import Comm, OtherRankError, RankLost, ended, job, launched, traceback_text
 from nnmpi.comm.stderr import print_error
@@ -40,6 +39,7 @@ from nnmpi.run.setup import threads
 from nnmpi.run.setup.setup import INSTEAD
 from nnmpi.run.start_events import complete_event
 from nnmpi.run.trainer import Trainer
+from nnmpi.run.training import RESTARTS
 
 STOPS = (signal.SIGUSR1, signal.SIGINT)
 """The signals that stop a run."""
@@ -192,7 +192,7 @@ def opened(trainer: Trainer, comm: Comm) -> Report | None:
     if comm.is_abandoned:
         return None
     mark = trainer.resumed and trainer.resumed.mark
-    restarts = None if trainer.resumed else addons.chosen("restarts", trainer.config)
+    restarts = None if trainer.resumed else RESTARTS.chosen(trainer.config)
     try:
         if not trainer.is_spare:
             blas.default_threads(threads.agreed_threads(trainer.arrangement, trainer.comm))

@@ -125,31 +125,6 @@ def _features() -> dict[str, Any]:
     return {f.name: f for part in parts for f in part.features}
 
 
-def row(name: str, key: str) -> Any:
-    """Returns the object under a key of a table that has no declaration yet."""
-    return Table[Any](name).row(key)
-
-
-def needed(name: str, key: str) -> Any:
-    """Returns the object under a key of such a table; raises AttributeError if there is none."""
-    return Table[Any](name).needed(key)
-
-
-def rows(name: str) -> Iterator[Any]:
-    """Yields every object of such a table."""
-    return Table[Any](name).rows()
-
-
-def given(name: str, options: object) -> Iterator[Any]:
-    """Yields the objects of such a table that the options of a run ask for."""
-    return Table[Any](name).given(options)
-
-
-def chosen(name: str, options: object) -> Any:
-    """Returns the first object of such a table that `options` ask for."""
-    return Table[Any](name).chosen(options)
-
-
 def loaded(where: str) -> Any:
     """Imports a module and returns it, or, for "module:name", its attribute."""
     module, _, attribute = where.partition(":")

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from nnmpi.addons import needed
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import CPU, Backend
 from nnmpi.autograd import replacements
@@ -14,6 +13,7 @@ from nnmpi.autograd.ops import activations, elementwise, resample, shape
 from nnmpi.autograd.ops.activations import gelu_form
 from nnmpi.autograd.recording import op_types
 from nnmpi.autograd.tensor import Tensor, apply, array_on, as_tensor
+from nnmpi.autograd.torch_names import METHODS_ON_USE
 
 __all__ = [
     "broadcast_to", "cat", "concatenate", "from_dlpack", "from_numpy", "gelu",
@@ -120,7 +120,7 @@ def where(condition: Any, a: Any = None, b: Any = None) -> Any:
     Python numbers, the result is float32 or int64. Without a and b: the indices where the condition
     is true, as by `nonzero`."""
     if a is None and b is None:
-        return needed("tensor_methods", "nonzero")(condition, as_tuple=True)
+        return METHODS_ON_USE.needed("nonzero")(condition, as_tuple=True)
     if isinstance(a, int | float) and isinstance(b, int | float):
         a, b = tensor([a, b])
     return apply(elementwise.where, *as_tensors(condition, others=(a, b)), a, b)

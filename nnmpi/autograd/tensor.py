@@ -14,7 +14,6 @@ from weakref import ref
 
 import numpy as np
 
-from nnmpi.addons import needed
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import fitting, is_float
@@ -46,7 +45,7 @@ from nnmpi.autograd.recording import (
     recording,
 )
 from nnmpi.autograd.tape import OnLeaf, UnfinishedBackward
-from nnmpi.autograd.torch_names import METHODS_ON_USE, TorchNames
+from nnmpi.autograd.torch_names import METHODS_ON_USE, NAMES, TorchNames
 
 _types_of_ops, _recorder = op_types.get, recording.get  # looked up once: small models feel it
 
@@ -113,7 +112,7 @@ class Tensor(TorchNames):
         As in PyTorch, Tensor([1, 2]) has these elements, and Tensor(2, 3) this size, in float32.
         """
         if not hasattr(data, "dtype"):
-            data, requires_grad = needed("names", "FloatTensor").array(data, requires_grad, *sizes)
+            data, requires_grad = NAMES.needed("FloatTensor").array(data, requires_grad, *sizes)
         if requires_grad and not is_float(data.dtype):
             raise ValueError(f"only floating-point tensors have gradients; this is {data.dtype}")
         self._array = data

@@ -20,6 +20,9 @@ from nnmpi.autograd.base import TensorBase, along, method_of, reduction, scaled
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape, softmax
 from nnmpi.autograd.recording import TapeNode, memory_needed, memory_row
 
+NAMES: Table[Any] = Table("names")
+"""By a name of nnmpi, or of a package in it as in "nn.GPT": what it is."""
+
 METHODS_ON_USE: Table[Callable[..., Any]] = Table("tensor_methods")
 """By a method of tensors: the function that it calls, with the tensor as its first argument."""
 

@@ -20,12 +20,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.arrays.dtypes import has_bfloat16
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import AS_IS, FileFormat, StorageOrder
 from nnmpi.options.quoting import quoted, shown
 from nnmpi.options.user_files import read_json
+
+STATE_FILES: Table[Any] = Table("state_files")
+"""By a kind of state or file: the module or function that reads or writes it."""
 
 TYPES = {
     "float64": "F64",
@@ -150,7 +153,7 @@ def contents(file: Path) -> Contents:
     Raises ValueError for any other file, and for an incomplete one.
     """
     if is_pickle(file):
-        return Contents(addons.needed("state_files", "tensors")(file), {})
+        return Contents(STATE_FILES.needed("tensors")(file), {})
     with refused(file):
         with safe_open(file, framework="numpy"):  # checks the header
             pass

@@ -16,15 +16,21 @@
 5 ranks, 2 servers    rank 0 1 2 compute (dp 0 1 2), rank 3 4 serve
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.arrays.dtypes import HALVES
 from nnmpi.comm import Comm, comm_self
 from nnmpi.options.amounts import plural
 from nnmpi.options.config import Config
 from nnmpi.parallel.mesh import AXES, BATCH, MODEL, REPLICAS, Mesh
+
+STRATEGY_KINDS: Table[Any] = Table("strategy_kinds")
+"""By a feature: the StrategyKind of runs that ask for it."""
+
+SERVING_RANKS: Table[Callable[[Config], int]] = Table("serving_ranks")
+"""By a feature: the number of ranks that only serve others."""
 
 
 class Layout(NamedTuple):
@@ -152,7 +158,7 @@ def duplicate(comm: Comm) -> Comm:
 
 def server_count(config: Config) -> int:
     """Returns how many ranks, the last ones, are parameter servers."""
-    count = addons.chosen("serving_ranks", config)
+    count = SERVING_RANKS.chosen(config)
     return int(count(config)) if count else 0
 
 
@@ -162,7 +168,7 @@ def summed_axes(config: Config) -> tuple[str, ...]:
     If replicas are averaged now and then (local SGD), dp is not among them: replicas differ in
     between.
     """
-    kind = addons.chosen("strategy_kinds", config)
+    kind = STRATEGY_KINDS.chosen(config)
     is_averaged = kind is not None and kind.averages is not None
     return tuple(axis for axis in REPLICAS if axis != "dp" or not is_averaged)
 

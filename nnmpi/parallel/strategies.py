@@ -2,13 +2,13 @@
 which says which rank has which part of the model. `run/` imports all strategies from here."""
 
 from collections.abc import Callable
-from typing import cast
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel import refusals
 from nnmpi.parallel.arrangement.arrange import CHECKS
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import LIBRARY_SUMS
 from nnmpi.parallel.executor_strategy import StrategyParts, slowed, synchronous
 from nnmpi.parallel.layout import Layout, mesh_of
@@ -17,6 +17,12 @@ from nnmpi.parallel.replicas.replicas import check_micro_batches as check_micro_
 from nnmpi.parallel.replicas.replicas import pipelined, replicas
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import Strategy, TrainSpec
+
+SINGLE_RANKS: Table[Callable[[Arrangement], Arrangement]] = Table("twins")
+"""By an option: the arrangement of a second model, which each rank trains as a single rank."""
+
+COMPARED: Table[Callable[[Strategy, Strategy, TrainSpec], Strategy]] = Table("compared")
+"""By an option: a strategy that trains both models, and compares them."""
 
 
 def held(layout: Layout, spec: TrainSpec) -> tuple[LocalStore, Optimizer]:
@@ -69,5 +75,6 @@ def build(layout: Layout, spec: TrainSpec) -> Strategy:
         return strategy
     # each rank also trains the whole model, as a single rank would
     single = build(Layout.of_one_rank(), spec.single_rank)
-    compared = addons.chosen("compared", spec.arrangement.config)
-    return cast(Strategy, compared(strategy, single, spec))
+    compared = COMPARED.chosen(spec.arrangement.config)
+    assert compared is not None
+    return compared(strategy, single, spec)

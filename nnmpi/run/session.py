@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nnmpi import addons
 from nnmpi.arrays import blas
 from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.data import Loader, Split, samples_like
@@ -48,6 +47,7 @@ from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.objective import AllScores, LossAndMetrics, Outputs
 from nnmpi.parallel.step.ports import Task
+from nnmpi.parallel.strategies import SINGLE_RANKS
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.run import rank_agreement
 from nnmpi.run.callbacks import Settings
@@ -133,7 +133,7 @@ class Session:
         loaded = all_or_none(comm, lambda: initialise(self._initial, part, self.setup.on))
         self.run.loaded = loaded or self.run.loaded
         others = self._take_values(part, model, snapshot) if snapshot else []
-        spec, alone = self._spec(part, arrangement, layout), addons.chosen("twins", config)
+        spec, alone = self._spec(part, arrangement, layout), SINGLE_RANKS.chosen(config)
         single = self._single_rank(model, partial(alone, arrangement)) if alone else None
         rank_agreement.check_values(comm, part)
         self.warning = probe.warning(part, spec.task, arrangement, self.setup.train, layout)

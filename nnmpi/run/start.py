@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from nnmpi import addons
 from nnmpi.addons import Table
 from nnmpi.io.output import Event, Report, open_report
 from nnmpi.io.output.messages import RANK_FIELDS
@@ -12,7 +11,7 @@ from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.start_events import environment, resumed_event, start_event
-from nnmpi.run.training import Training
+from nnmpi.run.training import RESTARTS, Training
 
 
 class NotReadyError(AgreedError, ValueError):
@@ -68,7 +67,7 @@ def open_reports(
     is_reported = trainer.supervisor.is_start_reported(trainer)
     mark = resumed.mark if resumed and not is_reported else None
     # after one that left no checkpoint
-    starts_again = not run.resumed and addons.chosen("restarts", config) is not None
+    starts_again = not run.resumed and RESTARTS.chosen(config) is not None
     appends = starts_again or run.fit_calls > 1 or is_reported
     opened = open_report(config, comm, report or run.opened, appends, mark)
     is_new = run.opened is None and bool(comm.rank == 0 or report)

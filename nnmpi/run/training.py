@@ -12,9 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain
 from threading import RLock
-from typing import NamedTuple, NoReturn, Protocol, TypeAlias, cast
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias, cast
 
-from nnmpi import addons
 from nnmpi.addons import Table
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset
@@ -321,6 +320,15 @@ class RunParts(NamedTuple):
 RUN_PARTS: Table[RunParts] = Table("run_parts")
 """By an option: the parts of a run that it asks for."""
 
+CHECKPOINTS: "Table[Callable[[Training], Checkpoints]]" = Table("checkpoints")
+"""By an option: what writes the checkpoints of a run."""
+
+RESUMES: "Table[Callable[[Training, Config, Comm], bool]]" = Table("resumes")
+"""By an option: True if it has opened the session of a run on a checkpoint."""
+
+RESTARTS: Table[Callable[..., Any]] = Table("restarts")
+"""By an option, of (log): a note on a run that was to continue from a checkpoint and found none."""
+
 SUPERVISORS: Table[Callable[[Comm], Supervisor]] = Table("supervisors")
 """By an option: what makes the Supervisor of a run that asks for it, or may lose ranks."""
 
@@ -344,7 +352,7 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
     trainer.run.read_every = (*_read_every(config, parts, "on_step" in trainer.hears),)
     trainer.run.reads_logged = "on_log" in trainer.hears
     trainer.run.runs_users_code = _runs_users_code(config, trainer)
-    written = addons.chosen("checkpoints", config)
+    written = CHECKPOINTS.chosen(config)
     trainer.checkpoints = written(trainer) if written else NoCheckpoints()
     close_dropped(comm)
 
@@ -389,7 +397,7 @@ def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | 
     the first session of the run, which may continue from a checkpoint. Every rank of the Comm calls
     it."""
     if snapshot is None:
-        resume = addons.chosen("resumes", config)
+        resume = RESUMES.chosen(config)
         if resume and resume(trainer, config, comm):
             return
     open_session(trainer, config, comm, snapshot)

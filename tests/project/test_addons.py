@@ -17,6 +17,7 @@ from nnmpi import addons
 from nnmpi.addons import ADD_ONS
 from nnmpi.commands import COMMANDS
 from nnmpi.options.features import OPTIONS
+from nnmpi.run.trainer import METHODS
 
 ROOT = Path(nnmpi.__file__).parents[1]
 
@@ -120,7 +121,7 @@ def test_each_command_is_of_core_or_of_one_add_on() -> None:
 
 def test_what_needs_an_add_on_that_is_not_there_says_so() -> None:
     with pytest.raises(AttributeError, match="write is of an add-on that is not here: install"):
-        addons.needed("methods", "write")
+        METHODS.needed("write")
 
 
 @pytest.mark.all_add_ons

@@ -51,9 +51,9 @@ def test_each_table_is_declared_once() -> None:
 
 
 @pytest.mark.all_add_ons
-def test_each_table_has_rows() -> None:
+def test_each_table_has_rows_and_each_row_a_table() -> None:
     rows = {table for a in ADD_ONS.values() for table in a.rows}
-    assert {table.table for table in TABLES} - rows == set()
+    assert {table.table for table in TABLES} == rows
 
 
 def test_rows_are_of_the_type_of_their_table(tmp_path: Path) -> None:

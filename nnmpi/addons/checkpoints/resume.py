@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from nnmpi import addons
 from nnmpi.addons.checkpoints.keep import check_empty
 from nnmpi.addons.checkpoints.manifest import RUN
 from nnmpi.addons.checkpoints.read import StoredCheckpoint, use_newest
@@ -25,7 +24,7 @@ from nnmpi.run import rank_agreement
 from nnmpi.run.resume_point import ResumePoint
 from nnmpi.run.setup.objectives import described
 from nnmpi.run.setup.setup import Setup
-from nnmpi.run.training import Training, open_session
+from nnmpi.run.training import RESTARTS, Training, open_session
 
 
 def resuming(config: Config, directory: str | os.PathLike[str]) -> Config:
@@ -63,7 +62,7 @@ def open_on_newest(trainer: Training, config: Config, comm: Comm) -> bool:
     """
     checkpoint, directory_of_run = None, config.checkpoint_dir
     directory = os.fspath(trainer.given.resume or directory_of_run)
-    if config.resume or addons.chosen("restarts", config):
+    if config.resume or RESTARTS.chosen(config):
         checkpoint = use_newest(
             directory,
             comm,

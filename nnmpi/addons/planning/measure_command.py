@@ -9,12 +9,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnmpi import addons
 from nnmpi.addons.planning.machine import Machine, read_machine
 from nnmpi.addons.planning.options import TRAINED
 from nnmpi.addons.planning.run.deadline import Deadline
 from nnmpi.addons.planning.run.measurements import processor
-from nnmpi.addons.planning.run.measuring import WITHIN, measure
+from nnmpi.addons.planning.run.measuring import CODECS, WITHIN, measure
 from nnmpi.arrays import blas
 from nnmpi.comm import Comm
 from nnmpi.io.files.atomic import check_target, replaced
@@ -40,7 +39,7 @@ def parser() -> cli.Parser:
     )  # fmt: skip
     cli.add_flags(p, TRAINED)
     for option in options(("reduce",)):
-        if option.name in addons.table("codecs"):
+        if option.name in CODECS.where:
             cli.add_flag(p, option)
     return p
 

@@ -6,11 +6,18 @@ Exit status: 0 success, 1 the output could not be written, 2 unusable arguments,
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.addons.simulator.commands import collective, gemm, goodput, pipeline, sync, trace
 from nnmpi.options import cli
+
+SIMULATIONS: Table[Any] = Table("simulations")
+"""By a subcommand of an add-on: its module, with HELP, add_options and run."""
+
+MORE_OPTIONS: Table[Callable[[str, argparse.ArgumentParser], None]] = Table("sim_options")
+"""By an option: adds it to the parser of a subcommand, if this has it."""
 
 SMALLER = "take fewer ranks, a smaller model, or samples with a shorter --context"
 """The advice in the message for a lack of memory."""
@@ -24,7 +31,7 @@ def parser() -> cli.Parser:
         "collective": collective,
         "pipeline": pipeline,
         "gemm": gemm,
-        **{name: addons.row("simulations", name) for name in addons.table("simulations")},
+        **{name: SIMULATIONS.needed(name) for name in SIMULATIONS.where},
         "sync": sync,
         "goodput": goodput,
         "trace": trace,
@@ -32,7 +39,7 @@ def parser() -> cli.Parser:
         sub = kinds.add_parser(name, help=command.HELP)
         command.add_options(sub)
         sub.set_defaults(run=command.run)
-        for add_more in addons.rows("sim_options"):
+        for add_more in MORE_OPTIONS.rows():
             add_more(name, sub)
     return p
 

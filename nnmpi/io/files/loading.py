@@ -10,7 +10,6 @@ from typing import IO, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from nnmpi import addons
 from nnmpi.arrays import backend
 from nnmpi.autograd import Tensor
 from nnmpi.io.files.model_files import model_file
@@ -19,6 +18,7 @@ from nnmpi.nn import Module, tensor_files
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import assign, check_state, everything, which_held
+from nnmpi.nn.tensor_files import STATE_FILES
 from nnmpi.options.quoting import shown
 
 
@@ -78,7 +78,7 @@ def load(
     nothing.
     """
     if hasattr(path, "read"):
-        state, metadata = addons.needed("state_files", "streams").load(path, map_location)
+        state, metadata = STATE_FILES.needed("streams").load(path, map_location)
         return (state, metadata) if with_metadata else state
     is_device = isinstance(map_location, str | backend.Backend)
     on = backend.get(map_location) if is_device else backend.CPU
@@ -87,14 +87,14 @@ def load(
         return Tensor(on.asarray(array), requires_grad)
 
     if tensor_files.is_pickle(Path(path)):
-        state = addons.needed("state_files", "pickle")(path, tensor)
+        state = STATE_FILES.needed("pickle")(path, tensor)
         return (state, {}) if with_metadata else state
     check_digest(path)
     stored = tensor_files.stored_in(Path(path))
     state = {name: tensor(in_file.read()) for name, in_file in stored.items()}
     metadata = read_metadata(path)
     if text := metadata.get(STRUCTURE):
-        state = addons.needed("state_files", "nested").restored(text, state, path)
+        state = STATE_FILES.needed("nested").restored(text, state, path)
     return (state, metadata) if with_metadata else state
 
 

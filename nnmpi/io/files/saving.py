@@ -12,14 +12,13 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import addons
 from nnmpi.arrays.dtypes import named
 from nnmpi.autograd import on_host
 from nnmpi.io.files.atomic import NotSavedError as NotSavedError
 from nnmpi.io.files.atomic import check_target, refusing, replaced
 from nnmpi.io.files.model_files import model_file
 from nnmpi.nn.state import PLAIN, FileFormat
-from nnmpi.nn.tensor_files import TYPES
+from nnmpi.nn.tensor_files import STATE_FILES, TYPES
 from nnmpi.options.quoting import shown
 
 if TYPE_CHECKING:
@@ -81,12 +80,12 @@ def save(
     A program that changes a file and keeps its metadata leaves out both digests.
     """
     if hasattr(path, "write"):
-        addons.needed("state_files", "streams").save(state, path, metadata)
+        STATE_FILES.needed("streams").save(state, path, metadata)
         return
     _check_given(state, path)
     if Path(path).name.endswith(OF_TORCH):
         _check_no_metadata(path, metadata)
-        addons.needed("state_files", "torch")(state, path)
+        STATE_FILES.needed("torch")(state, path)
         return
     kept = {key: text for key, text in (metadata or {}).items() if key not in OF_STATE}
     for key, text in kept.items():
@@ -99,7 +98,7 @@ def save(
     if is_plain and all(isinstance(name, str) for name in state):
         arrays = {name: np.asarray(on_host(a)) for name, a in state.items()}
     else:
-        arrays, kept[STRUCTURE] = addons.needed("state_files", "nested").flattened(state, path)
+        arrays, kept[STRUCTURE] = STATE_FILES.needed("nested").flattened(state, path)
     index = [HeaderRow(name, a.dtype, a.shape) for name, a in arrays.items()]
     write(path, index, arrays.values(), kept, {})
 

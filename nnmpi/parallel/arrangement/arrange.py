@@ -22,7 +22,6 @@ from dataclasses import replace
 from itertools import accumulate, chain, pairwise, product
 from typing import Any, NamedTuple, cast
 
-from nnmpi import addons
 from nnmpi.addons import Table
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset
@@ -44,7 +43,7 @@ from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, BucketSlice, HeldVariable, RankModel
 from nnmpi.parallel.arrangement.reduction import algorithm, alike_on_nodes, progress, shares_values
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, asked_kind
-from nnmpi.parallel.layout import mesh_of, server_count, summed_axes
+from nnmpi.parallel.layout import STRATEGY_KINDS, mesh_of, server_count, summed_axes
 from nnmpi.parallel.mesh import REPLICAS, Mesh
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding, overlapping
 from nnmpi.parallel.tensor.ways import SAMPLE_CUT
@@ -135,7 +134,7 @@ PIPELINE = StrategyKind("pipeline", is_pipeline=True)
 
 def strategy_of(config: Config) -> StrategyKind:
     """Returns the kind of strategy (replicas, pipeline, server, ...) of a config."""
-    if kind := addons.chosen("strategy_kinds", config):
+    if kind := STRATEGY_KINDS.chosen(config):
         return cast(StrategyKind, kind)
     is_cut = config.pp > 1 or config.recompute == "stage" or config.schedule != Config().schedule
     return PIPELINE if is_cut else REPLICATED

@@ -2,10 +2,10 @@
 without data, and notices when the modules or values that its code reads have changed. A pass is
 recorded twice or more, and all recordings must agree."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.arrays import meta
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.cgroup import memory_available
@@ -31,6 +31,9 @@ from nnmpi.parallel.step.ports import LossSink, PassState, Stage, Tensors, call,
 from nnmpi.parallel.step.recorded_pass import Forward, PlannedPass, RecordedPass, record
 from nnmpi.parallel.step.recorded_wires import LoggedWire, wires
 from nnmpi.parallel.step.replay import Replay
+
+CAPTURES: Table[Callable[..., Replay]] = Table("captures")
+"""By a device: how it captures the passes of a stage."""
 
 CHANGES = "forward changes what it reads, or draws random numbers itself"
 
@@ -125,7 +128,7 @@ class RecordableStage:
 
     def captured(self, micro: MicroBatch) -> Replay:
         """Lets the device capture a pass; raises NumbersReadError if it cannot."""
-        capture = addons.row("captures", self._on.name)
+        capture = CAPTURES.row(self._on.name)
         if capture is None:
             raise NumbersReadError(f"nothing here captures passes on the device {self._on.name}")
         forward = _forward(self._stage, micro.state.input)

@@ -8,7 +8,7 @@ import pytest
 from helpers.datafiles import refused
 from helpers.traced import traced
 
-from nnmpi import Config, addons, nn
+from nnmpi import Config, nn
 from nnmpi.addons.planning.machine import TYPICAL
 from nnmpi.addons.planning.stage_costs import division_on_paper
 from nnmpi.addons.planning.unit_times import ModelTimes
@@ -17,7 +17,8 @@ from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.arrange import PIPELINE, REPLICATED, arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS
+from nnmpi.parallel.arrangement.store_kinds import MORE_STORE_KINDS, STORE_KINDS
+from nnmpi.parallel.layout import STRATEGY_KINDS
 from nnmpi.parallel.stores.zero import ZERO
 from nnmpi.parallel.tensor.shard import shard
 
@@ -46,12 +47,12 @@ def test_the_all_reduce_of_auto(row: dict[str, Any]) -> None:
 def test_each_kind_of_store_has_what_makes_it() -> None:
     zero = {kind.zero for kind in STORE_KINDS.values()}
     assert zero == {0, *ZERO}
-    assert all(kind.make for kind in addons.rows("store_kinds"))
+    assert all(kind.make for kind in MORE_STORE_KINDS.rows())
 
 
 def test_each_kind_of_strategy_has_what_makes_it() -> None:
     assert {REPLICATED.name, PIPELINE.name} == strategies.PARTS.keys()
-    for kind in addons.rows("strategy_kinds"):
+    for kind in STRATEGY_KINDS.rows():
         functions = [make for make in (kind.parts, kind.make, kind.held) if make is not None]
         assert len(functions) == (1 if kind.parts else 2)
 

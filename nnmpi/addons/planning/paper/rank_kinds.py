@@ -1,12 +1,12 @@
 """Groups ranks into kinds that hold and send the same, computed for one rank of each."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.addons.planning.paper.activations import activations
 from nnmpi.addons.planning.paper.rank import exchanges, memory, parameters_sent, traffic
 from nnmpi.data.loader import part_of
@@ -16,6 +16,10 @@ from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Traf
 from nnmpi.parallel.arrangement.rank_model import Memory
 from nnmpi.parallel.arrangement.state_on_paper import unreplicated_bytes
 from nnmpi.parallel.mesh import BATCH, REPLICAS
+from nnmpi.parallel.strategies import SINGLE_RANKS
+
+BACKUPS: Table[Callable[[Arrangement], Callable[[int], Any] | None]] = Table("backups")
+"""By an option: a function of a rank that returns a backup's traffic and bytes, or None."""
 
 FEW = 64
 """Up to this number of ranks, each rank is computed separately. It is also the number of first and
@@ -94,7 +98,7 @@ def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
 def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
     """Returns a RankKind for these ranks, with the bytes that the first of them holds and sends.
     With --verify, which trains a second model in each process, its memory is added."""
-    first, alone = ranks[0], addons.chosen("twins", a.config)
+    first, alone = ranks[0], SINGLE_RANKS.chosen(a.config)
     single = alone and alone(a)
     held, lost = memory(a, first, batch), unreplicated_bytes(a, first)
     if first >= a.mesh.size:  # servers compute no stage
@@ -145,7 +149,7 @@ def _groups(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
 def _backups(a: Arrangement) -> Any:
     """Returns a function of a rank that returns the two fields of its Backup: the traffic of one
     backup, and the bytes of memory for backups. Returns None if the run makes no backups."""
-    backups = addons.chosen("backups", a.config)
+    backups = BACKUPS.chosen(a.config)
     return backups and backups(a)
 
 

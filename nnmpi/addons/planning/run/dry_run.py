@@ -3,15 +3,17 @@ for `nnmpi.simulate layout`, whose options and function are `add_options` and `r
 
 import argparse
 import shlex
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.addons.planning.fastest_sum import with_fastest_sum
 from nnmpi.addons.planning.lanes import timelines
 from nnmpi.addons.planning.layout_svg import as_svg
 from nnmpi.addons.planning.machine import TYPICAL, Machine
+from nnmpi.addons.planning.paper.rank_kinds import BACKUPS
 from nnmpi.addons.planning.run.layout_events import layout_event, moves_event
 from nnmpi.addons.planning.run.on_paper import on_paper
 from nnmpi.addons.planning.run.paper import (
@@ -44,6 +46,9 @@ from nnmpi.run.setup.cutting import UncutModel, uncut, uncut_of
 from nnmpi.run.setup.datasets import data_options
 from nnmpi.run.setup.setup import FITS, Setup, TrainerArguments, build_model, initialise, set_up
 
+JOB_LAYOUTS: Table[Callable[[Config, Comm], Any]] = Table("layouts")
+"""By an option: the layout for the ranks of the job."""
+
 HELP = "what each rank of a run holds and sends"
 
 GROUPS = ("model", "data", "training", "layout", "pipeline", "reduce", "sync", "equality")
@@ -54,7 +59,7 @@ MOST_MOVED = 256  # ranks; the time to find moves grows with their square
 def print_dry_run(c: Config, comm: Comm) -> int:
     """Prints the bytes that each rank would hold and send; returns the exit status. Every rank
     calls it."""
-    if layout_of := addons.chosen("layouts", c):
+    if layout_of := JOB_LAYOUTS.chosen(c):
         fewer = layout_of(c, comm)
         if comm.rank == 0:
             print_error(f"nnmpi.train: {fewer.why}")
@@ -211,7 +216,7 @@ def _old_options(given: argparse.Namespace) -> argparse.Namespace:
 
 def _requested(given: argparse.Namespace) -> tuple[Config, Cluster, Machine | None]:
     """Returns config, cluster and machine (or None) of these options."""
-    known = {*addons.table("backups"), *(option.name for option in options(GROUPS))}
+    known = {*BACKUPS.where, *(option.name for option in options(GROUPS))}
     requested = {name: value for name, value in vars(given).items() if name in known}
     config = Config(**cli.with_layout(requested))
     machine, nodes, device = machine_on_paper(given.machine, given.ranks, given.nodes, config)
@@ -222,4 +227,4 @@ def _requested(given: argparse.Namespace) -> tuple[Config, Cluster, Machine | No
 
 def _surviving(config: Config, cluster: Cluster) -> Cluster:
     """Returns the cluster, marked as surviving losses if there are backups."""
-    return cluster._replace(survives=cluster.survives or bool(addons.chosen("backups", config)))
+    return cluster._replace(survives=cluster.survives or bool(BACKUPS.chosen(config)))

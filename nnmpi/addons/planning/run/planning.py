@@ -1,13 +1,13 @@
 """Searches layouts for a model, a cluster and a machine."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import Field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from nnmpi import addons
+from nnmpi.addons import Table
 from nnmpi.addons.planning.arranger import Arranger
 from nnmpi.addons.planning.described.description import HIDDEN
 from nnmpi.addons.planning.fastest_sum import with_fastest_sum
@@ -15,7 +15,7 @@ from nnmpi.addons.planning.machine import TYPICAL, Machine, Sheet, codec_of, rea
 from nnmpi.addons.planning.network_speed import gbit_of_shares
 from nnmpi.addons.planning.run.deadline import Deadline
 from nnmpi.addons.planning.run.measurements import processor
-from nnmpi.addons.planning.run.measuring import WITHIN, measure
+from nnmpi.addons.planning.run.measuring import CODECS, WITHIN, measure
 from nnmpi.addons.planning.run.paper import MachineRequest, cost_models
 from nnmpi.addons.planning.search import Searcher, SearchResult
 from nnmpi.addons.planning.step_time import CostModel, step_time
@@ -36,7 +36,10 @@ from nnmpi.run.setup.cutting import UncutModel, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model
 from nnmpi.run.training import RunParts
 
-TAKEN = "reduce_dtype", *addons.table("codecs")
+MEMORY_LIMITS: Table[Callable[[Config], float]] = Table("memory_limits")
+"""By an option: the most bytes of a rank."""
+
+TAKEN = "reduce_dtype", *CODECS.where
 SUMS = tuple(o for o in options(("reduce",)) if o.name in TAKEN)
 """The options of gradient sums that a plan does not change, because they change results."""
 
@@ -317,9 +320,9 @@ def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan:
     Rank 0 searches while the others wait; all get the result.
     """
     assert config.plan is not None
-    unplanned: Any = dict.fromkeys(("plan", *addons.table("memory_limits")))
+    unplanned: Any = dict.fromkeys(("plan", *MEMORY_LIMITS.where))
     path, plain = config.plan, replace(config, **unplanned)
-    limits = addons.given("memory_limits", config)
+    limits = MEMORY_LIMITS.given(config)
     limit = min((limit(config) for limit in limits), default=None)
     if path == AUTO:
         machine = measure(setup._replace(config=plain), comm, Deadline(WITHIN))

@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from textwrap import fill
 
-from nnmpi import addons
 from nnmpi.addons.planning.rank_lists import list_of_batch
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.rank_names import ranks_text
 from nnmpi.parallel.step_list.chain import chain_of
+from nnmpi.parallel.strategies import SINGLE_RANKS
 from nnmpi.schedules.lists.chain import Chain
 from nnmpi.schedules.lists.proof import prove
 from nnmpi.schedules.lists.step_list import StepList
@@ -60,7 +60,7 @@ def _others(a: Arrangement) -> Iterator[str]:
     """Yields those options of a layout because of which its steps are not one list."""
     if a.strategy.averages:
         yield "averages of parameters, which are sent after some steps,"
-    if addons.chosen("twins", a.config):
+    if SINGLE_RANKS.chosen(a.config):
         yield "--verify, which makes it twice,"
 
 
