@@ -8,6 +8,7 @@ exactly, numbers within the tolerance and one unit of their last digit.
 
 import contextlib
 import io
+import os
 import random
 import re
 import runpy
@@ -15,6 +16,7 @@ import sys
 from contextvars import copy_context
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -88,7 +90,7 @@ def run(path: Path, library: Any, patch: pytest.MonkeyPatch) -> Run:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - scripts draw from it
     text = io.StringIO()
-    with contextlib.redirect_stdout(text):
+    with contextlib.redirect_stdout(text), mock.patch.dict(os.environ):  # which scripts set
         copy_context().run(runpy.run_path, str(path), run_name="__main__")
     return Run(losses, text.getvalue())
 
