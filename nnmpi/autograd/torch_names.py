@@ -21,7 +21,7 @@ from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape, softma
 from nnmpi.autograd.recording import TapeNode, memory_needed, memory_row
 
 NAMES: Table[Any] = Table("names")
-"""By a name of nnmpi, or of a package in it as in "nn.GPT": what it is."""
+"""By a name of nnmpi, or of a package in it as in "nn.init": what it is."""
 
 METHODS_ON_USE: Table[Callable[..., Any]] = Table("tensor_methods")
 """By a method of tensors: the function that it calls, with the tensor as its first argument."""

@@ -41,7 +41,7 @@ from nnmpi.run.training import (
 
 METHODS: Table[Callable[..., Any]] = Table("methods")
 """By a method of Trainer: the function that it calls, with the session or the Trainer; under
-"resume": the config of a checkpoint's run."""
+"resume": the config of the run that is continued."""
 
 T = TypeVar("T")
 

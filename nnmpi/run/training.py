@@ -320,14 +320,14 @@ class RunParts(NamedTuple):
 RUN_PARTS: Table[RunParts] = Table("run_parts")
 """By an option: the parts of a run that it asks for."""
 
-CHECKPOINTS: "Table[Callable[[Training], Checkpoints]]" = Table("checkpoints")
-"""By an option: what writes the checkpoints of a run."""
+WRITERS: "Table[Callable[[Training], Checkpoints]]" = Table("checkpoints")
+"""By an option: what saves a run while it continues."""
 
 RESUMES: "Table[Callable[[Training, Config, Comm], bool]]" = Table("resumes")
-"""By an option: True if it has opened the session of a run on a checkpoint."""
+"""By an option: True if it has opened the session of an earlier run."""
 
 RESTARTS: Table[Callable[..., Any]] = Table("restarts")
-"""By an option, of (log): a note on a run that was to continue from a checkpoint and found none."""
+"""By an option, of (log): a note on a run that found nothing to continue from."""
 
 SUPERVISORS: Table[Callable[[Comm], Supervisor]] = Table("supervisors")
 """By an option: what makes the Supervisor of a run that asks for it, or may lose ranks."""
@@ -352,7 +352,7 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
     trainer.run.read_every = (*_read_every(config, parts, "on_step" in trainer.hears),)
     trainer.run.reads_logged = "on_log" in trainer.hears
     trainer.run.runs_users_code = _runs_users_code(config, trainer)
-    written = CHECKPOINTS.chosen(config)
+    written = WRITERS.chosen(config)
     trainer.checkpoints = written(trainer) if written else NoCheckpoints()
     close_dropped(comm)
 
