@@ -1,3 +1,1 @@
-from nnmpi.addons.torchlike.distributed.data_parallel import (
-    DistributedDataParallel as DistributedDataParallel,
-)
+from nnmpi.addons.torchlike.parallel import *

@@ -135,9 +135,7 @@ ADD_ON = AddOn(
             ),
             **_places({"optim.adaptive": " ".join((*_OPTIMIZERS, "Rprop"))}, "optim."),
             **_places({"optim.lbfgs": "LBFGS"}, "optim."),
-            **_places({"distributed.data_parallel": "DistributedDataParallel"}, "nn.parallel."),
             **_places({"distributed.sampler": "DistributedSampler"}, "utils.data."),
-            **_places({"distributed.sampler": "DistributedSampler"}, "utils.data.distributed."),
             **(
                 _FUNCTIONS_AND_METHODS
                 | _places(

@@ -1,18 +1,13 @@
-"""PyTorch's `nn.parallel`: DistributedDataParallel, which is loaded when it is used."""
+"""PyTorch's `nn.parallel`."""
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
+from typing import TYPE_CHECKING
 
-from nnmpi import addons as _addons
-from nnmpi.autograd import replacements as _replacements
+from nnmpi.addons.torchlike.distributed.data_parallel import (
+    DistributedDataParallel as DistributedDataParallel,
+)
+from nnmpi.autograd import replacements
 
-__path__ = [_replacements.ABSENT]
+__path__ = [replacements.ABSENT]
 
-if not _TYPE_CHECKING:
-
-    def __getattr__(name: str) -> _Any:
-        if (where := _addons.names_of("nnmpi.nn.parallel").get(name)) is None:
-            raise _replacements.missing(
-                _replacements.no_name("nnmpi.nn.parallel", name, "nn.parallel")
-            )
-        return _addons.loaded(where)
+if not TYPE_CHECKING:  # type checkers still report names that do not exist
+    __getattr__ = replacements.refuser("nnmpi.nn.parallel", "nn.parallel")

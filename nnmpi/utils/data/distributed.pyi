@@ -1,1 +1,1 @@
-from nnmpi.addons.torchlike.distributed.sampler import DistributedSampler as DistributedSampler
+from nnmpi.addons.torchlike.utils.data.distributed import *
