@@ -3,7 +3,7 @@
 Here: steps of sends and sums as literal values, `ALGORITHMS` by name, a symbolic proof for any
 number of ranks, the price of a collective on a network, and graphs of neighbours that gossip
 (`gossip.GRAPHS`). Not here: their execution (`comm.allreduce`), simulated networks and drawings
-(`sim`).
+(an add-on).
 """
 
 from nnmpi.collectives.algorithms import ALGORITHMS

@@ -1,8 +1,8 @@
 """Data sets by name, and the loader that makes batches of them.
 
-Here: reading and downloading data, synthetic samples, tokenizers, windows of text, augmentation,
-and the loader, which gives each rank its samples of a global batch.
-Not here: PyTorch's `DataLoader` of single samples (`utils.data`).
+Here: reading data, synthetic samples, augmentation, and the loader, which gives each rank its
+samples of a global batch. Not here: images and their download (`addons.images`), text
+(`addons.language`), PyTorch's `DataLoader` of single samples (`nnmpi.utils.data`).
 """
 
 import os

@@ -1,8 +1,8 @@
 """Optimizers on flat buffers, learning-rate schedules and gradient clipping.
 
-This folder has the optimizers of `OPTIMIZERS`, parameter groups, optimizer state, loss scaling, and
-schedulers under PyTorch's names. The loops over arrays are in `arrays.kernels.steps`;
-`parallel.step` decides when a rank makes an update.
+This folder has the optimizers of `OPTIMIZERS`, parameter groups, optimizer state and loss scaling.
+Schedulers under PyTorch's names are in `addons.torchlike`. The loops over arrays are in
+`arrays.kernels.steps`; `parallel.step` decides when a rank makes an update.
 """
 
 from typing import TYPE_CHECKING, Any
