@@ -90,6 +90,11 @@ def test_the_start_tells_options_versions_blas_and_hosts() -> None:
     assert start["hosts"] == {platform.node(): [0]}
 
 
+def test_the_start_tells_all_ranks_of_a_host() -> None:
+    starts = threads.run(3, lambda comm: events_of(comm, steps=1, epochs=None)[:1])
+    assert starts[0][0]["hosts"] == {platform.node(): [0, 1, 2]}
+
+
 def test_a_run_makes_ten_epochs_or_three_hundred_steps() -> None:
     for options, batches, wanted in (
         ({}, 125, 10 * 125),

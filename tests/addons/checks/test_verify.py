@@ -28,8 +28,11 @@ from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
 from nnmpi.optim import Adam
+from nnmpi.optim.loss_scale import LossScale
 from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.run.end import DivergedError
+from nnmpi.run.session import Session
 
 STRICT = dict.fromkeys(("loss", "gradients", "parameters"), 1e-3)
 
@@ -280,3 +283,30 @@ def test_what_one_stage_does_wrong_is_found(
             trainer.fit(after_two(change))
 
     threads.run(2, rank)
+
+
+def test_a_restored_run_gives_the_second_model_its_loss_scale(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a step that only one of the two skips would be told as a difference."""
+    resumed, scales = Session._resumed, list[tuple[LossScale, LossScale]]()
+
+    def noted(session: Session, spec: TrainSpec, *rest: Any) -> Any:
+        settings = resumed(session, spec, *rest)
+        assert spec.single_rank is not None
+        scalers = spec.task.scaler, spec.single_rank.task.scaler
+        scales.append(tuple(s.current for s in scalers if s))  # type: ignore[arg-type]
+        return settings
+
+    monkeypatch.setattr(Session, "_resumed", noted)
+    config = Config(verify=True, dtype="float16", steps=2, batch_size=14)
+
+    def rank(comm: Comm) -> None:
+        with Trainer(config, small, rows(), comm) as trainer:
+            scaler = trainer.session.task.scaler
+            assert scaler is not None
+            scaler.current = LossScale(8.0, 3, True)
+            trainer.restore(trainer.snapshot())
+
+    threads.run(2, rank)
+    assert scales == [(LossScale(8.0, 3, True),) * 2] * 2

@@ -214,8 +214,24 @@ def evaluated() -> Made:
     return step, [model], []
 
 
+def in_modes() -> Made:
+    """Context managers of add-ons, which are classes of modules that a recording may use."""
+    model = mlp()
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: Any, y: Any) -> Tensor:
+        optimizer.zero_grad()
+        with nnmpi.enable_grad(), nnmpi.autocast("cpu", nnmpi.bfloat16):
+            loss = nn.functional.cross_entropy(model(Tensor(x)), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step, [model], [optimizer]
+
+
 OF_USERS = (plain, clipped, drawing, noisy, adversarial, in_a_class, by_hand, centred)
-OF_USERS += repeated, by_keyword_defaults, evaluated
+OF_USERS += repeated, by_keyword_defaults, evaluated, in_modes
 STEPS = {f.__name__: f for f in OF_USERS}
 
 

@@ -13,7 +13,10 @@ from helpers.mpijob import environment, launcher, outcome_of, run
 
 import nnmpi
 import nnmpi.distributed as dist
+from nnmpi.comm import comm_self
+from nnmpi.comm.allreduce.dispatch import SHORT
 from nnmpi.distributed.environment import set_variables
+from nnmpi.distributed.rows import Rows
 from nnmpi.run.__main__ import command, parser
 
 SCRIPT = """
@@ -177,3 +180,11 @@ def test_a_write_that_a_gradient_needs_is_noticed() -> None:
     dist.all_reduce(t)
     with pytest.raises(RuntimeError, match="written in place"):
         loss.backward()
+
+
+def test_groups_that_may_not_wait_for_all_ranks_choose_by_the_size() -> None:
+    comm = comm_self()
+    assert Rows(comm).sum_of(8) == "auto"
+    assert Rows(comm, "ring", may_wait=False).sum_of(8) == "ring"
+    few = Rows(comm, may_wait=False)
+    assert (few.sum_of(SHORT), few.sum_of(SHORT + 4)) == ("doubling", "halving")
