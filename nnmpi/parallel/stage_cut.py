@@ -13,7 +13,7 @@ from nnmpi.optim.of_options import state_arrays_of
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement import partition
-from nnmpi.parallel.arrangement.division import CUT, UNIT_COSTS, Division, divide, place_of
+from nnmpi.parallel.arrangement.division import UNIT_COSTS, Division, divide, place_of
 from nnmpi.parallel.arrangement.partition import (
     CutCosts,
     SplitPoints,
@@ -29,6 +29,9 @@ from nnmpi.schedules.find import find
 from nnmpi.schedules.op import Kind
 from nnmpi.schedules.pipeline import SCHEDULES
 from nnmpi.schedules.placement import Place
+
+CUT = "cut"
+"""The key of the cut among measured facts."""
 
 
 def division_of(

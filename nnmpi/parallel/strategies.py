@@ -7,9 +7,9 @@ from nnmpi.addons import Table
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel import refusals
-from nnmpi.parallel.arrangement.arrange import CHECKS
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import LIBRARY_SUMS
+from nnmpi.parallel.checks import CHECKS
 from nnmpi.parallel.executor_strategy import StrategyParts, slowed, synchronous
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.pipeline import own_stages as own_stages

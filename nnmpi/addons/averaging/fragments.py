@@ -11,7 +11,7 @@ use. Layers are numbered in the whole model, so all ranks agree, also those with
 
 from nnmpi.nn.graph import Graph
 from nnmpi.options.config import Config
-from nnmpi.parallel.arrangement.arrange import Checks
+from nnmpi.parallel.checks import Checks
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.schedules.local_steps import LocalSteps
 

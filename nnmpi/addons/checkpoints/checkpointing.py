@@ -33,7 +33,7 @@ from nnmpi.options import value_forms
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.arrangement.arrange import Checks
+from nnmpi.parallel.checks import Checks
 from nnmpi.parallel.model.state import first_names, module_state
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.objective import Criterion

@@ -35,10 +35,10 @@ from nnmpi.autograd.ops.norm import Moments, joined
 from nnmpi.comm import Comm, comm_self
 from nnmpi.data.loader import part_of
 from nnmpi.options.config import Config
-from nnmpi.parallel.arrangement.arrange import Checks
 from nnmpi.parallel.arrangement.arrangement import StoreKind, StrategyKind
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.batch_stats import like, packed, unpacked
+from nnmpi.parallel.checks import Checks
 from nnmpi.parallel.executor_strategy import Evaluation, StrategyParts
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting

@@ -17,8 +17,8 @@ from nnmpi.autograd.ops.norm import Moments
 from nnmpi.io.output.messages import EventFields
 from nnmpi.nn.passes import BatchStats
 from nnmpi.options.config import Config
-from nnmpi.parallel.arrangement.arrange import Checks
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.checks import Checks
 from nnmpi.parallel.layout import mesh_of
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.schedules.delay import Delay

@@ -22,8 +22,8 @@ from nnmpi.nn.graph import Graph
 from nnmpi.optim import Optimizer
 from nnmpi.optim.replica_state import RESIDUAL, ReplicaState
 from nnmpi.options.config import Config
-from nnmpi.parallel.arrangement.arrange import Checks
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind
+from nnmpi.parallel.checks import Checks
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.parallel.wire import Transfer, wire_of

@@ -3,7 +3,7 @@ that reads language models is imported only for a data set of text."""
 
 from nnmpi.data import Dataset
 from nnmpi.options.config import Config
-from nnmpi.parallel.arrangement.arrange import Checks
+from nnmpi.parallel.checks import Checks
 
 
 def check_vocabulary(config: Config, dataset: Dataset) -> None:

@@ -30,10 +30,10 @@ from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.arrangement.arrange import Checks
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
 from nnmpi.parallel.arrangement.exchanges import FLOAT64, AxisExchange, new_exchange
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
+from nnmpi.parallel.checks import Checks
 from nnmpi.parallel.executor_strategy import (
     Evaluation,
     ExecutorStrategy,

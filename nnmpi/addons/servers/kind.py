@@ -9,9 +9,9 @@ from nnmpi.addons.servers.strategy import served, steps_ahead
 from nnmpi.collectives.step import chunk_start
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
-from nnmpi.parallel.arrangement.arrange import Checks
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
+from nnmpi.parallel.checks import Checks
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import Strategy, TrainSpec

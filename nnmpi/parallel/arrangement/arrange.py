@@ -17,16 +17,11 @@ Rules:
 - Where buckets are cut, and their order, changes the bits of sums.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, pairwise, product
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-from nnmpi.addons import Table
-from nnmpi.comm import Comm
-from nnmpi.data import Dataset
-from nnmpi.metrics import Metric
-from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.recompute import recomputed_paths
 from nnmpi.options.config import Config
@@ -43,40 +38,11 @@ from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, BucketSlice, HeldVariable, RankModel
 from nnmpi.parallel.arrangement.reduction import algorithm, alike_on_nodes, progress, shares_values
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, asked_kind
+from nnmpi.parallel.checks import CHECKS
 from nnmpi.parallel.layout import STRATEGY_KINDS, mesh_of, server_count, summed_axes
 from nnmpi.parallel.mesh import REPLICAS, Mesh
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding, overlapping
 from nnmpi.parallel.tensor.ways import SAMPLE_CUT
-
-
-def _nothing(*_: object) -> None:
-    """Refuses nothing, where an add-on has no check."""
-
-
-class Checks(NamedTuple):
-    """An add-on's checks for an option, which raise ValueError for what is wrong, by what is known.
-
-    ranks  (config, ranks): how many ranks there are
-    job    (config, comm): the ranks of a job that trains
-    batch  (config, samples): how many training samples there are
-    graph  (config, graph, sharding): the model's layers, and how tp divides them
-    model  (config, model): the model
-    loss   (config, loss, metrics): what is measured; the loss is a Criterion
-    text   (config, dataset): a data set of text
-    """
-
-    ranks: Callable[[Config, int], None] = _nothing
-    job: Callable[[Config, Comm], None] = _nothing
-    batch: Callable[[Config, int], None] = _nothing
-    graph: Callable[[Config, Graph, Sharding], None] = _nothing
-    model: Callable[[Config, Module], None] = _nothing
-    loss: Callable[[Config, Any, Mapping[str, Metric]], None] = _nothing
-    text: Callable[[Config, Dataset], None] = _nothing
-
-
-CHECKS: Table[Checks] = Table("checks")
-"""By an option: what is refused with it."""
-
 
 MB = 1e6
 DEFAULT_MB = 1.0

@@ -11,8 +11,8 @@ from nnmpi.parallel.arrangement.partition import Unit, bounds
 from nnmpi.schedules.find import find
 from nnmpi.schedules.placement import Place
 
-CUT, UNIT_COSTS = "cut", "unit_costs"
-"""The keys, in a log or a checkpoint, of the cut and of the measured costs of units."""
+UNIT_COSTS = "unit_costs"
+"""The key of the costs of units among measured facts."""
 
 
 class StagePart(NamedTuple):

@@ -29,7 +29,6 @@ from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.mesh import CUT_BY_AXIS
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, WayPrice
-from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
 from nnmpi.parallel.tensor.ways import LAYOUT_AXES
@@ -104,6 +103,8 @@ def _cut_layers(uncut: UncutModel, sharding: Sharding) -> Sharding:
 
 
 def _rebuilt(model: Module, graph: Graph, sharding: Sharding, layout: Layout) -> None:
+    from nnmpi.parallel.tensor.parallelize import rebuild  # loaded if layers are divided
+
     all_or_none(layout.all, lambda: rebuild(model, graph, sharding, layout.axis["tp"]))
 
 

@@ -11,7 +11,7 @@ from nnmpi.io.files import loading
 from nnmpi.nn.losses import ClassLoss
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import quoted, shown
-from nnmpi.parallel.arrangement.arrange import CHECKS
+from nnmpi.parallel.checks import CHECKS
 from nnmpi.parallel.step.objective import Criterion
 
 SAYS_HOW = {"mean", "std"}

@@ -36,10 +36,11 @@ from nnmpi.options.config import EPOCHS, LEAST_STEPS, Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.arrangement.arrange import CHECKS, arrange
+from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import LIBRARY_SUMS, common_backend, discover
-from nnmpi.parallel.arrangement.division import CUT, Division, place_of
+from nnmpi.parallel.arrangement.division import Division, place_of
+from nnmpi.parallel.checks import CHECKS
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
@@ -287,7 +288,7 @@ def arranged(
     division: Division | None = None
     facts: Mapping[str, Any] = {}
     measured, place = {**known}, all_or_none(comm, lambda: place_of(config))
-    if len(place) > 1 or known.get(CUT, config.cut) is not None:
+    if len(place) > 1:
         from nnmpi.parallel.stage_cut import measured_stages  # most models are one stage
 
         division, facts, of_stages = measured_stages(

@@ -11,7 +11,7 @@ from nnmpi.data.inputs import is_index
 from nnmpi.nn import Module
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import quoted
-from nnmpi.parallel.arrangement.arrange import Checks
+from nnmpi.parallel.checks import Checks
 from nnmpi.run.setup.models import ModelFacts, SizedModel
 
 

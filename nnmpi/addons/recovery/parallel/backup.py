@@ -35,9 +35,9 @@ from nnmpi.nn.place import StateArray
 from nnmpi.options.config import Config
 from nnmpi.options.value_forms import duration
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.arrangement.arrange import Checks
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.state_on_paper import Holders
+from nnmpi.parallel.checks import Checks
 from nnmpi.parallel.layout import duplicate
 
 
