@@ -16,7 +16,7 @@
 5 ranks, 2 servers    rank 0 1 2 compute (dp 0 1 2), rank 3 4 serve
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from nnmpi.addons import Table
@@ -28,9 +28,6 @@ from nnmpi.parallel.mesh import AXES, BATCH, MODEL, REPLICAS, Mesh
 
 STRATEGY_KINDS: Table[Any] = Table("strategy_kinds")
 """By a feature: the StrategyKind of runs that ask for it."""
-
-SERVING_RANKS: Table[Callable[[Config], int]] = Table("serving_ranks")
-"""By a feature: the number of ranks that only serve others."""
 
 
 class Layout(NamedTuple):
@@ -158,8 +155,8 @@ def duplicate(comm: Comm) -> Comm:
 
 def server_count(config: Config) -> int:
     """Returns how many ranks, the last ones, are parameter servers."""
-    count = SERVING_RANKS.chosen(config)
-    return int(count(config)) if count else 0
+    kind = STRATEGY_KINDS.chosen(config)
+    return int(kind.serving(config)) if kind else 0
 
 
 def summed_axes(config: Config) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ ADD_ON = AddOn(
         "twins": {"verify": "nnmpi.addons.checks.twin:single_rank"},
         "compared": {"verify": "nnmpi.addons.checks.verify:VerifiedStrategy"},
         "run_parts": {"verify": "nnmpi.addons.checks.verify:PARTS"},
-        "fitted": {"slow_rank": "nnmpi.addons.checks.slow_ranks:fitted"},
+        "fittings": {"slow_rank": "nnmpi.addons.checks.slow_ranks:FITTING"},
         "event_fields": {
             "reproducible": "nnmpi.addons.checks.slices:FIELDS",
             "slow_rank": "nnmpi.addons.checks.slow_ranks:FIELDS",

@@ -19,6 +19,7 @@ from nnmpi.nn.passes import BatchStats
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.checks import Checks
+from nnmpi.parallel.fitting import Fitting
 from nnmpi.parallel.layout import mesh_of
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.schedules.delay import Delay
@@ -124,3 +125,6 @@ FIELDS = EventFields(start=start_fields)
 
 
 CHECKS = Checks(ranks=check)
+
+
+FITTING = Fitting(options=fitted)

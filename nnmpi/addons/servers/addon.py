@@ -23,10 +23,8 @@ ADD_ON = AddOn(
             "staleness": "nnmpi.addons.servers.text:STALENESS",
         },
         "checks": {"servers": "nnmpi.addons.servers.kind:CHECKS"},
-        "serving_ranks": {"servers": "nnmpi.addons.servers.options:server_count"},
-        "fewer_ranks": {"servers": "nnmpi.addons.servers.options:with_fewer"},
         "strategy_kinds": {"servers": "nnmpi.addons.servers.kind:KIND"},
         "event_fields": {"servers": "nnmpi.addons.servers.strategy:FIELDS"},
-        "fitted_notes": {"servers": "nnmpi.addons.servers.options:note_of_fitted"},
+        "fittings": {"servers": "nnmpi.addons.servers.kind:FITTING"},
     },
 )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from nnmpi.addons.servers.client import ServerClient
-from nnmpi.addons.servers.options import server_count
+from nnmpi.addons.servers.options import note_of_fitted, server_count, with_fewer
 from nnmpi.addons.servers.server import ParameterServer
 from nnmpi.addons.servers.strategy import served, steps_ahead
 from nnmpi.collectives.step import chunk_start
@@ -12,6 +12,7 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind, StrategyKind
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.checks import Checks
+from nnmpi.parallel.fitting import Fitting
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import Strategy, TrainSpec
@@ -64,7 +65,11 @@ KIND = StrategyKind(
     # servers answer in the order in which requests arrive: no list has them
     exchanges=dict.fromkeys((Kind.SUM, Kind.AGREE)),
     shared_stats=lambda config: steps_ahead(config) == 0,
+    serving=server_count,
 )
 
 
 CHECKS = Checks(ranks=check)
+
+
+FITTING = Fitting(fewer=with_fewer, note=note_of_fitted)

@@ -159,6 +159,7 @@ class StrategyKind(NamedTuple):
     shared_stats    (config): whether statistics of a batch are those of all its replicas
     result_steps    (config): how many steps one StepResult covers
     averages        the exchanges along dp, if replicas are averaged now and then
+    serving         (config): how many ranks, the last ones, only serve others
     """
 
     name: str
@@ -180,6 +181,7 @@ class StrategyKind(NamedTuple):
     shared_stats: Callable[[Config], bool] = lambda config: True
     result_steps: Callable[[Config], int] = lambda config: 1
     averages: Averages | None = None
+    serving: Callable[[Config], int] = lambda config: 0
 
 
 @dataclass(frozen=True)

@@ -21,21 +21,12 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
-from nnmpi.addons import Table
 from nnmpi.options.amounts import plural
 from nnmpi.options.config import Config
+from nnmpi.parallel.fitting import FITTINGS
 from nnmpi.parallel.layout import server_count
 from nnmpi.parallel.mesh import AXES, sizes_text
 from nnmpi.parallel.refusals import PLAIN, REFUSALS, REQUIREMENTS, is_met
-
-FEWER_RANKS: Table[Callable[[Config, int], Config]] = Table("fewer_ranks")
-"""By a feature: the config for so many ranks."""
-
-FITTED: Table[Callable[[Config, int], dict[str, Any]]] = Table("fitted")
-"""By an option: options that change for so many workers."""
-
-FITTED_NOTES: Table[Callable[[Config], str]] = Table("fitted_notes")
-"""By an option: a note on what else the number of ranks changes, or an empty text."""
 
 AXES_BESIDE_DP = tuple(axis.name for axis in AXES if axis.name != "dp")
 
@@ -69,8 +60,8 @@ def fit_layout(
              along an axis; called only if the number of ranks along an axis other than dp changes
     """
     serving, passed_over = config, list[str]()
-    for fewer in FEWER_RANKS.given(config):
-        serving = fewer(serving, ranks)
+    for of_option in FITTINGS.given(config):
+        serving = of_option.fewer(serving, ranks)
     asked = {axis: getattr(serving, axis) for axis in AXES_BESIDE_DP}
     workers = ranks - server_count(serving)
     for sizes in _nearest(asked, workers):
@@ -131,8 +122,8 @@ def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
         "dp": None if config.dp is None else dp,
         "cut": config.cut if sizes["pp"] == config.pp else None,  # it is for one number of stages
     }
-    for fit in FITTED.given(config):
-        changes |= fit(config, workers)
+    for of_option in FITTINGS.given(config):
+        changes |= of_option.options(config, workers)
     fitting = replace(config, **changes)
     useless = pointless(fitting, workers + server_count(fitting))
     never = pointless(config, ranks=2)  # kept, so that `check` refuses them
@@ -164,7 +155,7 @@ def _why(config: Config, fitting: Config, working: int, ranks: int, passed_over:
     if sizes != asked:
         parts.append(f"{sizes_text(asked)} takes {prod(asked.values())}")
     parts += [*passed_over, *_changes(config, fitting)]
-    parts += (note(config) for note in FITTED_NOTES.given(config))
+    parts += (of_option.note(config) for of_option in FITTINGS.given(config))
     return "; ".join(filter(None, parts))
 
 
