@@ -45,7 +45,7 @@ ADD_ON = AddOn(
         "checks": {
             "dropout": "nnmpi.addons.language.run.models:DROPOUT",
             "sample_every": "nnmpi.addons.language.run.models:STAGES",
-            "load": "nnmpi.addons.language.checks:CHECKS",
+            "load": "nnmpi.addons.language.text_data:CHECKS",
         },
         "model_files": {"folder": "nnmpi.addons.language.saved_folders:ModelFolder"},
         "datasets": {
@@ -53,9 +53,8 @@ ADD_ON = AddOn(
             "tokens": "nnmpi.addons.language.data.windows:TOKENS",
         },
         "data_options": dict.fromkeys(
-            ("context", "tokenizer"), "nnmpi.addons.language.run.saved:data_options"
+            ("context", "tokenizer", "load"), "nnmpi.addons.language.text_data:data_options"
         ),
-        "tokenizers": {"text": "nnmpi.addons.language.run.saved:tokenizer_of_text"},
         "methods": {"generate": "nnmpi.addons.language.run.samples:generate"},
         "run_parts": {"sample_every": "nnmpi.addons.language.run.samples:PARTS"},
     },

@@ -47,15 +47,11 @@ def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Cr
 DATA_OPTIONS: Table[Callable[[Config], dict[str, Any]]] = Table("data_options")
 """By an option: a function that returns arguments of `nnmpi.data.load`."""
 
-TOKENIZERS: Table[Callable[[Config], Any]] = Table("tokenizers")
-"""By the name of data before the colon: what returns the tokenizer of its text, or None."""
-
 
 def data_options(config: Config) -> dict[str, Any]:
     """Returns keyword arguments of `nnmpi.data.load` from add-ons, such as a tokenizer."""
-    options = {k: v for f in DATA_OPTIONS.given(config) for k, v in f(config).items()}
-    tokenizer_of = TOKENIZERS.row(config.data.partition(":")[0])
-    return options | ({"tokenizer": tokenizer_of(config)} if tokenizer_of else {})
+    options_of = DATA_OPTIONS.chosen(config)
+    return options_of(config) if options_of else {}
 
 
 def standardiser_of(config: Config, dataset: Dataset, comm: Comm) -> Standardiser:

@@ -91,24 +91,6 @@ def own_tokenizer(path: str) -> Tokenizer | None:
         raise ValueError(f"cannot load {shown(path)}: {error}") from None
 
 
-def data_options(config: Config) -> dict[str, Any]:
-    """Returns `nnmpi.data.load`'s arguments of windows, by options."""
-    return {"context": config.context, "tokenizer": config.tokenizer}
-
-
-def tokenizer_of_text(config: Config) -> str | Tokenizer | None:
-    """Returns the tokenizer for a text of --data: that of --tokenizer, otherwise that of the model
-    of --load.
-
-    It is None if the model has none, or if only a part of the file is loaded: then tokens are
-    characters.
-    """
-    given: str | None = config.tokenizer
-    if given or not config.load or config.load_partial:
-        return given
-    return own_tokenizer(config.load)
-
-
 def check_vocabulary(config: Config, dataset: Dataset) -> None:
     """Raises ValueError if the model of --load was trained on other tokens than those of the data:
     even if the numbers of tokens match, each number would mean a different token."""
