@@ -92,6 +92,66 @@ class _Gradients(NamedTuple):
     sums: Array
 
 
+class _Forward(NamedTuple):
+    """A forward pass of a recurrent layer: what its backward pass needs, and the vjps of x and of
+    the weights.
+
+    rows      where each step is stored
+    unique    the distinct rows of x; None: each row is multiplied
+    shape     of x
+    inputs    the rows that were multiplied by W_ih
+    z         the gates of all steps
+    saved     the other arrays that the cell keeps
+    h_before  h before each step
+    """
+
+    cell: Cell
+    rows: PackedRows
+    sequences: Sequences
+    unique: DistinctRows | None
+    shape: tuple[int, ...]
+    w_ih: Array
+    w_hh: Array
+    inputs: Array
+    z: Array
+    saved: Sequence[Array]
+    h_before: Array
+
+    def prepare(self, g: Array, needs: Sequence[bool]) -> _Gradients:
+        """Runs the steps backward: all that is left are products, one for each vjp."""
+        z, unique = self.z, self.unique
+        d = [xp_of(z).empty(z.shape, z.dtype) for _ in range(self.cell.sides)]
+        dz = _through_time(self.cell, self.rows, g, self.w_hh, z, self.saved, d)
+        sums = d[0] if unique is None else unique.summed(d[0])
+        of_biases = [column_sum(side) for side in (sums, *d[1:])] if True in needs[-2:] else []
+        return _Gradients(d[0], d[-1], dz, of_biases, sums)
+
+    def of_x(self, g: _Gradients) -> Array:
+        """Returns the gradient of x."""
+        xp, dtype = xp_of(g.z), self.z.dtype
+        of_rows, dx = xp.empty((len(g.z), self.w_ih.shape[1]), dtype), xp.empty(self.shape, dtype)
+        gradients(g.z, self.w_ih, None, of_rows, None, None)
+        self.rows.unpack(of_rows, self.sequences.time_first(dx))
+        return dx
+
+    def vjp_x(self, g: _Gradients, out: Array | None) -> Any:
+        if self.unique is None:
+            return self.of_x(g)
+        dz = xp_of(g.sums).empty((len(g.sums), self.w_ih.shape[1]), self.z.dtype)
+        gradients(g.sums, self.w_ih, None, dz, None, None)
+        return TableGradient(dz, self.unique.values, lambda: self.of_x(g))
+
+    def vjp_w_ih(self, g: _Gradients, out: Array | None) -> Array:
+        dw = xp_of(g.z).empty(self.w_ih.shape, self.z.dtype) if out is None else out
+        gradients(g.sums, self.w_ih, self.inputs, None, dw, None)
+        return dw
+
+    def vjp_w_hh(self, g: _Gradients, out: Array | None) -> Array:
+        dw = xp_of(g.z).empty(self.w_hh.shape, self.z.dtype) if out is None else out
+        gradients(g.u, self.w_hh, self.h_before, None, dw, None)
+        return dw
+
+
 def recurrent(x: Array, *arrays: Any, mode: str, sequences: Sequences = ALL) -> Result:
     """The op of a recurrent layer: runs all steps of an LSTM, GRU or plain cell (`mode`) with S
     states.
@@ -114,9 +174,8 @@ def recurrent(x: Array, *arrays: Any, mode: str, sequences: Sequences = ALL) -> 
         else distinct(rows.pack(sequences.time_first(sequences.words)[..., None])[:, 0])
     )
     P = sum(n for _, n in rows.steps)
-    shape, dtype = x.shape, x.dtype
-    z, h_before = xp.empty((P, cell.gates * H), dtype), xp.empty((P, H), dtype)
-    saved = [xp.empty((P, H), dtype) for _ in range(cell.kept)]
+    z, h_before = xp.empty((P, cell.gates * H), x.dtype), xp.empty((P, H), x.dtype)
+    saved = [xp.empty((P, H), x.dtype) for _ in range(cell.kept)]
     states = [xp.zeros((N, H), x.dtype) if s is None else rows.sorted(s) for s in initial]
     # an op has one value: the final states are stored after the outputs
     value = xp.empty((T + cell.states, N, H), x.dtype)
@@ -129,44 +188,25 @@ def recurrent(x: Array, *arrays: Any, mode: str, sequences: Sequences = ALL) -> 
         rows.unpack(y, value[:T])
     for k, s in enumerate(states):
         value[T + k] = rows.unsorted(s)
+    done = _Forward(
+        *(cell, rows, sequences, unique, x.shape, w_ih, w_hh),
+        *(inputs, z, saved, h_before),
+    )
+    of_states = map(_of_state, range(cell.states))
+    vjps = done.vjp_x, *of_states, done.vjp_w_ih, done.vjp_w_hh, _of_b_ih, _of_b_hh
+    return Result(value, vjps, done.prepare)
 
-    def prepare(g: Array, needs: Sequence[bool]) -> _Gradients:
-        d = [xp.empty(z.shape, z.dtype) for _ in range(cell.sides)]
-        dz = _through_time(cell, rows, g, w_hh, z, saved, d)
-        sums = d[0] if unique is None else unique.summed(d[0])
-        of_biases = [column_sum(side) for side in (sums, *d[1:])] if True in needs[-2:] else []
-        return _Gradients(d[0], d[-1], dz, of_biases, sums)
 
-    def of_x(g: _Gradients) -> Array:
-        of_rows, dx = xp.empty((len(g.z), w_ih.shape[1]), dtype), xp.empty(shape, dtype)
-        gradients(g.z, w_ih, None, of_rows, None, None)
-        rows.unpack(of_rows, sequences.time_first(dx))
-        return dx
+def _of_state(k: int) -> Vjp:
+    return lambda g, out: g.states[k]
 
-    def vjp_x(g: _Gradients, out: Array | None) -> Any:
-        if unique is None:
-            return of_x(g)
-        dz = xp.empty((len(g.sums), w_ih.shape[1]), dtype)
-        gradients(g.sums, w_ih, None, dz, None, None)
-        return TableGradient(dz, unique.values, lambda: of_x(g))
 
-    def vjp_w_ih(g: _Gradients, out: Array | None) -> Array:
-        dw = xp.empty(w_ih.shape, dtype) if out is None else out
-        gradients(g.sums, w_ih, inputs, None, dw, None)
-        return dw
+def _of_b_ih(g: _Gradients, out: Array | None) -> Array:
+    return g.biases[0]
 
-    def vjp_w_hh(g: _Gradients, out: Array | None) -> Array:
-        dw = xp.empty(w_hh.shape, dtype) if out is None else out
-        gradients(g.u, w_hh, h_before, None, dw, None)
-        return dw
 
-    def of_state(k: int) -> Vjp:
-        return lambda g, out: g.states[k]
-
-    of_weights: tuple[Vjp, ...] = vjp_w_ih, vjp_w_hh
-    of_biases: tuple[Vjp, ...] = lambda g, out: g.biases[0], lambda g, out: g.biases[-1]
-    of_states = map(of_state, range(cell.states))
-    return Result(value, (vjp_x, *of_states, *of_weights, *of_biases), prepare)
+def _of_b_hh(g: _Gradients, out: Array | None) -> Array:
+    return g.biases[-1]
 
 
 def _products(x: Array, w: Array, b: Array | None, z: Array, unique: DistinctRows | None) -> None:
