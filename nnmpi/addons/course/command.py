@@ -45,13 +45,15 @@ def parser() -> cli.Parser:
     ):
         sub.set_defaults(run=run)
         sub.add_argument("--student", metavar="NAME", help=f"whose numbers (default: {default})")
-    check_parser.add_argument(
-        "--only", metavar="CHECK", default="", help="run the check of this name"
-    )
-    check_parser.add_argument(
-        "--ranks", type=int, default=0, help="run on this number of ranks alone"
-    )
-    check_parser.add_argument(
+    _add_checking(check_parser)
+    return p
+
+
+def _add_checking(p: argparse.ArgumentParser) -> None:
+    """Adds the options on which checks run, for how long, and how results are printed."""
+    p.add_argument("--only", metavar="CHECK", default="", help="run the check of this name")
+    p.add_argument("--ranks", type=int, default=0, help="run on this number of ranks alone")
+    p.add_argument(
         "--mpi",
         nargs="?",
         const="mpirun -n",
@@ -59,28 +61,23 @@ def parser() -> cli.Parser:
         metavar="COMMAND",
         help="ranks are processes, started by a command (mpirun -n); without it they are threads",
     )
-    check_parser.add_argument(
+    p.add_argument(
         "--deadline",
         type=float,
         default=30.0,
         metavar="SECONDS",
         help="seconds for a check on one number of ranks (30)",
     )
-    check_parser.add_argument(
+    p.add_argument(
         "--limit",
         type=float,
         default=300.0,
         metavar="SECONDS",
         help="seconds for all checks together; those that are left get no points (300)",
     )
-    check_parser.add_argument("--json", action="store_true", help="print the results as JSON")
-    check_parser.add_argument(
-        "--gradescope", metavar="FILE", type=Path, help="write a results.json"
-    )
-    check_parser.add_argument(
-        "--autolab", action="store_true", help="print Autolab's line of scores last"
-    )
-    return p
+    p.add_argument("--json", action="store_true", help="print the results as JSON")
+    p.add_argument("--gradescope", metavar="FILE", type=Path, help="write a results.json")
+    p.add_argument("--autolab", action="store_true", help="print Autolab's line of scores last")
 
 
 def assignments() -> list[str]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from nnmpi.addons.torchlike.optim.scheduler import LRScheduler, for_each
 from nnmpi.optim.optimizer import Optimizer
@@ -124,6 +124,15 @@ class CyclicLR(LRScheduler):
         return height * self._factor(self.last_epoch if self._by_step else 1 + cycle)
 
 
+class _Phase(NamedTuple):
+    """A phase of OneCycleLR: its last step; and the learning rates, and the momenta, of the groups
+    at its beginning and at its end."""
+
+    end: float
+    rates: tuple[list[float], list[float]]
+    momenta: tuple[list[float], list[float]]
+
+
 class OneCycleLR(LRScheduler):
     """The rate rises from max_lr / div_factor to max_lr in a share `pct_start` of the steps, and
     then falls to the first rate / final_div_factor (Smith and Topin, 2018).
@@ -170,13 +179,8 @@ class OneCycleLR(LRScheduler):
         )
         first = [rate / div_factor for rate in top]
         end = [rate / final_div_factor for rate in first]
-        rise = float(pct_start * total) - 1
-        self._phases = [(rise, first, top, high, low)]
-        if three_phase:
-            self._phases += [(2 * pct_start * total - 2, top, first, low, high)]
-            self._phases += [(total - 1.0, first, end, high, high)]
-        else:
-            self._phases += [(total - 1.0, top, end, low, high)]
+        rates, momenta = (first, top, end), (low, high)
+        self._phases = _one_cycle(total, pct_start, rates, momenta, three_phase)
         if last_epoch == -1:
             for group, rate in zip(groups, first, strict=True):
                 group["initial_lr"] = rate
@@ -185,7 +189,8 @@ class OneCycleLR(LRScheduler):
     def step(self, epoch: int | None = None) -> None:
         super().step(epoch)
         if self._cycles:
-            set_momenta(self, self._at(3, 4))
+            phase, share = self._now()
+            set_momenta(self, _between(*phase.momenta, share))
 
     def get_lr(self) -> list[float]:
         if self.last_epoch > self.total_steps:
@@ -193,27 +198,41 @@ class OneCycleLR(LRScheduler):
                 f"OneCycleLR: step {self.last_epoch} of {self.total_steps}: give a larger "
                 "total_steps"
             )
-        return self._at(1, 2)
+        phase, share = self._now()
+        return _between(*phase.rates, share)
 
-    def _at(self, start: int, end: int) -> list[float]:
-        """Returns the current learning rate or momentum of each group: interpolated between the
-        values at the beginning and at the end of the current phase, such as the rise of the rate.
-
-        A phase is a tuple of its last step and of lists with a value for each group. phase[start]
-        is the list for its beginning, and phase[end] that for its end.
-        """
+    def _now(self) -> tuple[_Phase, float]:
+        """Returns the current phase, and how much of it is over, from 0 to 1."""
         begin = 0.0
         for phase in self._phases[:-1]:
-            if self.last_epoch <= phase[0]:
+            if self.last_epoch <= phase.end:
                 break
-            begin = phase[0]
+            begin = phase.end
         else:
             phase = self._phases[-1]
-        share = (self.last_epoch - begin) / (phase[0] - begin)
-        if self._is_cosine:
-            share = (1 - math.cos(math.pi * share)) / 2
-        values: Any = zip(phase[start], phase[end], strict=True)  # type: ignore[arg-type]
-        return [a + (b - a) * share for a, b in values]
+        share = (self.last_epoch - begin) / (phase.end - begin)
+        return phase, (1 - math.cos(math.pi * share)) / 2 if self._is_cosine else share
+
+
+def _one_cycle(
+    total: int,
+    pct_start: float,
+    rates: tuple[list[float], list[float], list[float]],
+    momenta: tuple[list[float], list[float]],
+    three_phase: bool,
+) -> list[_Phase]:
+    """Returns the phases of one cycle of `total` steps; `rates` are the first, the highest and the
+    last ones, `momenta` the lowest and the highest ones."""
+    (first, top, end), (low, high) = rates, momenta
+    rise = _Phase(float(pct_start * total) - 1, (first, top), (high, low))
+    if not three_phase:
+        return [rise, _Phase(total - 1.0, (top, end), (low, high))]
+    back = _Phase(2 * pct_start * total - 2, (top, first), (low, high))
+    return [rise, back, _Phase(total - 1.0, (first, end), (high, high))]
+
+
+def _between(first: list[float], last: list[float], share: float) -> list[float]:
+    return [a + (b - a) * share for a, b in zip(first, last, strict=True)]
 
 
 def set_momenta(scheduler: LRScheduler, momenta: Sequence[float]) -> None:

@@ -61,31 +61,13 @@ class DataLoader:
         persistent_workers: bool = False,
         pin_memory_device: str = "",
     ) -> None:
-        if batch_size is None or batch_size < 1:
-            raise ValueError(
-                f"DataLoader: batch_size={batch_size} must be at least 1; for single samples "
-                "iterate the data set itself"
-            )
-        if sampler is not None and shuffle:
-            raise ValueError("DataLoader: a sampler has the order: leave out shuffle=True")
-        if batch_sampler is not None and (
-            batch_size != 1 or shuffle or sampler is not None or drop_last
-        ):
-            raise ValueError(
-                "DataLoader: a batch_sampler makes the batches: leave out batch_size, shuffle, "
-                "sampler and drop_last"
-            )
+        _check_order(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last)
         if num_workers or pin_memory:
             note(
                 "DataLoader: num_workers and pin_memory change nothing: a rank makes a batch when "
                 "it is asked for"
             )
         self._is_iterable = isinstance(dataset, IterableDataset)
-        if self._is_iterable and (shuffle or sampler is not None or batch_sampler is not None):
-            raise ValueError(
-                "DataLoader: an IterableDataset has its order: leave out shuffle, sampler and "
-                "batch_sampler"
-            )
         self.dataset, self.collate_fn, self.drop_last = dataset, collate_fn, drop_last
         self.num_workers, self.pin_memory, self.generator = num_workers, pin_memory, generator
         self.batch_size = batch_size if batch_sampler is None else None
@@ -121,3 +103,33 @@ class DataLoader:
         if dataset is not self.dataset:
             indices = rows.tolist()
         return default_collate([dataset[i] for i in indices])
+
+
+def _check_order(
+    dataset: Any,
+    batch_size: int,
+    shuffle: bool | None,
+    sampler: Iterable[Any] | None,
+    batch_sampler: Iterable[Sequence[Any]] | None,
+    drop_last: bool,
+) -> None:
+    """Raises ValueError if these arguments of a DataLoader give samples two orders or two sizes of
+    batches, or none."""
+    if batch_size is None or batch_size < 1:
+        raise ValueError(
+            f"DataLoader: batch_size={batch_size} must be at least 1; for single samples "
+            "iterate the data set itself"
+        )
+    if sampler is not None and shuffle:
+        raise ValueError("DataLoader: a sampler has the order: leave out shuffle=True")
+    is_ordered = bool(shuffle) or sampler is not None
+    if batch_sampler is not None and (batch_size != 1 or is_ordered or drop_last):
+        raise ValueError(
+            "DataLoader: a batch_sampler makes the batches: leave out batch_size, shuffle, "
+            "sampler and drop_last"
+        )
+    if isinstance(dataset, IterableDataset) and (is_ordered or batch_sampler is not None):
+        raise ValueError(
+            "DataLoader: an IterableDataset has its order: leave out shuffle, sampler and "
+            "batch_sampler"
+        )
