@@ -15,8 +15,7 @@ def all_or_none(comm: Comm, f: Callable[[], T]) -> T:
     """Calls f on every rank and returns its result; if f fails on one rank, all ranks raise an
     error.
 
-    If f raises OtherRankError, which means that another rank has failed, only this rank raises it:
-    the rank that has failed reports its own error.
+    OtherRankError is raised on this rank only: the rank that has failed reports its own error.
     """
     error: Exception | None = None
     try:

@@ -19,26 +19,22 @@ GATHER, SUM = "halving", "doubling"  # for short rows: log2 p rounds, equal bits
 
 class Synced:
     """Computes BatchNorm statistics of a batch whose samples are divided among ranks; a rank may
-    have none of them.
+    have none.
 
-    Each method is one collective, so all ranks must call them in the same order. They do: all run
-    the same model, forward in the order of its layers and backward in the order that autograd
-    recorded.
-
-    wire_for   (Comm, array): the object that carries out the collectives for that array
+    Each method is one collective. All ranks call them in the same order, since they run the same
+    model: forward in the order of its layers, backward in the order that autograd recorded.
     """
 
     def __init__(self, comm: Comm, wire_for: WireFor = wire_for) -> None:
         self._comm, self._wire_for = comm, wire_for
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns the moments of the whole batch; all ranks get equal bits.
+        """Returns the moments of the whole batch, with equal bits on all ranks, and calls `track`
+        with them.
 
-        local   (n, mean, M2) of this rank's samples, for each channel
-        track   called with the moments of the whole batch, for example to update running statistics
-
-        All ranks' moments are gathered in float64 and merged in the order of ranks. On NCCL, where
-        the host does not wait for a collective, they are summed by all-reduces instead.
+        All ranks' moments (n, mean, M2) are gathered in float64 and merged in the order of ranks.
+        On NCCL, where the host does not wait for a collective, they are summed by all-reduces
+        instead.
         """
         with waiting("statistics"):
             wire = self._wire_for(self._comm, local.mean)

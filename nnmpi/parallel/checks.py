@@ -18,7 +18,7 @@ def _nothing(*_: object) -> None:
 
 
 class Checks(NamedTuple):
-    """An add-on's checks for an option, which raise ValueError for what is wrong, by what is known.
+    """An add-on's checks for an option, which raise ValueError, by what is known.
 
     ranks  (config, ranks): how many ranks there are
     job    (config, comm): the ranks of a job that trains

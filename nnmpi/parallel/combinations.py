@@ -1,7 +1,5 @@
-"""The tables of options that cannot be combined, which `nnmpi train --combinations` prints.
-
-The tables are made from `FEATURES` in `refusals.py`, by which the command line rejects options.
-"""
+"""The tables of options that cannot be combined (`nnmpi train --combinations`), made from
+`FEATURES` in `refusals.py`, by which the command line rejects options."""
 
 from collections.abc import Iterator
 

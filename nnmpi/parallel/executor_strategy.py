@@ -1,13 +1,12 @@
-"""ExecutorStrategy: the strategy of ranks that compute, built from exchangeable parts. Each rank
-runs an executor, which carries out a list of operations.
+"""ExecutorStrategy: the strategy of ranks that compute, built from exchangeable parts.
 
 Rules:
 
 - Differences between strategies are fields of StrategyParts, filled by the functions that their
   `StrategyKind` names. Nothing here has an `if` about them: a new store or way to sum gradients
   changes neither this file nor the executor.
-- `close` frees what uses a communicator before the communicator: first the store moves its
-  parameters out of shared memory, which all ranks do together, then communicators are freed.
+- `close` frees what uses a communicator before the communicator: the store moves its parameters out
+  of shared memory, which all ranks do together.
 """
 
 import math
@@ -60,8 +59,8 @@ class Evaluation(NamedTuple):
     """How ranks evaluate a model.
 
     cut      divides a test batch into the micro-batches that this rank computes
-    comm     the communicator over which the results (the loss and metrics) are summed
-    counts   False if another rank of `comm` has the same results, so that this rank's are left out
+    comm     the communicator over which the loss and metrics are summed
+    counts   False if another rank of `comm` has the same results
     """
 
     cut: BatchCut
@@ -77,20 +76,17 @@ class Evaluation(NamedTuple):
 
 
 class StrategyParts(NamedTuple):
-    """The objects from which an ExecutorStrategy (an object that runs a rank's training steps) is
-    built; the ways to be parallel that it covers differ only in these.
+    """The parts of an ExecutorStrategy, in which alone the strategies differ.
 
-    store        has the parameters and gradients of this rank
-    cut          the division of a training batch into the micro-batches that this rank computes
+    cut          divides a training batch into the micro-batches that this rank computes
     evaluation   how test batches are divided, and the results summed
     check        (loader): raises an error if a part of a batch has one sample and a layer needs
                  more
-    describe     fields with facts about the layout, for the start event (first entry) of the run's
-                 log
-    sync         sums gradients; used only if all ranks make each step together
-    batch_stats  sums BatchNorm statistics; used only if all ranks make each step together
-    outcome      returns fields with facts about the training, for the last entry of the log; every
-                 rank calls it after the last step
+    describe     facts about the layout, for the start event
+    sync         sums gradients, if all ranks make each step together
+    batch_stats  sums BatchNorm statistics, if all ranks make each step together
+    outcome      returns facts about the training, for the last event; every rank calls it after the
+                 last step
     comms        communicators that are freed with the strategy
     progress     returns a context around the steps of an epoch, such as a thread that moves
                  messages
@@ -109,10 +105,9 @@ class StrategyParts(NamedTuple):
 
 
 class ExecutorStrategy:
-    """A strategy (an object that runs a rank's training steps) in which each rank runs an executor,
-    which carries out a list of operations, on its part of each batch.
+    """A strategy in which each rank carries out a list of operations on its part of each batch.
 
-    steps, evaluate   functions that make the steps of an epoch, and the passes of an evaluation
+    steps, evaluate   make the steps of an epoch, and the passes of an evaluation
     last              the record by which the last step can be undone
     """
 
@@ -255,14 +250,11 @@ def executor_of(
     channels: Channels | None = None,
     hooks: PassHooks = (),
 ) -> Executor:
-    """Returns the Executor, which carries out the operations of each training step on this rank
-    (passes, messages, sums of gradients, the update).
+    """Returns the Executor of this rank.
 
-    sync         sums gradients over ranks
-    ends         a dict: kind of operation at the end of a step (AGREE, APPLY) -> its function
-    batch_stats  sums BatchNorm statistics over ranks
-    channels     carry tensors between stages; None: messages along pp
-    hooks        (kind of pass, hook) pairs: hook(do, op) is called in place of do(op)
+    ends       a dict: kind of operation at the end of a step (AGREE, APPLY) -> its function
+    channels   carry tensors between stages; None: messages along pp
+    hooks      (kind of pass, hook) pairs: hook(do, op) is called in place of do(op)
     """
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
     channels = channels or Channels(part.boundaries, part.stages, layout.axis["pp"], spec.task.on)

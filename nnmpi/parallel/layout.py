@@ -1,18 +1,5 @@
 """Layout: the communicators of a rank, one for each group of ranks that works together.
 
-    all              every rank of the job
-    axis["dp"]       the ranks that differ from this one along dp only; likewise for each axis of
-                     AXES
-    batch            those that share a batch: along dp
-    replicas         those that have the same parameters, and sum gradients in each step: along dp
-                     and cp; if replicas along dp are averaged, along cp
-    model            the ranks that hold one copy of the model together: all other axes
-    server_group     the servers: the last ranks of the job, which hold the parameters of a
-                     parameter server
-    narrow_sums      not a communicator: True if sums of 16-bit floats in these groups are rounded
-                     to 16 bits after each addition (in shared memory, once for each node), and not
-                     added up in float32
-
 5 ranks, 2 servers    rank 0 1 2 compute (dp 0 1 2), rank 3 4 serve
 """
 
@@ -31,20 +18,20 @@ STRATEGY_KINDS: Table[Any] = Table("strategy_kinds")
 
 
 class Layout(NamedTuple):
-    """The mesh of ranks, and the communicators (Comms) of this rank, one for each group of ranks
-    that works together. Every rank builds one and passes it to everything that communicates.
+    """The mesh of ranks, and the communicators of this rank. Every rank builds one and passes it to
+    everything that communicates.
 
-    mesh           the grid of the ranks that compute, with an axis for each kind of parallelism
-    servers        the number of parameter servers, the last ranks of the job; 0 without them
+    mesh           the grid of the ranks that compute
+    servers        the number of parameter servers, the last ranks of the job
     all            the Comm of the whole job
     axis           a dict: axis of the mesh -> the Comm of the ranks that differ along it only
-    batch          the Comm of the ranks that share a batch: along dp
-    replicas       that of the ranks that sum their gradients in each step: along dp and cp, or
-                   along cp if replicas along dp make steps alone and are averaged
-    model          that of the ranks that hold one copy of the model together
-    server_group   on a parameter server, that of all servers
-    narrow_sums    True if sums of 16-bit floats are rounded to 16 bits after each addition, and not
-                   added up in float32
+    batch          the ranks that share a batch: along dp
+    replicas       those that have the same parameters and sum gradients in each step: along dp and
+                   cp, or along cp if replicas along dp are averaged
+    model          those that hold one copy of the model together: all other axes
+    server_group   on a parameter server, all servers
+    narrow_sums    True if sums of 16-bit floats are rounded to 16 bits after each addition (in
+                   shared memory, once for each node), and not added up in float32
     """
 
     mesh: Mesh
@@ -72,12 +59,8 @@ class Layout(NamedTuple):
         narrow_sums: bool = False,
         summed: Sequence[str] = REPLICAS,
     ) -> Self:
-        """Returns the Layout for a given mesh; every rank of `comm` calls it.
-
-        servers       how many ranks after those of the mesh are parameter servers
-        narrow_sums   whether 16-bit sums are rounded after each addition
-        summed        the axes along which gradients are summed in each step
-        """
+        """Returns the Layout for a given mesh; every rank of `comm` calls it. `summed` are the axes
+        along which gradients are summed in each step."""
 
         def group(*axes: str) -> Comm:
             return _group(mesh, comm, axes, narrow_sums)
@@ -115,11 +98,8 @@ class Layout(NamedTuple):
         return not any(at[axis.name] for axis in AXES if axis.same_loss)
 
     def free(self) -> None:
-        """Frees the communicators that were split off; every rank calls it.
-
-        A group of one rank is `comm_self()` and is not freed, so a single rank can still evaluate a
-        model afterwards.
-        """
+        """Frees the communicators that were split off; every rank calls it. A group of one rank is
+        `comm_self()` and is kept, so a single rank can still evaluate a model afterwards."""
         groups = *self.axis.values(), self.batch, self.replicas, self.model, self.server_group
         for group in dict.fromkeys(groups):
             if group.size > 1:
@@ -160,11 +140,9 @@ def server_count(config: Config) -> int:
 
 
 def summed_axes(config: Config) -> tuple[str, ...]:
-    """Returns the axes along which ranks have equal parameters in each step, and sum gradients.
-
-    If replicas are averaged now and then (local SGD), dp is not among them: replicas differ in
-    between.
-    """
+    """Returns the axes along which ranks have equal parameters in each step, and sum gradients;
+    without dp if its replicas are averaged now and then (local SGD), since they differ in
+    between."""
     kind = STRATEGY_KINDS.chosen(config)
     is_averaged = kind is not None and kind.averages is not None
     return tuple(axis for axis in REPLICAS if axis != "dp" or not is_averaged)

@@ -20,10 +20,9 @@ AXES = (
     MeshAxis("pp"),
     MeshAxis("tp", same_loss=True, cuts="layers"),
 )
-"""All axes of a mesh, those of add-ons after dp. Other tables are keyed by the names of axes: how a
-model is cut along an axis (`run/setup/cutting.py`), which part of an activation a rank has
-(`LOCAL_SHAPES` in `parallel/arrangement/arrangement.py`), and what ranks send
-(`parallel/facts/exchanges.py`)."""
+"""All axes of a mesh, those of add-ons after dp. Other tables are keyed by their names: how a model
+is cut (`run/setup/cutting.py`), which part of an activation a rank has (`LOCAL_SHAPES` in
+`parallel/arrangement/arrangement.py`), what ranks send (`parallel/facts/exchanges.py`)."""
 
 REPLICAS = tuple(axis.name for axis in AXES if axis.replicas)
 """The axes whose ranks have copies of the same parameters."""
@@ -50,11 +49,10 @@ class Mesh:
 
     @classmethod
     def filled(cls, ranks: int, sizes: Mapping[str, int | None], order: str = "tp,dp,pp") -> Self:
-        """Returns a mesh for `ranks` ranks with the given axis sizes (1 by default); dp, unless
-        given, is the number of ranks divided by the other sizes.
+        """Returns a mesh with the given axis sizes (1 by default); dp, unless given, is the number
+        of ranks divided by the others. Ranks are consecutive along the first axis of `order`.
 
-        `order` names the axes; ranks are consecutive along the first of them. Raises ValueError if
-        the sizes do not fit the number of ranks.
+        Raises ValueError if the sizes do not fit the number of ranks.
         """
         dp, sizes_of = sizes.get("dp"), {axis.name: sizes.get(axis.name) or 1 for axis in AXES}
         # the ranks that together have all parameters, and all positions of sequences

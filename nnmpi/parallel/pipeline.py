@@ -16,12 +16,8 @@ from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 def own_stages(
     model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str, Any]
 ) -> ModelPart:
-    """Returns the ModelPart with a rank's pipeline stages; parameters of other ranks lose their
-    memory.
-
-    facts   fields that describe how the model was cut into stages, for the start event, the first
-            entry of the run's log
-    """
+    """Returns the ModelPart with a rank's stages; parameters of other ranks lose their memory.
+    `facts` say how the model was cut, for the start event."""
     if (how := arrangement.config.recompute) != "none":
         recompute(model, arrangement.graph, how)
     if len(arrangement.division.stages) == 1 and not arrangement.sharding.owned.variables:
@@ -80,11 +76,9 @@ class OnAnotherRank:
 
 
 class CutModules:
-    """Watches the attributes of modules whose layers are divided among pipeline stages.
-
-    Stages run the recorded graph of such modules, not their `forward`. Attributes that `forward`
-    has read are constants in this graph, so the graph has to be recorded again if one is set.
-    """
+    """Watches the attributes of modules whose layers are divided among stages: stages run the
+    recorded graph of such modules, in which attributes that `forward` has read are constants, so
+    that it has to be recorded again if one is set."""
 
     def __init__(self, model: Module, graph: Graph, stages: Iterable[Module], dtype: Any) -> None:
         self._graph, self._dtype = graph, dtype

@@ -1,10 +1,5 @@
 """Recorder: the interface by which the training steps of a rank report what they do, for a trace.
-The default Recorder ignores it.
-
-An event is here an operation of the step, such as the forward pass of a unit or a message, or a
-wait for other ranks within an operation; it has a name, a start and an end. The Recording of
---trace (`addons/trace/`) keeps them, and background communication.
-"""
+The default Recorder ignores it; that of --trace is in `addons/trace/`."""
 
 import time
 from collections.abc import Callable
@@ -17,9 +12,9 @@ Do: TypeAlias = Callable[[Any], None]
 
 
 class Recorder:
-    """Receives an event for each operation (such as a forward pass) and each wait in the training
-    steps of a rank, and ignores it; a subclass keeps the events for a trace. An event has a name, a
-    start time, and its micro-batch and stage (-1: none).
+    """Receives an event for each operation (such as a forward pass) and each wait for other ranks
+    in it, and ignores it. An event has a name, a start time, and its micro-batch and stage (-1:
+    none).
 
     A wait within an operation is added before that operation, because it ends first.
     """

@@ -1,8 +1,7 @@
-"""The table of the features of a run: which options rely on which properties of a run (such as
-steps that all ranks make together), and which break them.
+"""FEATURES: which options rely on which properties of a run (such as steps that all ranks make
+together), and which break them.
 
-The command line checks them before anything is built; the tests try every pair that follows from
-them; `nnmpi train --combinations` shows them to users (`combinations.py`).
+The command line checks them before anything is built, and tests try every pair that follows.
 """
 
 from itertools import chain

@@ -78,11 +78,10 @@ EQUAL = UnitCost(1.0, 1.0, 1.0, 0, 0, 0)
 
 
 class MeasuredStages(NamedTuple):
-    """The pipeline stages of a model, and the measurements by which it was cut.
+    """The stages of a model, and the measurements by which it was cut.
 
-    facts     fields that describe the cut, for the start event, the first entry of the run's log
-    measured  a dict: name -> the cut, or the costs of the units (layers or fused groups); empty for
-              one stage
+    facts     describe the cut, for the start event
+    measured  a dict: name -> the cut, or the costs of the units; empty for one stage
     """
 
     division: Division
@@ -100,14 +99,12 @@ def measured_stages(
     on: Backend,
     known: Mapping[str, Any],
 ) -> MeasuredStages:
-    """Returns the pipeline stages of a model: at the cut that the options give, or at the best one
-    for the measured cost of each unit. Every rank calls it.
+    """Returns the stages of a model: at the cut that the options give, or at the best one for the
+    measured cost of each unit. Every rank calls it; ranks along tp measure a unit together.
 
     place    for each stage, the coordinate along pp of its rank
     gather   (n): the inputs of n samples to measure with
-    known    earlier measurements; what is in it is not measured again
-
-    Ranks along tp, which divide the layers of a unit, measure it together."""
+    known    earlier measurements; what is in it is not measured again"""
     text = known.get(CUT, config.cut)
 
     # a given cut is checked first: measuring takes long
@@ -166,11 +163,8 @@ def best_cut(
     link: Link,
     notes: Sequence[str] = (),
 ) -> SplitPoints:
-    """Returns the cut whose slowest pipeline stage takes least time, given the cost of each unit:
-    the index of the unit with which each stage except the first begins. See `split_points`.
-
-    link: the network between stages, over which activations are sent
-    notes: sentences to add to an error: why some modules stay in one stage"""
+    """Returns the cut whose slowest stage takes least time (see `split_points`). `link` is the
+    network between stages; `notes` are added to an error: why some modules stay in one stage."""
     by = CutCosts(
         [cost.seconds for cost in costs],
         [unit.is_trained for unit in units],

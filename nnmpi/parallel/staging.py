@@ -40,12 +40,11 @@ ALL, NOTHING = slice(None), slice(0, 0)
 
 
 class Staging:
-    """Copies a piece of a device array to host memory for one message or collective, and back:
-    `comes` is the slice that is copied to the host before it, `goes` the slice that is copied to
-    the device after it.
+    """A piece of a device array on its way through host memory: the slice `comes` is copied to the
+    host before a message or collective, the slice `goes` to the device after it.
 
-    The message may begin when two things have happened: the copy to the host is complete, and the
-    message of `before`, the Staging that was made before this one, has begun.
+    The message may begin when the copy to the host is complete, and the message of `before`, the
+    Staging that was made before this one, has begun.
     """
 
     def __init__(

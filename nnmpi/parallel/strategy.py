@@ -1,6 +1,5 @@
 """Strategy: the interface of an object that trains a model on several ranks, in one of the ways to
-be parallel (replicas, a pipeline, a parameter server, ...); TrainSpec: what it is built from;
-StepControl: how its steps read settings of the run and report to it.
+be parallel (replicas, a pipeline, a parameter server, ...).
 
 Rules:
 
@@ -38,12 +37,10 @@ class WorkerPosition(NamedTuple):
 
 
 class StepControl(NamedTuple):
-    """The functions through which training steps, which know nothing of the run, read its settings
-    and tell it what they do.
+    """The functions through which training steps read settings of the run and tell it what they do.
 
     lr_factor   (step): the factor of all learning rates in this step
     request     returns this rank's request after the current step: STOPS, SAVES, or 0 for none
-    steps       returns the number of steps of the whole run
     event       (event): writes an event, a dict of JSON values, to the log
     reads       (step): True if something reads the model or the result after so many steps, so that
                 the host must wait for the device
@@ -63,15 +60,11 @@ class StepControl(NamedTuple):
 
 
 class TrainSpec(NamedTuple):
-    """The arguments from which the strategy of a rank (the object that runs its training steps) is
-    built.
+    """The arguments from which the strategy of a rank is built.
 
-    task            the model, the loss and metrics, and the backend (CPU or GPU)
-    part            the part of the model on this rank
     parameters      the trained ones, in the order of the flat buffer
-    arrangement     which rank has which part of the model, and what each does
-    optimizer       makes the optimizer of the parameters that this rank updates; every rank
-                    calls it
+    optimizer       makes the optimizer of the parameters that this rank updates; every rank calls
+                    it
     control         functions that read settings of the run, such as the learning rate
     recorder        is told of each operation and each wait in the steps, for a trace
     single_rank     for --verify: the same with another copy of the model
@@ -90,12 +83,8 @@ class TrainSpec(NamedTuple):
 
 
 class AgreedError(ArithmeticError):
-    """Ends a run on all ranks alike: each raises this error with the same message, after the same
-    step.
-
-    checkpoint   the path of a checkpoint from which a job with another number of ranks may
-                 continue; None: there is none
-    """
+    """Ends a run on all ranks alike: each raises it with the same message, after the same step.
+    From `checkpoint`, unless None, a job with another number of ranks may continue."""
 
     checkpoint: str | None = None
 
@@ -105,16 +94,14 @@ class NotFiniteError(ArithmeticError):
 
 
 class Undo(Protocol):
-    """The interface of a record of this rank's last step (or of its last round of local steps), by
-    which the step can be completed or undone if another rank is lost.
+    """A record of this rank's last step (or last round of local steps), by which the step can be
+    completed or undone if another rank is lost.
 
     version          the number of steps that parameters and optimizer state contain; if the last
                      step is incomplete, the number that they contain after `restore`
     pending_version  the number of steps after `finish`; None if there is nothing to finish
-    decision         (number of steps, a list of numbers summed over all ranks in the last step:
-                     loss, requests, ranks with a value that is not finite, squared norm of the
-                     gradient), from which each rank sees whether the step is updated or skipped;
-                     None if this rank does not know them
+    decision         (number of steps, the sums by which each rank sees whether the last step is
+                     updated or skipped, see `Outcome.of`); None if this rank does not know them
     """
 
     @property
@@ -131,12 +118,8 @@ class Undo(Protocol):
         one, copies the model's buffers (such as running statistics), which the step changes."""
 
     def finish(self, decision: Sequence[float]) -> None:
-        """Completes the last step, if this rank has all summed gradients and only its update is
-        missing; sends no message.
-
-        `decision` has the sums over all ranks (such as the loss and the norm of the gradients) by
-        which every rank decides on the update, for example whether to skip it.
-        """
+        """Completes the last step, if only its update is missing, by the sums over all ranks that
+        decide on it; sends no message."""
 
     def restore(self) -> None:
         """Restores what the last step, or round of local steps, has changed, if it is incomplete;
@@ -144,15 +127,14 @@ class Undo(Protocol):
 
 
 class Strategy(Protocol):
-    """The interface of an object that trains a model on several ranks, in one of the ways to be
-    parallel: it makes steps, evaluates, and frees resources. Every rank has one, and all call its
-    methods in the same order.
+    """Trains a model on several ranks: makes steps, evaluates, and frees resources. Every rank has
+    one, and all call its methods in the same order.
 
     layout       the communicators of this rank, and the mesh of ranks
     optimizer    updates the parameters of this rank
     full_state   the whole arrays of the model, gathered from the ranks
-    last         undoes or finishes the last step if a rank is lost; None if no rank may be lost, or
-                 the step cannot be undone
+    last         undoes or finishes the last step if a rank is lost; None if that cannot happen or
+                 be done
     traffic      counts the bytes that this rank sends in a step
     """
 
@@ -178,11 +160,9 @@ class Strategy(Protocol):
         """Returns fields on how ranks train, for the start event."""
 
     def finish(self) -> dict[str, Any]:
-        """Makes all copies of the model equal after the last epoch. Returns fields with facts about
-        the training, such as how stale gradients were, for the last entry of the run's log.
-
-        Every rank calls it; further epochs may follow.
-        """
+        """Makes all copies of the model equal after the last epoch; returns facts about the
+        training, such as how stale gradients were, for the last event. Every rank calls it; further
+        epochs may follow."""
 
     def close(self) -> None:
         """Frees communicators and shared memory, and moves parameters to memory of each rank; every

@@ -1,5 +1,4 @@
-"""Measures the cost of each unit of a model (a part that a pipeline does not cut, usually one
-layer): seconds and bytes of one micro-batch on one rank.
+"""Measures the seconds and bytes of each unit of a model, for one micro-batch on one rank.
 
 The micro-batch passes through the graph unit by unit, so only one unit's parameters are in memory
 at a time. Afterwards the model is as before: parameters without values get random ones for the
@@ -40,15 +39,14 @@ Timer: TypeAlias = Callable[[], float]
 
 
 class UnitCost(NamedTuple):
-    """The cost of one unit (a part of a model, usually a layer) or one stage in one micro-batch.
-    All fields are floats, so that they can be sent as a row of float64.
+    """The cost of a unit or stage in one micro-batch; all floats, so that it can be sent as a row.
 
     forward           seconds of its forward pass
     input_gradient    seconds of the gradient of its input; 0 if the input needs none
     weight_gradient   seconds of the gradients of its parameters; 0 if none is trained
     parameter_bytes   of the values of its parameters, trained or not
-    activation_bytes  of memory that a forward pass adds: its output, and the arrays that the
-                      backward pass needs; for a stage, including its input
+    activation_bytes  that a forward pass adds: its output, and the arrays that the backward pass
+                      needs; for a stage, including its input
     input_bytes       of all its input tensors, which are messages if a stage begins with it
     """
 
@@ -87,11 +85,9 @@ class UnitCosts(NamedTuple):
 
 
 def stage_costs(costs: Sequence[UnitCost], cut: SplitPoints) -> list[UnitCost]:
-    """Returns the cost of each pipeline stage, the sum over its units; `cut` says at which units
-    stages begin.
-
-    Stage 0 needs no gradient of its input, so the input gradients of its units count as part of its
-    weight gradient."""
+    """Returns the cost of each stage, the sum over its units; `cut` says at which units stages
+    begin. Stage 0 needs no gradient of its input, so that of its units counts as part of its weight
+    gradient."""
     of_stages = list[UnitCost]()
     for a, b in bounds(cut, len(costs)):
         f, i, w, parameters, activations, _ = map(sum, zip(*costs[a:b], strict=True))
@@ -107,9 +103,9 @@ class Timing(NamedTuple):
     time counts.
 
     together   the Comms among whose ranks layers are divided; these ranks make the passes together
-    clock      a function that returns seconds; the times include communication, unless this clock
-               stops while a rank waits for messages
-    check      a function that is called before each unit is measured; it may raise an error to stop
+    clock      returns seconds; the times include communication, unless it stops while a rank waits
+               for messages
+    check      is called before each unit is measured; it may raise an error to stop
     """
 
     repeats: int = 5
@@ -130,11 +126,11 @@ def profile(
     timing: Timing = REPEATED,
     dtype: Any = None,
 ) -> list[UnitCost]:
-    """Measures the cost (seconds and bytes) of each unit of a model, a part that is usually a
-    layer, for a micro-batch x; `dtype` is that of the parameters, by default that of x.
+    """Measures the cost of each unit of a model for a micro-batch x; `dtype` is that of the
+    parameters, by default that of x.
 
-    The costs of all units add up to that of a pass through the whole model if the process keeps
-    freed memory (`blas.tune`), as it does in a run.
+    The costs add up to that of a pass through the whole model if the process keeps freed memory
+    (`blas.tune`), as it does in a run.
     """
     costs, dtype = list[UnitCost](), dtype or arrays(x)[0].dtype
     enters: Tensors = each(partial(tensor, on=on), x)
@@ -177,8 +173,8 @@ def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
 def _fastest(
     unit: Unit, module: Module, x: Tensors, on: Backend, timing: Timing
 ) -> tuple[Tensors, list[float]]:
-    """Runs the passes of a unit several times; returns its outputs, which are the input of the next
-    unit, and the shortest seconds of each pass: forward, input gradient, weight gradients.
+    """Returns the outputs of a unit, which are the input of the next, and the shortest seconds of
+    each pass: forward, input gradient, weight gradients.
 
     The outputs require gradients if this unit or one before it is trained. Gradients are not
     cleared between repeats: in a step, all micro-batches except the first add to them."""
@@ -235,10 +231,8 @@ def _now(on: Backend, clock: Timer) -> float:
 
 def _bytes_added(module: Module, x: Tensors, on: Backend, together: Sequence[Comm]) -> int:
     """Returns the bytes by which memory in use grows in a forward pass, while the output is alive.
-
-    The ranks of the Comms in `together` call it at the same time. Ranks that are threads share one
-    tracemalloc trace, and would crash if one of them ended it while another one computes.
-    """
+    The ranks of `together` call it at the same time: ranks that are threads share one tracemalloc
+    trace, and would crash if one ended it while another one computes."""
     was_tracing = tracemalloc.is_tracing()
     tracemalloc.start()
     added = list[int]()

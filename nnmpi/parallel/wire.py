@@ -54,10 +54,8 @@ WIRE = "wire"
 
 
 def wire_of(comm: Comm, on: Backend, make: "type[StagedComm] | None" = None) -> "Wire":
-    """Returns the wire of a Comm for a backend: the object that carries out the collectives and
-    messages of the Comm on arrays of the backend. On the host that is the Comm. For a device the
-    first call makes an object of the class `make`, by default StagedComm; later calls return it
-    again."""
+    """Returns the wire of a Comm for a backend: on the host the Comm itself. For a device the first
+    call makes an object of the class `make`, by default StagedComm; later calls return it again."""
     if on.is_host:
         return comm
     if WIRE not in comm.attributes:
@@ -116,11 +114,8 @@ class Piece(NamedTuple):
 
 
 class StagedComm:
-    """Carries out the collectives and messages of a Comm on arrays in device memory, which are
-    copied through pinned host memory.
-
-    The host buffer of a non-blocking collective is kept for the next collective on an array at the
-    same address.
+    """Carries out the collectives and messages of a Comm on arrays in device memory. The host
+    buffer of a non-blocking collective is kept for the next one on an array at the same address.
 
     in_order   whether all_reduce and all_gather run in the device's stream, in order with its
                kernels, so that the host never waits for them
@@ -253,11 +248,10 @@ class StagedComm:
         goes: Callable[[slice], slice] = lambda span: ALL,
         is_kept: bool = True,
     ) -> list[Piece]:
-        """Calls start(staging, span) for each piece of a 1-D array, the slice `span`, which starts
-        a non-blocking operation on the piece; returns the pieces. comes(span) is the slice of a
-        piece that is copied to the host before its operation, goes(span) the slice that is copied
-        back to the device after it. With `is_kept`, later calls for the same array use the same
-        host buffer."""
+        """Starts a non-blocking operation by start(staging, span) for each piece of a 1-D array,
+        the slice `span`; returns the pieces. comes(span) is the slice of a piece that is copied to
+        the host before it, goes(span) the one copied back after it. With `is_kept`, later calls for
+        the same array use the same host buffer."""
         pieces = list[Piece]()
         for span in _spans(row):
             staging = self._staged(row[span], comes(span), goes(span), is_kept)

@@ -10,8 +10,7 @@ buffer:
 Rules:
 
 - `arrange` is pure: no Comm, no clock, no environment. All ranks compute the same arrangement from
-  the same values, and `simulate layout` does so for clusters that do not exist. Measurements
-  come in as a value.
+  the same values, and `simulate layout` does so for clusters that do not exist.
 - The order matters: the kind of store depends on the all-reduce, and the buckets of gradients
   depend on both. So an arrangement without buckets is made first, and then its buckets are cut.
 - Where buckets are cut, and their order, changes the bits of sums.
@@ -59,8 +58,7 @@ def arrange(
 ) -> Arrangement:
     """Returns the arrangement that a config asks for; raises ValueError if it is impossible.
 
-    `sharding` divides layers among the ranks along tp, `division` the model into stages; `measured`
-    has the measurements by which the model was divided, as the log shows them.
+    `measured` has the measurements by which the model was divided, as the log shows them.
     """
     mesh = mesh_of(config, cluster.size)
     division = division or divide(graph, units(graph), (), (0,))
@@ -107,12 +105,11 @@ def strategy_of(config: Config) -> StrategyKind:
 
 
 def _kinds(sharding: Sharding, mesh: Mesh) -> dict[tuple[int, int], object]:
-    """Returns a key for each (pp, tp) coordinate of the mesh. Ranks with equal keys have parts of
-    the model with the same shapes, and share a RankModel.
+    """Returns a key for each (pp, tp) coordinate of the mesh; ranks with equal keys share a
+    RankModel, since their parts of the model have the same shapes.
 
-    A key contains the coordinate along pp; the coordinate along tp, if some parameters are on
-    single ranks (such as those of parallel branches); and, for each way in which some tensor is
-    divided along tp, the length of the part at this coordinate.
+    A key has the coordinate along pp; that along tp, if some parameters are on single ranks; and
+    the length of this rank's part for each way in which some tensor is cut along tp.
     """
     bounds = {cut.bounds for cut in sharding.variables.values()}
     owns = bool(sharding.owned.variables)
@@ -176,10 +173,9 @@ def _check_samples(graph: Graph, sharding: Sharding, division: Division) -> None
 def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
     """Numbers regions of the flat gradient buffer; returns the region of each trained parameter.
 
-    Consecutive parameters that all ranks along tp have form a region with an even number; those
-    that single ranks have, such as in parallel branches, form one with an odd number. A bucket
-    never spans two regions. So buckets of parameters that all ranks have are equal on all ranks,
-    and their gradients are added up in the same order everywhere.
+    Consecutive parameters that all ranks along tp have form a region with an even number; those of
+    single ranks one with an odd number. A bucket never spans two regions, so buckets of parameters
+    that all ranks have are added up in the same order everywhere.
     """
     regions, region = dict[int, int](), 0
     for v in trained:
@@ -189,12 +185,11 @@ def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
 
 
 def _store(config: Config, copies: int, is_in_window: bool, is_tied: bool) -> StoreKind:
-    """Returns the kind of store in which ranks keep parameters and gradients; `copies` is the
-    number of ranks with the same parameters.
+    """Returns the kind of store of parameters and gradients.
 
-    is_in_window: True if the ranks of a node sum gradients in shared memory, which then
-        contains the parameters too
-    is_tied: True if several pipeline stages use one parameter
+    copies         the number of ranks with the same parameters
+    is_in_window   True if the ranks of a node sum gradients in shared memory, which then has the
+                   parameters too
     """
     if copies == 1:
         return STORE_KINDS["replica" if is_tied else "local"]
@@ -229,8 +224,8 @@ def _bucketed(a: Arrangement, held: RankModel) -> RankModel:
 
 
 def _tied(a: Arrangement, groups: Sequence[Sequence[HeldVariable]]) -> list[int]:
-    """Returns the indices of the groups of parameters that contain a tied parameter: one that
-    pipeline stages on other ranks use too.
+    """Returns the indices of the groups that contain a tied parameter, one that other stages use
+    too.
 
     Raises ValueError if only some parameters of a group, which ZeRO gathers together, are tied.
     """
@@ -256,10 +251,9 @@ def cut_buckets(
     """Divides the gradients into buckets of at least `numbers` elements, from the last parameter to
     the first, since the last gradients are complete first.
 
-    spans    (start, stop) of each parameter, or group of parameters, in the flat buffer; none is
-             cut
-    tied     the indices of spans with parameters that other pipeline stages use too. Each becomes a
-             bucket of its own, since the ranks of all these stages sum it
+    spans    (start, stop) of each parameter, or group of parameters; none is cut
+    tied     the indices of spans with tied parameters: each becomes a bucket of its own, since the
+             ranks of all its stages sum it
     labels   a label for each span, or (): a bucket ends where the label changes
     """
     # a bucket ends where a label changes, and on both sides of a tied span
@@ -280,11 +274,8 @@ def cut_buckets(
 def gathered_together(
     graph: Graph, variables: Sequence[HeldVariable]
 ) -> list[tuple[HeldVariable, ...]]:
-    """Divides the parameters `variables` of a rank into groups that ZeRO gathers together: those of
-    the same module. A parameter that several modules use joins their groups into one.
-
-    An op uses parameters of one module only, so one gathered bucket is enough for it.
-    """
+    """Divides the parameters of a rank into groups that ZeRO gathers together: those of one module,
+    as an op uses no others. A parameter that several modules use joins their groups into one."""
     names = (graph.variables[held.variable].names for held in variables)
     modules = [{name.rpartition(".")[0] for name in aliases} for aliases in names]
     in_order = sorted(sorted(members) for members in overlapping(modules))

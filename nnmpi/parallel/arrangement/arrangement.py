@@ -70,8 +70,7 @@ ExchangesOf: TypeAlias = "Callable[[Arrangement, int, Op], Iterable[Any]] | None
 
 
 class StoreKind(NamedTuple):
-    """A way to keep parameters, gradients and optimizer state, such as replicated or ZeRO 3: the
-    properties of a kind of Store.
+    """A way to keep parameters, gradients and optimizer state, such as replicated or ZeRO 3.
 
     make            (StoreSpec): the store, if an add-on has it and no strategy makes it
     updaters        (arrangement, rank, bucket): the ranks that share the update of the bucket; each
@@ -112,14 +111,14 @@ class StoreKind(NamedTuple):
 
 
 class Averages(NamedTuple):
-    """The exchanges of data-parallel replicas that make steps alone and are averaged now and then
-    (local SGD, gossip). Each field is a function of the arguments in parentheses.
+    """The exchanges of replicas that make steps alone and are averaged now and then (local SGD,
+    gossip).
 
-    every         (config): after how many steps replicas send their parameters
-    delay         (config): how many steps later they use the received parameters
-    copies        (arrangement): how many additional copies of its parameters a replica has
-    bytes_copied  (arrangement, rank): the bytes that array functions read and write for exchanges
-                  in a step, on average
+    every          (config): after how many steps replicas send their parameters
+    delay          (config): how many steps later they use the received parameters
+    copies         (arrangement): how many additional copies of its parameters a replica has
+    bytes_copied   (arrangement, rank): the bytes that array functions read and write for exchanges
+                   in a step, on average
     """
 
     every: Callable[[Config], int]
@@ -129,8 +128,7 @@ class Averages(NamedTuple):
 
 
 class StrategyKind(NamedTuple):
-    """A kind of training strategy, such as data parallelism, a pipeline or a parameter server: the
-    functions that build it, and its properties.
+    """A kind of training strategy, such as data parallelism, a pipeline or a parameter server.
 
     parts           (layout, spec): the StrategyParts, where an add-on has the strategy and all
                     ranks make each step together
@@ -142,15 +140,15 @@ class StrategyKind(NamedTuple):
     is_pipeline     whether ranks follow --schedule
     passes          (micro-batches): the forward and backward passes of a rank in order, if no
                     --schedule decides it
-    lists           (arrangement, rank, micro-batches): the StepList of a rank (its operations in a
-                    step), if the strategy has other operations than those of `step_list/step.py`
+    lists           (arrangement, rank, micro-batches): the StepList of a rank if the strategy has
+                    other operations than those of `step_list/step.py`
     micro_batches   (arrangement, rank, batch): the sizes of micro-batches, if the strategy cuts
                     batches in its own way
     recomputes      whether it runs forward passes again in the backward pass
     of_stages       whether a pass of a whole stage is always one operation; else passes are divided
                     where a gradient bucket begins, usually between layers
     chosen          what the strategy has decided for this model, as an object that only the
-                    strategy reads, such as which activations are swapped to disk
+                    strategy reads
     kept            the most bytes of activations that may be in memory at a time, if the strategy
                     moves others to disk; else None
     one_thread      whether BLAS must use one thread, to add up in a fixed order
@@ -189,20 +187,14 @@ class Arrangement:
     """The part of the model and the work of each rank of a job. `arrange` computes it; simulations,
     drawings and training read it.
 
-    config       the options of the run
-    cluster      the nodes on which the ranks are, and their devices
-    graph        the recorded structure of the whole model
-    sharding     how layers and activations are divided along tp and cp
-    division     the pipeline stages of the model
-    mesh         the grid of the ranks that compute, with an axis for each kind of parallelism
-    servers      the number of parameter servers
-    strategy     the kind of training: data-parallel replicas, a pipeline, a parameter server, ...
-    rank_models  a dict: coordinates (pp, tp) -> the parameters that a rank there has (a RankModel)
-    store        the kind of store for parameters and gradients
-    algorithm    the all-reduce of gradients
-    progress     how each rank progresses messages during a backward pass: "poll" or "thread"
-    measured     earlier measurements, as the log shows them
-    cache        the results of functions decorated with `cached`
+    sharding      how layers and activations are divided along tp and cp
+    mesh          the grid of the ranks that compute
+    servers       the number of parameter servers
+    rank_models   a dict: coordinates (pp, tp) -> the parameters that a rank there has
+    algorithm     the all-reduce of gradients
+    progress      how each rank progresses messages during a backward pass: "poll" or "thread"
+    measured      earlier measurements, as the log shows them
+    cache         the results of functions decorated with `cached`
     """
 
     config: Config

@@ -41,11 +41,8 @@ class Cluster(NamedTuple):
 
     @classmethod
     def on_paper(cls, ranks: int, nodes: int = 1, device: str = "cpu") -> Self:
-        """Returns a Cluster for simulations, without reading anything from a real one: `ranks`
-        ranks on nodes of about equal size, consecutive ranks together.
-
-        With device "cuda", each rank has a GPU of its own.
-        """
+        """Returns a Cluster for simulations: `ranks` ranks on nodes of about equal size,
+        consecutive ranks together. With device "cuda", each rank has a GPU of its own."""
         node_of_rank = np.arange(ranks) * nodes // ranks
         gpus = np.arange(ranks) - np.searchsorted(node_of_rank, node_of_rank)
         devices = tuple(gpus.tolist()) if device == "cuda" else (None,) * ranks
@@ -88,16 +85,14 @@ class Cluster(NamedTuple):
 
 
 class LibrarySums(NamedTuple):
-    """The functions by which an all-reduce of a GPU library, such as NCCL, is found, checked and
-    used.
+    """An all-reduce of a GPU library, such as NCCL.
 
-    is_found  (backend): whether this rank finds the library
-    check     (backend): raises ValueError if the library is not found
+    check     (backend): raises ValueError if this rank does not find the library
     suits     (cluster): whether --allreduce auto chooses the library, given that all ranks found it
     refuse    (cluster): raises ValueError if the library cannot be used
     connect   (layout, backend): makes the library carry out collectives of replicas and along tp
     wire      (comm, array): returns an object that carries out collectives of `comm` on arrays like
-              `array`, on a CUDA stream of its own, at the same time as other collectives
+              `array`, on a CUDA stream of its own
     """
 
     is_found: Callable[[Backend], bool]
@@ -113,11 +108,9 @@ LIBRARY_SUMS: Table[LibrarySums] = Table("library_sums")
 
 
 def common_backend(comm: Comm, on: Backend) -> Backend:
-    """Returns the backend on which all ranks compute: GPUs if every rank has found one, else the
-    CPU. `on` is the backend that this rank has found. Every rank calls it.
-
-    Rank i of a node takes its GPU number i, or starts over if there are fewer GPUs.
-    """
+    """Returns the backend on which all ranks compute, given the one that this rank has found: GPUs
+    if every rank has one, else the CPU. Every rank calls it. Rank i of a node takes its GPU number
+    i, or starts over if there are fewer GPUs."""
     if not all(gather_objects(comm, not on.is_host)):
         return CPU
     devices.choose(on, comm.node().index(comm.rank))

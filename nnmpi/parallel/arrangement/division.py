@@ -19,11 +19,10 @@ class StagePart(NamedTuple):
     """A pipeline stage of a model.
 
     rank        the coordinate along pp of the ranks that have the stage
-    nodes       the numbers of its nodes (calls of layers and ops) in the graph of the model
-    layers      how many layers it has
-    takes       the numbers of the edges (activations) of the graph that enter it
-    variables   the numbers, in the graph, of parameters and buffers that its nodes use, and of
-                unused ones that are stored with it
+    nodes       the numbers of its nodes in the graph
+    takes       the numbers of the graph's edges that enter it
+    variables   the numbers of parameters and buffers that its nodes use, and of unused ones stored
+                with it
     """
 
     rank: int
@@ -70,23 +69,19 @@ class Division(NamedTuple):
         return {variable.path: ranks for variable, ranks in shared if variable.is_trained}
 
     def trained(self, graph: Graph, rank: int) -> list[int]:
-        """Returns the numbers of the trained parameters of the rank with this coordinate along pp:
-        unused ones first, then in the order of their use.
-
-        Gradients become final in the reverse order.
-        """
+        """Returns the numbers of the trained parameters of a rank along pp: unused ones first, then
+        in the order of their use. Gradients become final in the reverse order."""
         held = {v for stage in self.of_rank(rank).values() for v in stage.variables}
         used = [v for v in graph.order if v in held]
         return [*(v for v in sorted(held - {*used}) if graph.variables[v].is_trained), *used]
 
 
 def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], place: Place) -> Division:
-    """Divides a model into pipeline stages, given its units (layers, or layers fused into one op);
-    stage s is on rank `place[s]` along pp. Raises ValueError if a buffer would be in two stages.
+    """Divides a model into pipeline stages; stage s is on rank `place[s]` along pp. `cut` has the
+    index of the first unit of each stage except the first.
 
-    `cut` has the index of the first unit of each stage except the first. A buffer in two stages,
-    such as running statistics, would be updated in another order than on one rank, or in two
-    copies.
+    Raises ValueError if a buffer would be in two stages: it would be updated in another order than
+    on one rank, or in two copies.
     """
     stages, buffers, crossings = list[StagePart](), dict[int, int](), graph.crossings()
     for s, (a, b) in enumerate(bounds(cut, len(units))):

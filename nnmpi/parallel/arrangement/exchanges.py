@@ -1,5 +1,5 @@
 """Exchange: the description of a collective or message in a training step, from which its bytes and
-its time are computed without running it.
+time are computed.
 
                                                     ┌─► sent     bytes and messages of a rank
     walked step (parallel/facts/) ► [Exchange] ─────┤
@@ -32,23 +32,18 @@ FLOAT64 = np.dtype(np.float64)
 
 
 class Exchange(NamedTuple):
-    """The description of a collective or message that a rank takes part in, once or several times
-    in a step.
+    """A collective or message that a rank takes part in, once or several times in a step.
 
-    what       one word for the content, used in tables
-    operation  the collective, or a message
-    algorithm  the name of the algorithm that carries out the collective, or of a graph of
-               neighbours
-    group      the ranks that take part; for a message, the sender and the receivers
-    elements   the number of elements in the buffer of a collective; of a message, those that this
-               rank sends
-    dtype      of an element
-    during     the kind of operation (forward pass, sum, ...) during which it happens
-    stage      the stage of that operation; -1 if it belongs to none
-    edges      the boundaries of the chunks of the buffer; (): chunks of about equal length
-    times      how often it happens in a step
-    every      n: it happens in one of n steps, where replicas make local steps
-    sums       the dtype in which partial sums are sent, if not `dtype`
+    what        one word for the content, used in tables
+    algorithm   that of the collective, or the name of a graph of neighbours
+    group       the ranks that take part; for a message, the sender and the receivers
+    elements    in the buffer of a collective; of a message, those that this rank sends
+    during      the kind of operation (forward pass, sum, ...) during which it happens
+    stage       the stage of that operation; -1 if it belongs to none
+    edges       the boundaries of the chunks of the buffer; (): chunks of about equal length
+    times       how often it happens in a step
+    every       n: it happens in one of n steps, where replicas make local steps
+    sums        the dtype in which partial sums are sent, if not `dtype`
     """
 
     what: str
@@ -157,15 +152,13 @@ def algorithm_traffic(
     edges: Sequence[int] = (),
     sums: np.dtype | None = None,
 ) -> Traffic:
-    """Returns the bytes and messages that a rank sends when the collective `algorithm` runs on n
-    elements of type `dtype` over the ranks `group`.
+    """Returns what a rank sends when a collective runs on n elements over the ranks `group`.
 
     edges   the boundaries of the chunks, if their lengths are not about equal
     sums    the dtype of partial sums, if it is not `dtype`
 
-    For rings there is a formula: in each pass a rank sends all chunks except one. In the pass that
-    adds up partial sums it leaves out its own chunk, in the pass that distributes complete sums its
-    right neighbour's.
+    For rings there is a formula: in each pass a rank sends all chunks except one. It leaves out its
+    own where partial sums are added up, its right neighbour's where complete sums are distributed.
     """
     p, r = len(group), group.index(rank)
     chunks, passes = algorithm.chunks(p), PASSES_OF_RINGS.get(algorithm)
@@ -220,12 +213,10 @@ def _all_but(lengths: Mapping[int, int], left_out: int, itemsize: int) -> Traffi
 def largest_receive(
     algorithm: Algorithm, group: Sequence[int], rank: int, n: int, edges: Sequence[int] = ()
 ) -> int:
-    """Returns the largest number of elements that a rank receives into temporary memory at once
-    when the collective `algorithm` runs: terms that it then adds to its buffer, and elements that
-    cannot arrive in their final place.
+    """Returns the most elements that a rank receives into temporary memory at once in a collective
+    on n elements: terms that it then adds, and elements that cannot arrive in their final place.
 
-    group, n: the ranks of the collective, and the number of elements in its buffer
-    edges: the boundaries of the chunks, if they are not about equal
+    `edges` are the boundaries of the chunks, if they are not about equal.
     """
     p, r = len(group), group.index(rank)
     chunks = algorithm.chunks(p)
@@ -244,12 +235,11 @@ def largest_receive(
 def algorithm_of_sum(
     a: Arrangement, name: str, group: Sequence[int], rank: int
 ) -> tuple[Algorithm, Sequence[int]] | None:
-    """Returns (the algorithm that carries out the all-reduce `name` over the ranks `group`, the
-    ranks that send messages in it), from which the messages of `rank` follow. If ranks of a node
-    sum in shared memory, only the first rank of each node sends.
+    """Returns (the algorithm of the all-reduce `name` over `group`, the ranks that send messages in
+    it).
 
-    Returns None if `rank` sends nothing, and for sums by MPI or another library, whose messages are
-    unknown.
+    If ranks of a node sum in shared memory, only the first rank of each node sends. None: `rank`
+    sends nothing, or MPI or another library sums, whose messages are unknown.
     """
     if len(group) == 1 or name == "mpi" or name in LIBRARY_SUMS.where:
         return None

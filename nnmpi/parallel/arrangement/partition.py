@@ -4,8 +4,8 @@ given by the user.
 A unit is a layer with the ops that follow it, or several layers that run as one fused op. A cut is
 a tuple: the index of the unit with which each stage except the first begins. Users write `--cut
 3,7`, which counts the layers of the graph from 0: layers of nested Sequentials and other modules
-count one by one, unless a module is kept whole. Here stage 1 begins with layer 3 and stage 2 with
-layer 7. A cut by a user may separate layers that would run as one op.
+count one by one, unless a module is kept whole. A cut by a user may separate layers that would run
+as one op.
 
     layer  0 Conv2d  1 ReLU  2 MaxPool2d | 3 Flatten | 4 Linear  5 ReLU | 6 Linear
     unit   0                             | 1         | 2                | 3
@@ -34,16 +34,16 @@ NOISE = 0.02
 
 
 class Unit(NamedTuple):
-    """A unit: layers that stay together in one pipeline stage, usually a single layer, or several
-    that run as one fused op.
+    """A unit: layers that stay together in one pipeline stage, usually one, or several that run as
+    one op.
 
-    first       the index of its first layer
-    nodes       its range of graph nodes: its layers, and the ops that follow them
-    layers      the class name of each layer
-    path        the path of the first layer in the whole model
-    variables   the numbers of parameters and buffers that its nodes use, and of unused ones that
-                are stored with them
-    is_trained  whether it has a trained parameter
+    first        the index of its first layer
+    nodes        its graph nodes: its layers, and the ops that follow them
+    layers       the class name of each layer
+    path         the path of the first layer in the whole model
+    variables    the numbers of parameters and buffers that its nodes use, and of unused ones stored
+                 with them
+    is_trained   whether it has a trained parameter
     """
 
     first: int
@@ -155,10 +155,9 @@ def as_text(cut: SplitPoints, units: Sequence[Unit]) -> str:
 
 
 class CutCosts(NamedTuple):
-    """The costs by which a model is cut into pipeline stages, with one entry for each unit.
+    """The costs by which a model is cut into stages, with one entry for each unit.
 
     seconds  the time of all passes of the unit
-    trained  whether it has a trained parameter
     fixed    bytes of its parameters, gradients and optimizer state
     kept     bytes that a micro-batch keeps between its forward and its backward pass
     border   the time of messages from and to the previous stage, if a stage begins with the unit"""
@@ -173,17 +172,16 @@ class CutCosts(NamedTuple):
 def split_points(
     costs: CutCosts, stages: int, live: Sequence[int] = (), notes: Sequence[str] = ()
 ) -> SplitPoints:
-    """Returns the cut into pipeline stages whose slowest stage is as fast as possible, given the
-    `costs` of each unit, with a trained parameter in every stage. A cut has the index of the unit
-    with which each stage except the first begins.
+    """Returns the cut whose slowest stage is as fast as possible, with a trained parameter in every
+    stage.
 
     The time of a stage is that of its units and of the messages at its ends. Cuts whose slowest
     stage takes at most 2% longer than that of the best (NOISE) count as equally fast. Of these, the
     one wins whose longest message is shortest; then the one whose largest stage needs least memory;
     then the fastest.
 
-    live: for each stage, the number of micro-batches whose activations it keeps at a time
-    notes: sentences to add to an error: why some modules stay in one stage"""
+    live: for each stage, the number of micro-batches whose activations it keeps at a time notes:
+    sentences to add to an error: why some modules stay in one stage"""
     refuse_few(sum(costs.trained), stages, notes)
     border = np.array([0.0, *costs.border[1:], 0.0])
     starts, ends = _spans(costs, border, stages)
@@ -207,15 +205,12 @@ def split_points(
 
 
 def _spans(costs: CutCosts, border: np.ndarray, stages: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (starts, ends), two matrices that list all spans of consecutive units (layers) that
-    could be a pipeline stage. Row b lists the spans that end before unit b: span k has the units
-    from starts[b, k] to b - 1, and ends[b, k] is b. A row with fewer spans repeats the one that
-    starts at unit 0.
+    """Returns (starts, ends), two matrices of all spans of consecutive units that could be a stage.
+    In row b, span k has the units from starts[b, k] to b - 1, and ends[b, k] is b. A row with fewer
+    spans repeats the one that starts at unit 0.
 
-    Spans that take too long are left out: the best cut is no slower than a simple cut with equally
-    many trained units in each stage, so no span may take longer than the slowest stage of that cut.
-
-    border: the time of messages if a stage begins with each unit
+    No span takes longer than the slowest stage of a simple cut, with equally many trained units in
+    each stage: the best cut is no slower.
     """
     n, trained = len(costs.trained), np.flatnonzero(costs.trained)
     cut = np.array([0, *trained[len(trained) * np.arange(1, stages) // stages], n])
@@ -237,12 +232,12 @@ def _sums(values: Sequence[float], starts: np.ndarray, ends: np.ndarray) -> np.n
 
 
 def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
-    """Finds the best cut into pipeline stages by dynamic programming; returns (the cost of its most
-    expensive stage, the cut). `costs` has an array for each stage: cost[b, k] is the cost of the
-    stage if it consists of span k (a range of layers, see `_spans`) that ends before unit b.
+    """Finds the best cut by dynamic programming; returns (the cost of its most expensive stage, the
+    cut).
 
-    In the code, best[b] is the least possible cost of the most expensive of the stages so far, if
-    they end before unit b.
+    `costs` has an array for each stage: cost[b, k] is the cost of the stage if it consists of span
+    k (see `_spans`) that ends before unit b. best[b] is the least possible cost of the most
+    expensive of the stages so far, if they end before unit b.
     """
     best, starts = np.zeros(0), list[np.ndarray]()
     for cost in costs:

@@ -12,17 +12,15 @@ NOT_TIED = -1
 
 
 class HeldVariable(NamedTuple):
-    """The part of a parameter or buffer that a rank has, and the space for it in the flat buffer.
-
-    Ranks whose parts have the same shape share one HeldVariable.
+    """The part of a variable that a rank has, and its space in the flat buffer; ranks whose parts
+    have the same shape share one.
 
     variable      its number in the graph
     shape         of the part
     padded_size   elements reserved in the flat buffer: the size of the largest part of any rank
     users         the stages of the rank that use it
-    region        the region of the flat buffer: even regions are common to all ranks along tp, odd
-                  ones contain parameters that only one of these ranks has, such as those of a
-                  parallel branch
+    region        even regions of the flat buffer are common to all ranks along tp, odd ones have
+                  parameters of one of these ranks, such as those of a parallel branch
     """
 
     variable: int
@@ -38,12 +36,12 @@ class HeldVariable(NamedTuple):
 
 
 class BucketSlice(NamedTuple):
-    """A slice (start to stop) of the flat buffer of gradients that is summed in one operation; it
-    contains whole parameters.
+    """A slice of the flat gradient buffer that is summed in one operation; it contains whole
+    parameters.
 
     tied   the index of a parameter that stages of other ranks use too; else NOT_TIED. The slice has
-           no other parameter. Its gradient is summed over the ranks of all these stages; in ZeRO 2
-           and 3, over the replicas of each stage first
+           no other parameter. It is summed over the ranks of all these stages; in ZeRO 2 and 3,
+           over the replicas of each stage first
     """
 
     start: int
@@ -54,12 +52,11 @@ class BucketSlice(NamedTuple):
 class RankModel(NamedTuple):
     """The part of the model that ranks with the same coordinates along pp and tp have.
 
-    stages    the numbers of these ranks' pipeline stages
+    stages    the numbers of their stages
     trained   the parameters in the flat buffer, in its order
     others    frozen parameters, and buffers
-    scalars   the number of scalars in front of the gradients in the flat buffer: the loss, a
-              request to stop or save, and one for each parameter that any rank along tp has, so
-              that gradients begin at the same index on all of them
+    scalars   the number of scalars in front of the gradients; one counts the uses of each parameter
+              that any rank along tp has, so that gradients begin at the same index on all of them
     buckets   slices of the gradients, in the order in which they are summed
     """
 

@@ -112,11 +112,10 @@ def _library(config: Config, cluster: Cluster, mesh: Mesh) -> str | None:
 
 def is_cut_unlike(cluster: Cluster, mesh: Mesh) -> bool:
     """Returns True if the ranks along dp are distributed over nodes differently for different ranks
-    along tp.
+    along tp, so that copies of a parameter would be summed in different orders, and get different
+    bits.
 
-    Then gradients of parameters of which each rank along tp has a copy would be summed in different
-    orders, and the copies would get different bits. Groups of two ranks are never affected, since
-    both orders of two terms give the same sum.
+    Groups of two ranks are never affected: both orders of two terms give the same sum.
     """
     if mesh.count(*REPLICAS) <= 2 or mesh.axes["tp"] == 1:
         return False
@@ -143,10 +142,9 @@ def shares_values(config: Config, cluster: Cluster) -> bool:
 
 
 def alike_on_nodes(cluster: Cluster, mesh: Mesh, axes: Sequence[str]) -> bool:
-    """Returns True if all ranks of each group along tp have the same place among as many ranks, of
-    those on their node that sum gradients with them; `axes` are the axes of these sums. Else, with
-    values in shared memory, they would update parts of unequal length, whose partial gradients
-    cannot be summed."""
+    """Returns True if all ranks of each group along tp have the same place among as many ranks of
+    their node that sum gradients with them, along `axes`. Else they would update parts of unequal
+    length, whose partial gradients cannot be summed."""
 
     def place(rank: int) -> tuple[int, int]:
         near = cluster.on_node(cluster.nodes[rank], mesh.group(rank, *axes))
@@ -189,11 +187,10 @@ def _lack(
 
 def progress(config: Config, cluster: Cluster, mesh: Mesh) -> tuple[str, ...]:
     """Returns how each rank makes progress with messages during backward passes: "poll" (between
-    layers) or "thread" (a separate thread).
+    layers) or "thread".
 
     A thread needs the GIL and a core: without a spare core, steps took longer with it than without
-    any overlap. So `auto` takes a thread only if there are two spare cores, one for the thread and
-    one for the operating system's part of sending.
+    any overlap. So `auto` asks for two, one for the thread and one for the operating system.
     """
     if config.progress == "thread" and not cluster.any_thread:
         raise ValueError(

@@ -1,5 +1,4 @@
-"""Lists, without building a model, the arrays of the training state that a rank has, and those that
-would be lost with the rank.
+"""Lists the arrays of state that a rank has, and those lost with it, without building a model.
 
 kind of run         replicas of a rank have      lost with a rank, unless others along tp or pp have
                                                  it
@@ -37,8 +36,7 @@ IN_ORDER: Axes = {}
 
 
 def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
-    """Yields descriptions (without data) of the arrays that a rank keeps from one step to the next,
-    with the same names, ranges and dtypes as in training.
+    """Yields the arrays that a rank keeps from step to step, without data, named as in training.
 
     axes   a dict: path of a parameter or buffer -> the order of its axes in memory, where it is not
            C order

@@ -1,9 +1,8 @@
 """STORE_KINDS: the ways to keep parameters, gradients and optimizer state (replicated, ZeRO, in
 shared memory, ...), each with its properties. `parallel/replicas/` makes the stores.
 
-Add-ons add kinds for their options, and a strategy (the object that runs training steps in one of
-the ways to be parallel) may have a kind of its own (`StrategyKind.store`). Memory is not
-listed here: the store itself says what it takes.
+Add-ons add kinds for their options; a strategy may have one of its own (`StrategyKind.store`).
+Memory is not listed: the store itself says what it takes.
 """
 
 from functools import partial

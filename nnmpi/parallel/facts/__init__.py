@@ -1,6 +1,6 @@
-"""Facts about a step that does not run, found by walking two values: the list of operations of a
-rank (`step_list`), and the list of calls of each of its passes (`step/recorded_pass.py`).
+"""Facts about a step that does not run, found by walking the list of operations of a rank
+(`step_list`) and the list of calls of each of its passes (`step/recorded_pass.py`).
 
-Here: the exchanges of a pass and of a step, and the bytes that passes keep and need. Not here:
-seconds, and the memory between steps (`planning`).
+Here: exchanges, and the bytes that passes keep and need. Not here: seconds, and the memory between
+steps (`planning`).
 """

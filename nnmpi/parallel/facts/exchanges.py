@@ -1,13 +1,11 @@
-"""Computes what a rank exchanges with others in a step, by walking its list of operations: nothing
-runs, and nothing is sent.
+"""Computes what a rank exchanges with others in a step, by walking its list of operations.
 
     F B I W RECOMPUTE  what the recording of the pass has found (`passes.py`)
     SEND_F SEND_B      a message for each tensor that crosses the boundary between two stages
     SUM GATHER         a collective on a bucket, by kind of store
     TIES TERMS AGREE   sums at the end of the step
 
-A kind of store or of strategy may have other exchanges in an operation: its row `exchanges` says
-which.
+The row `exchanges` of a kind of store or strategy may say otherwise.
 """
 
 from collections import Counter
@@ -180,10 +178,10 @@ PassExchanges: TypeAlias = Callable[[int, int], Mapping[Kind, Mapping[PassExchan
 
 
 class SameOps(NamedTuple):
-    """Operations of a step that exchange the same: all that agree in these facts.
+    """Operations of a step that exchange the same.
 
     op        one of them, without a micro-batch and a slot; of a pass of a stage the first unit
-    samples   the number of samples of the micro-batch; 0: it belongs to none
+    samples   of the micro-batch; 0: it belongs to none
     """
 
     op: Op

@@ -1,5 +1,4 @@
-"""Computes what is known of a recorded pass (`step/recorded_pass.py`) from its list of calls: what
-it exchanges with other ranks, and how many bytes it keeps and needs.
+"""The exchanges of a recorded pass, and the bytes that it keeps and needs, from its list of calls.
 
     forward      backward
     |------------|--------|----------|       kept   first used in the forward pass, last used later
@@ -40,13 +39,10 @@ class PassExchange(NamedTuple):
     """An exchange within a pass, without the ranks that take part, so that it stands for those of
     all ranks with the same layers.
 
-    axis        the axis of the mesh along which it is made, or STATISTICS
-    operation   the collective, or a message
-    algorithm   the name of the algorithm that carries it out
-    elements    the number of elements in the buffer; those of one rank for an all-gather of
-                STATISTICS
-    edges       the boundaries of the chunks of the buffer; (): chunks of about equal length
-    places      the indices along the axis of the sender and the receiver of a message
+    axis       the axis of the mesh along which it is made, or STATISTICS
+    elements   in the buffer; of one rank for an all-gather of STATISTICS
+    edges      the boundaries of the chunks of the buffer; (): chunks of about equal length
+    places     the indices along the axis of the sender and the receiver of a message
     """
 
     axis: str
@@ -143,8 +139,7 @@ class PassBytes(NamedTuple):
     left     kept between the two halves of the backward pass
     more     a dict: kind of pass -> how far its peak is above the bytes that are kept when it
              begins
-    calls    how many array functions the forward and backward pass call; 0 if a run cannot record
-             these calls, to make them again without autograd
+    calls    how many array functions the two passes call; 0 if a run cannot replay them
     """
 
     enters: int
@@ -165,7 +160,7 @@ class PassBytes(NamedTuple):
 
 
 def bytes_of(p: RecordedPass, inputs: Sequence[Any], outputs: Sequence[Any]) -> PassBytes:
-    """Returns the bytes of memory that the recorded passes of a stage keep and need.
+    """Returns the bytes that the recorded passes of a stage keep and need.
 
     inputs    the arrays of the list that are activations which the stage takes
     outputs   those that it sends to the next stage; empty for a loss

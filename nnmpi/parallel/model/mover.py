@@ -4,8 +4,7 @@
     rank 1 of 2   w 5..9           ─┴─►  a plan, carried out  ──┼─►  w b   rank 1 of 3
     StateArray each                                             └─►  w b   rank 2 of 3
 
-`nearest.py` plans who sends what to whom, and `moving.py` sends it. Snapshots, files, digests
-and exports move arrays in this way only.
+`nearest.py` plans who sends what to whom, and `moving.py` sends it.
 """
 
 from collections import defaultdict
@@ -44,13 +43,12 @@ class Mover:
     """A plan that copies arrays to the ranks that need them. Every rank makes it from the same
     arguments; all carry it out together, any number of times.
 
-    Raises ValueError if the arrays in `have` do not contain all elements of those in `need`, or
-    have other shapes.
+    have      the arrays of all ranks and files, on paper (without data)
+    need      (rank, array) for each array that a rank needs
+    nodes     the node of each rank
+    sources   (name of a needed array): the names of the arrays whose sum it is
 
-    have     the arrays of all ranks and files, on paper (without data)
-    need     (rank, array) for each array that a rank needs
-    nodes    the node of each rank
-    sources  a function from the name of a needed array to the names of the arrays whose sum it is
+    Raises ValueError if `have` lacks elements of `need`, or has other shapes.
     """
 
     def __init__(
@@ -87,9 +85,9 @@ class Mover:
         """Yields (array, elements) for each array that this rank needs, while all ranks send and
         receive.
 
-        `source` are the arrays of this rank and of files, with the names and ranges of the
-        descriptions by which the Mover was made. Every rank iterates to the end. An error in
-        reading, or one that the caller throws into the generator, is raised after all messages.
+        `source` are the arrays of this rank and of files that were described to the Mover. Every
+        rank iterates to the end. An error in reading, or one that the caller throws into the
+        generator, is raised after all messages.
         """
         me, sums = comm.rank, dict[Range, np.ndarray]()
         arrays = {(x.file or me, x.range): x for x in source}
@@ -145,12 +143,10 @@ def move(
     sources: Callable[[Iterable[StateArray]], Sources] = lambda _: same_name,
 ) -> None:
     """Fills the target arrays of all ranks from the source arrays of all ranks and files. Every
-    rank calls it, with the same files.
+    rank calls it, with the same files. An error on one rank is raised on all, after all messages.
 
     sources  (arrays): returns a function that maps the name of a target to the names of those of
              the arrays whose sum it gets; by default these are the arrays with its own name
-
-    An error on one rank is raised on all, after all messages.
     """
     local = [x.on_paper() for x in source if not x.file], [x.on_paper() for x in target]
     of_ranks = gather_objects(comm, (*local, comm.node()[0]))  # a node has the number of a rank

@@ -6,15 +6,12 @@
     moves   0 ─► 0  w 0..5    0 ─► 1  w 0..5    0 ─► 2  w 0..5
             1 ─► 0  w 5..9    1 ─► 1  w 5..9    1 ─► 2  w 5..9
 
-The sender and the receiver may have different parts of a tensor. A part is a box of the whole
-tensor. Where two parts overlap, the elements of the common box are in the same order in both
-memories, with different gaps between them. So a move is a range of elements of that box, and the
-runs of adjacent elements are listed only when they are copied:
+A part is a box of the whole tensor. Where two parts overlap, the elements of the common box are in
+the same order in both memories, with different gaps between them. So a move is a range of elements
+of that box, and the runs of adjacent elements are listed only when they are copied:
 
     had  1 2 | 3 4    needed  1 | 2 3 | 4    in both  | 3 |    the rows of the box
          5 6 | 7 8            5 | 6 7 | 8             | 7 |    are the runs
-
-This module does not communicate: `nearest.py` makes a plan, and `moving.py` carries it out.
 """
 
 import math
@@ -32,12 +29,9 @@ from nnmpi.parallel.arrangement.exchanges import Traffic
 
 
 class Runs(NamedTuple):
-    """Runs of adjacent elements to copy from one rank's part of a tensor to another's, as three
-    arrays: where each run starts in the sender's part, where it starts in the receiver's part, and
-    its length; sorted by the first.
-
-    There may be many short runs, so these are arrays and not a `Range` for each run.
-    """
+    """Runs of adjacent elements to copy from one part of a tensor to another: where each starts in
+    the sender's and in the receiver's part, and its length; sorted by the first. They are arrays,
+    and no `Range` each, since there may be many short runs."""
 
     source: np.ndarray
     target: np.ndarray
@@ -73,12 +67,11 @@ def overlap(elements: Range, box: Box, axes: Sequence[int]) -> Range:
 
 
 def count_before(n: int, part: Box, box: Box, axes: Sequence[int]) -> int:
-    """Returns how many of the first n elements of `part`, in memory order, lie in `box`, which is
-    contained in `part`. `axes` has the axes of the tensor in memory order.
+    """Returns how many of the first n elements of `part` lie in `box`, which is contained in
+    `part`. `axes` has the axes of the tensor in memory order.
 
-    Element n has a coordinate along each axis. An element comes before it if its coordinate along
-    some axis is smaller, and those along all earlier axes are equal; so one loop over the axes
-    counts them.
+    An element comes before element n if its coordinate along some axis is smaller, and those along
+    all earlier axes are equal; so one loop over the axes counts them.
     """
     stride, inner = (math.prod(b - a for a, b in sides) for sides in (part, box))
     if n >= stride or not inner:
@@ -148,10 +141,10 @@ UNDER_WAY = 1 << 27
 class MovedTensor(NamedTuple):
     """A whole tensor of which ranks have parts that are copied to other ranks.
 
-    path          its path in the model's state dict, or the name of a state array
-    shape         the shape of the whole tensor
+    path          in the model's state dict, or the name of a state array
+    shape         of the whole tensor
     axes          the order of the axes in memory
-    dtype         the type of the elements in messages
+    dtype         in messages
     may_differ    True if the copies of a part on several ranks may have different values, as those
                   of buffers may; then all ranks get the copy of the first rank that has it
     """
@@ -236,12 +229,12 @@ class MovedBytes(NamedTuple):
 
 
 class MovePlan(NamedTuple):
-    """A plan of all copies of tensor elements between ranks, when they change to another layout; it
-    is equal on all ranks, and in the order of the tensors.
+    """All copies of tensor elements between ranks, equal on all ranks and in the order of the
+    tensors.
 
     tensors   a dict: path -> the whole tensor of which ranks have parts
     needs     (rank, range) for each range of elements that a rank needs
-    moves     the copies: which rank sends which elements for which of these ranges
+    moves     which rank sends which elements for which of these ranges
     """
 
     tensors: Mapping[str, MovedTensor]

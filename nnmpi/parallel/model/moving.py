@@ -44,8 +44,8 @@ def arrivals(plan: MovePlan, comm: Comm, read: Read) -> Generator[Arrival, None,
     read   (holder, range that it has, lo, hi): returns elements lo..hi-1 of the range's box (a
            part of a tensor); the holder is this rank, which reads its memory, or a file
 
-    Every rank of `comm` iterates to the end, with the same plan. An error in `read`, or one that
-    the caller throws into the generator, is raised after all messages, on this rank only.
+    Every rank iterates to the end, with the same plan. An error in `read`, or one thrown into the
+    generator, is raised after all messages, on this rank only.
     """
     error: Exception | None = None
     for group in plan.together():
@@ -65,10 +65,8 @@ Peers = dict[int, list[TensorMove]]
 
 
 class _Exchange:
-    """Carries out the moves of one group of tensors on one rank: local copies, sends and receives.
-
-    error   the error of reading data for another rank, if any; that rank still gets a message
-    """
+    """The moves of one group of tensors on one rank: local copies, sends and receives. If reading
+    for another rank has failed (`error`), that rank still gets a message."""
 
     error: Exception | None = None
 

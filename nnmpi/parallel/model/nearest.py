@@ -1,5 +1,4 @@
-"""Plans which rank or file provides each element that a rank needs. The plan is the same on all
-ranks.
+"""Plans which rank or file provides each element that a rank needs.
 
     own memory, else a rank of the node, else any rank, else a file
 
@@ -37,16 +36,15 @@ def plan_moves(
     need: Iterable[tuple[int, Range]],
     nodes: Sequence[int],
 ) -> MovePlan:
-    """Plans a source for each element that a rank needs: its own memory, else a rank of its node,
-    else any rank, else a file. Of several candidates, the one that has sent least so far is taken.
+    """Plans a source for each element that a rank needs. Of several candidates, the one that has
+    sent least so far is taken. The plan is the same on all ranks.
 
     tensors   the tensors to which the ranges belong, in the order in which they are moved
     have      (rank or file, range) for each range of elements that a rank or a file contains
     need      (rank, range) for each range that a rank needs
     nodes     the number of the node of each rank
 
-    No rank forwards received elements. Ranks that have the same elements send about equal shares of
-    them. Raises ValueError for an element that no rank or file has.
+    No rank forwards received elements. Raises ValueError for an element that no rank or file has.
     """
     had, needs = defaultdict[str, list[Held]](list), defaultdict[str, list[tuple[int, Range]]](list)
     for holder, item in have:

@@ -27,18 +27,16 @@ def boundaries_of(a: Arrangement, at: Mapping[str, int]) -> list[Boundary]:
 
 
 class ModelPart(NamedTuple):
-    """The part of a model that this rank has: its pipeline stages; without a pipeline, stage 0 is
-    the whole model.
+    """The part of a model that this rank has: its stages; without a pipeline, stage 0 is the whole
+    model.
 
-    model       the whole tree of modules, in which only this rank's stages have values
-    stages      a dict: number of a stage of this rank -> the stage as a module
-    held        (path): True for a parameter or buffer that this rank has
-    tied        parameters that stages of several ranks use, each with the ranks along pp
-    facts       fields that describe how the model was cut, for the first entry of the run's log
-    boundaries  for each pair of consecutive stages: the tensors that pass between them
-    place       the rank along pp of each stage
-    positions   the positions of sequences that this rank has; None: all
-    follow      a function to call before a pass: stages take over changed attributes of modules
+    model        the whole tree of modules, in which only this rank's stages have values
+    stages       a dict: number of a stage of this rank -> the stage as a module
+    held         (path): True for a parameter or buffer that this rank has
+    facts        how the model was cut, for the start event
+    boundaries   for each pair of consecutive stages: the tensors that pass between them
+    place        the rank along pp of each stage
+    positions    the positions of sequences that this rank has; None: all
     """
 
     model: Module

@@ -10,7 +10,7 @@
     noise.rng                      what `state_arrays` of the module `noise` returns
 
 A snapshot is a copy of this list, and a file contains its arrays one after the other. Anything else
-is not saved. Values come first, since they are read first.
+is not saved.
 """
 
 from collections.abc import Iterable, Iterator
@@ -40,13 +40,12 @@ class HasState(Protocol):
 def value_arrays(
     part: ModelPart, optimizer: Optimizer | None = None, untrained: bool = True
 ) -> Iterator[StateArray]:
-    """Yields the parameters and buffers that this rank has (in `part`, its part of the model) as
-    StateArrays, which are views of their values.
+    """Yields the parameters and buffers of `part` as StateArrays, which are views of their values.
 
-    optimizer   of each parameter that it updates, only the ranges that this rank updates are
-                yielded; of other parameters, and with None, all that this rank can read alone
-    untrained   False: leaves out parameters and buffers that the optimizer does not update, since
-                their values on a parameter server are outdated
+    optimizer   of each parameter that it updates, only this rank's ranges are yielded; of others,
+                and with None, all that this rank can read alone
+    untrained   False: leaves out what the optimizer does not update, which is outdated on a
+                parameter server
     """
     index = {id(p): j for j, p in enumerate(optimizer.parameters)} if optimizer else {}
     for place, tensor in held_tensors(part):
@@ -122,10 +121,8 @@ def first_names(model: Module) -> dict[str, str]:
 def values_and_others(
     arrays: Iterable[StateArray], model: Module
 ) -> tuple[list[StateArray], list[StateArray]]:
-    """Splits arrays of the training state into (parameters and buffers of a model, other arrays).
-
-    Raises ValueError for an array of a tensor or module that the model does not have.
-    """
+    """Splits arrays of the training state into (parameters and buffers of a model, other arrays);
+    raises ValueError for an array of a tensor or module that the model does not have."""
     tensors = {*whole_tensors(model)}
     known = {LOSS_SCALE, *(x.name for _, x in module_state(model))}
     of_model, others = list[StateArray](), list[StateArray]()

@@ -1,9 +1,8 @@
 """WholeArrays: puts the arrays of a model or an optimizer, of which ranks have parts, together as
 whole arrays, one at a time.
 
-Files, the digest of the parameters and --verify read a model only in this way. All ranks iterate
-together, and each whole array is put together on rank 0, the writer. Every element is sent by only
-one of the ranks that have it:
+All ranks iterate together, and each whole array is put together on rank 0, the writer. Every
+element is sent by only one of the ranks that have it:
 
     rank 0 (writer)   part of a   ◄── receive ──┐      yields a, then b, ...
     rank 1            part of a   ─── send ─────┘      yields nothing
@@ -53,13 +52,13 @@ class WholeArrays:
     """An iterable of whole arrays on the host, in C order, gathered from all ranks to rank 0, the
     writer. Every rank makes it, and iterates to the end.
 
-    Raises ValueError, on all ranks, unless the ranges in `have` cover the arrays.
-
     arrays   the whole arrays to gather, without data, in order
     have     the ranges of all ranks and files
     source   returns the arrays of this rank and of files, to read; called once an iteration
     sources  (name): the names of the arrays whose sum is the array with this name
     digested the names of the arrays that `sha256` includes
+
+    Raises ValueError, on all ranks, unless the ranges in `have` cover the arrays.
     """
 
     def __init__(
@@ -125,13 +124,9 @@ class WholeArrays:
 
 
 def _as_masters(x: StateArray, dtypes: Mapping[str, str], sources: Sources) -> StateArray:
-    """Returns x, the description of an array to be gathered, with the dtype in which it is
-    gathered: that of the arrays whose sum it is, or float32, the type of masters, for 16-bit
-    parameters.
-
-    dtypes   a dict: name of an array that some rank has -> its dtype
-    sources  (name): the names of the arrays whose sum is the array with this name
-    """
+    """Returns x with the dtype in which it is gathered: that of the arrays whose sum it is, or
+    float32, the type of masters, for 16-bit parameters. `dtypes` has those of all arrays that ranks
+    have."""
     dtype = next((dtypes[name] for name in sources(x.name) if name in dtypes), x.dtype)
     if not x.may_differ and is_float(named(dtype)):
         dtype = types_of(named(dtype)).masters.name
@@ -175,12 +170,9 @@ def state_of_one(paths: Iterable[str], have: Iterable[StateArray]) -> Iterator[S
 
 
 def load_state(optimizer: Optimizer, model: Module, state: Mapping[str, Any], comm: Comm) -> None:
-    """Copies this rank's part of a whole optimizer state into an optimizer, after a check that the
-    state fits the model.
-
-    `state` is what `whole_optimizer` gathers. Every rank calls it with the whole state. Raises
-    ValueError on all ranks if it does not fit on one.
-    """
+    """Copies this rank's part of a whole optimizer state, as `whole_optimizer` gathers it, into an
+    optimizer. Every rank calls it with the whole state; raises ValueError on all ranks if it does
+    not fit on one."""
     entries = [x.place for x in whole_optimizer(optimizer, model, comm).arrays]
     values = all_or_none(comm, lambda: states.checked(state, entries))
     replica = optimizer.replica_state or ReplicaState()
@@ -194,12 +186,11 @@ def load_state(optimizer: Optimizer, model: Module, state: Mapping[str, Any], co
 def first_difference(
     part: ModelPart, comm: Comm, buffers: bool | None = None
 ) -> tuple[str, int] | None:
-    """Returns (path, rank): the path of the first tensor that differs from its copy on another
-    rank, and that rank; None if there is none.
+    """Returns (path, rank): the first tensor that differs from its copy on the lowest other rank
+    that has the same part, and that rank; None if there is none.
 
-    This rank's part is compared with the lowest rank that has the same part. `buffers` selects
-    buffers (True), parameters (False) or both (None). Every rank calls it; all have the same names
-    and shapes.
+    `buffers` selects buffers (True), parameters (False) or both (None). Every rank calls it; all
+    have the same names and shapes.
     """
     digests = dict[tuple[Any, ...], bytes]()
     for place, tensor in held_tensors(part):

@@ -34,11 +34,7 @@ from nnmpi.schedules.op import Kind, Op
 
 
 class BucketSums(GradientSync):
-    """A GradientSync: it carries out a step's operations on buckets (slices of the flat buffer of
-    parameters), which are sums of gradients over ranks and gathers of parameter values (ZeRO).
-
-    The loss, the request (to stop or save) and which parameters have a gradient are scalars in
-    front of the gradients. Most stores sum them together with bucket 0, which comes last.
+    """Carries out a step's operations on buckets: sums of gradients, and gathers of values (ZeRO).
 
     at_end   a dict: kind of operation -> the function that carries it out, for sums at the end of a
              step, such as those over tp (TERMS) and over pipeline stages (TIES)

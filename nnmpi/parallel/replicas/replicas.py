@@ -83,10 +83,8 @@ def pipelined(layout: Layout, spec: TrainSpec) -> StrategyParts:
 
 def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
     """Returns a Comm for each tied parameter (one that stages of other ranks use too), by its
-    index; its ranks sum the gradient of the parameter.
-
-    If ZeRO scatters gradients, these are only the ranks with the same shard.
-    """
+    index, which sums its gradient; if ZeRO scatters gradients, over the ranks with the same shard
+    only."""
     comms, index = {}, {p: i for i, p in enumerate(spec.parameters)}
     rank, mesh = layout.all.rank, layout.mesh
     axes = ("pp",) if spec.arrangement.store.scatters else (*spec.arrangement.summed_axes, "pp")
@@ -105,8 +103,7 @@ def _store_and_sync(
     layout: Layout, spec: TrainSpec, tied: Mapping[int, Comm]
 ) -> tuple[LocalStore, GradientSync]:
     """Moves the parameters to the kind of store that the arrangement names; returns the store, and
-    the GradientSync, which sums gradients over ranks. The latter also sums, over tp, gradients of
-    which each rank along tp has computed only one term.
+    the GradientSync, which also sums, over tp, gradients of which each rank has only one term.
 
     tied   for each parameter that stages of other ranks use too, by index, the Comm that sums it
     """
@@ -161,8 +158,8 @@ class OneSampleError(AgreedError, ValueError):
 def check_parts(
     model: Module, loader: Loader, batches: float, cuts: Sequence[BatchCut], into: str, remedy: str
 ) -> None:
-    """Raises OneSampleError, on all ranks, if one of the first `batches` batches is cut so that a
-    part has one sample, and the model has a layer that needs several.
+    """Raises OneSampleError, on all ranks, if a part of one of the first `batches` batches has one
+    sample, and the model has a layer that needs several.
 
     cuts     functions that return the parts of a batch: one function for each rank
     into     the words for the parts in the error message

@@ -1,11 +1,11 @@
-"""Runs a training step on one rank: the executor of the step's list of operations, the input and
-output of pipeline stages, the update, and the traffic of a step.
+"""Runs a training step on one rank: its executor, the stages and their ports, the update, its
+traffic.
 
 Rules of `executor.py`:
 
-- No branch depends on the strategy. A new operation is a new row of the table `do`, which maps each
-  kind of operation to a function (and more: see `schedules/op.py`). The executor decides nothing
-  about gradient buckets: the list says when they are gathered and summed.
+- No branch depends on the strategy. A new operation is a new row of the table `do` (and more: see
+  `schedules/op.py`). The executor decides nothing about gradient buckets: the list says when they
+  are gathered and summed.
 - No counter lives from step to step: StepState comes in and goes out, and a snapshot contains it.
 - The operation NOTE comes when all losses of the rank are known: `loss()` clears the sum, so the
   loss of a forward pass after it would be lost.

@@ -1,9 +1,8 @@
-"""Runs a pass of a stage twice, by autograd and as a replay (the recorded kernels of the pass, run
-without modules and autograd), and compares the bits of both. Replays are used alone only after they
-have passed this check.
+"""Runs a pass of a stage twice, by autograd and as a replay, and compares the bits of both; replays
+run alone only after they have passed this check.
 
-The replay exchanges nothing with other ranks. It gets copies of the arrays that autograd's pass
-received, and the arrays that it would send are compared with those that were sent.
+The replay exchanges nothing with other ranks: it gets copies of the arrays that autograd's pass
+received, and what it would send is compared with what was sent.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -24,10 +23,8 @@ from nnmpi.parallel.step.replay import Replay
 
 
 class ForwardBeside:
-    """Replays the forward pass of a stage while autograd runs it too, to compare the results. A
-    replay runs the recorded kernels of a pass without modules and autograd. After each unit (a part
-    of the stage, usually one layer) that autograd has run, the same unit is replayed, with separate
-    copies of the module's buffers.
+    """Replays the forward pass of a stage while autograd runs it too: each unit after autograd has
+    run it, with separate copies of the module's buffers.
 
     forward   the generator that runs the replay, and stops between units
     notes     copies of the arrays that autograd's pass has exchanged with other ranks
@@ -126,13 +123,11 @@ class Compared:
             self._same &= same_bits(x.gradient().array, gradient)
 
     def _both(self, by_tape: Iterator[None], replay: Iterator[None]) -> Generator[None, None, None]:
-        """Computes the gradients of each unit twice: by autograd (`by_tape`), then by a replay of
-        recorded kernels (`replay`). Each `next` of these two iterators runs one unit: of a whole
-        backward pass, or only of its second half, which computes the gradients of parameters.
-        Yields between units.
+        """Computes the gradients of each unit twice, by `by_tape` and by `replay`, whose `next`
+        runs one unit of a backward pass or of its second half. Yields between units.
 
-        Both add to the same gradient memory of the parameters. So before each unit, this memory is
-        set to the gradients that autograd, or the replay, has computed so far; in the end these are
+        Both add to the same gradient memory. So before each unit, this memory is set to the
+        gradients that autograd, or the replay, has computed so far; in the end these are
         compared."""
         left = {*self._stage.parameters}
         of_tape = of_replay = [_Gradient.of(p, p.has_grad) for p in left]
@@ -158,13 +153,8 @@ class Compared:
 
 
 class _Gradient(NamedTuple):
-    """A copy of the gradient of a parameter at some point of a backward pass, to restore it or to
-    compare it with a later one.
-
-    p          the parameter
-    has_grad   whether it had a gradient
-    array      a copy of the gradient's memory; None if no pass has written to this memory yet
-    """
+    """A copy of a gradient at some point of a backward pass, to restore it or to compare it later;
+    the array is None if no pass has written to the memory yet."""
 
     p: Parameter
     has_grad: bool

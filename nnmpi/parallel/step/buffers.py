@@ -32,12 +32,8 @@ class Pool:
 
 
 class Buffer(NamedTuple):
-    """Memory that belongs to a Pool, in use for one array.
-
-    pool     the pool to which `give_back` returns the memory
-    memory   the memory, 1-D; it may be longer than the array
-    array    the array in it: a view whose axes are in the model's order
-    """
+    """Memory of a Pool in use for one array, a view of it whose axes are in the model's order.
+    `memory` is 1-D, and may be longer than the array."""
 
     pool: Pool
     memory: Array

@@ -3,11 +3,10 @@
     stage s     Outlet   SEND_F ── activation ──► RECV_F   Inlet   stage s + 1
                          RECV_B ◄── gradient ──── SEND_B
 
-The tensors between two stages are their boundary. Both ends know the shapes of these tensors and
-their axes in memory order (`Boundary`). So an array is sent as it is in memory, and received into a
-buffer of the same order, as one message. Each boundary and direction has a tag. Its messages arrive
-in the order in which they were sent: micro-batch by micro-batch, and in each the tensors in the
-order of the boundary.
+Both ends know the shapes of the tensors between them and their axes in memory order (`Boundary`).
+So an array is sent as it is in memory, as one message. Each boundary and direction has a tag. Its
+messages arrive in the order in which they were sent: micro-batch by micro-batch, and in each the
+tensors in the order of the boundary.
 
 Between two stages of one rank, as at the turn of a pipeline in a V, nothing is sent: the Outlet
 gives its activations to the Inlet, and the Inlet its gradients to the Outlet.
@@ -98,13 +97,12 @@ class Here:
 
 
 class BoundaryEnd(Port):
-    """One side of the boundary between two consecutive pipeline stages: receives tensors from the
-    neighbouring stage, and sends tensors to it. Subclasses are Inlet and Outlet.
+    """One side of the boundary between two consecutive stages: receives tensors from the neighbour,
+    and sends tensors to it.
 
     away   -1 if the neighbour is the previous stage, 1 if it is the next
-    give   (micro-batch, tensors): a function that takes the tensors that leave the stage. It stores
-           them until `send`; if the neighbouring stage is on this rank too, it is the method
-           `accept` of the neighbour's side
+    give   (micro-batch, tensors): stores the tensors that leave the stage until `send`; if the
+           neighbour is on this rank too, it is its method `accept`
     """
 
     has_memory = True
@@ -230,12 +228,8 @@ class Outlet(BoundaryEnd, Sink):
 
 
 class Channels:
-    """Sends and receives the activations and gradients of a rank's stages. `boundaries` describes
-    the tensors that pass between each pair of consecutive stages; `comm` is the Comm of the ranks
-    along pp.
-
-    ops   the function that carries out each kind of operation
-    """
+    """Sends and receives the activations and gradients of a rank's stages; `comm` is that of the
+    ranks along pp, and `ops` has the function for each kind of operation."""
 
     def __init__(
         self, boundaries: Sequence[Boundary], stages: Iterable[int], comm: Comm, on: Backend = CPU

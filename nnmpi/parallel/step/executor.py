@@ -1,5 +1,4 @@
-"""Executor: carries out the list of a step's operations on one rank, for any kind of parallelism. A
-unit is a part of a stage that is not divided further, usually one layer.
+"""Executor: carries out the list of a step's operations on one rank, for any kind of parallelism.
 
     F          forward pass of a unit, on a batch or on an activation that was received
     B          its backward pass, from the loss or from a gradient that was received
@@ -58,8 +57,8 @@ if TYPE_CHECKING:
 
 
 class GradientSync:
-    """The base class of objects that carry out a step's operations on buckets of gradients, such as
-    their sums over ranks; this class carries out none, and its methods do nothing.
+    """The base class of objects that carry out a step's operations on buckets of gradients; it has
+    none.
 
     ops    a dict: kind of operation -> the function that carries out an operation of this kind
     units  answers units that ask for their parameter values, if these take turns in memory (ZeRO 3)
@@ -84,14 +83,8 @@ NO_SYNC = GradientSync()
 
 
 class StepState(NamedTuple):
-    """The position of training before a step; steps depend on no other counter.
-
-    step    how many steps were made so far
-    epoch   the number of the epoch, from 0
-    batch   how many batches of the epoch were used
-
-    A checkpoint contains it in addition to parameters and optimizer state.
-    """
+    """The position of training before a step, which a checkpoint contains: steps made, the number
+    of the epoch (from 0), and batches used in it. Steps depend on no other counter."""
 
     step: int = 0
     epoch: int = 0
@@ -108,7 +101,7 @@ class StepResult(NamedTuple):
     """The result of a step, the same on all ranks.
 
     state             the position of training after the step
-    samples           the number of samples of the step's batch, on all ranks together
+    samples           of the step's batch, on all ranks together
     divisor           the number by which the loss is divided to get its mean
     loss              the sum of the samples' losses
     request           the sum of the ranks' requests: from STOPS on, some rank wants to end the run
@@ -132,8 +125,7 @@ ListOf: TypeAlias = Callable[[int], StepList]
 
 
 class Lists(NamedTuple):
-    """The lists of operations that a rank carries out in a training step and in an evaluation. Each
-    is a function that returns the list for a number of micro-batches.
+    """The lists of operations of a training step and of an evaluation, by number of micro-batches.
 
     checked_steps   in how many steps at the start of an epoch the outputs of recomputed forward
                     passes are compared with those of the first ones"""
@@ -146,7 +138,6 @@ class Lists(NamedTuple):
 class StepPlan(NamedTuple):
     """The operations of a step with the functions that carry them out.
 
-    calls     (function, operation) for each operation, in order
     units     with ZeRO 3: the passes of units, with the operations on values that they ask for,
               which `calls` leaves out
     passes    facts about the passes; none if steps overlap, as then they are not known before
@@ -172,11 +163,8 @@ class Executor:
     """Carries out the steps of one rank, by running their lists of operations. It keeps no
     counters, and leaves communication to the objects that it is given.
 
-    ports     the stages of this rank, with their input and output sides
-    sync      carries out operations on gradient buckets, such as sums over ranks
     ends      a dict: kind of operation at the end of a step (AGREE, APPLY) -> its function
     request   returns this rank's request to stop or save
-    lists     the lists of operations of a step and of an evaluation
     recorder  is told of each operation when it ends, for a trace
     hooks     (kind of pass, hook) pairs: hook(do, op) is called in place of do(op)
     passes    replays the passes of stages; None: autograd runs all of them
@@ -265,11 +253,11 @@ class Executor:
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def to_update(self, ops: Iterator[Op], first: int) -> Outcome:
-        """Carries out operations up to and including the next APPLY, which updates the parameters,
-        and returns its outcome. For strategies such as PipeDream, whose steps overlap.
+        """Carries out operations up to and including the next APPLY, and returns its outcome; for
+        strategies such as PipeDream, whose steps overlap.
 
-        The APPLY of micro-batch i belongs to step `first` + i. The caller must pass the batch of
-        each step to `begin` before the first forward pass of the step.
+        The APPLY of micro-batch i belongs to step `first` + i. The caller passes the batch of each
+        step to `begin` before its first forward pass.
         """
 
         def calls() -> Iterator[tuple[Do, Op]]:

@@ -65,8 +65,7 @@ class SumOfMean:
 class Objective:
     """Computes a loss and metrics as sums over samples, which are added up over batches and ranks.
 
-    whole            (scores): returns all scores as a NumPy array for metrics, gathered from other
-                     ranks
+    whole            (scores): returns all scores for metrics, gathered from other ranks
     counts_samples   True on only one of the ranks that have parts of the same samples
     """
 
@@ -87,8 +86,8 @@ class Objective:
         return [np.zeros(3), *[ZERO] * len(self._names)]
 
     def evaluate(self, scores: Tensor, labels: np.ndarray) -> Row:
-        """Returns a row for some samples, given the model's scores and their labels: a list of
-        sums, to which the rows of further samples and ranks can be added.
+        """Returns a row of sums for some samples, to which rows of further samples and ranks can be
+        added.
 
         [loss, divisor, samples] | (sum, count) of each metric, stacked
         """
@@ -108,12 +107,8 @@ class Objective:
         return row
 
     def sums(self, row: Row, comm: Comm, all_reduce: SumRow) -> Sums:
-        """Adds up the rows (lists of sums) of all ranks by `all_reduce`, and returns the result as
-        Sums; every rank calls it.
-
-        Ranks that have evaluated no samples do not know the shapes of metrics, so these are
-        gathered first.
-        """
+        """Adds up the rows of all ranks by `all_reduce`; every rank calls it. Ranks without samples
+        do not know the shapes of metrics, so these are gathered first."""
         shapes: list[tuple[int, ...]] = [(3,), *[(2,)] * self._counts_correct]
         if self._metrics:
             shapes = self._shapes(gather_objects(comm, [sums.shape for sums in row]))

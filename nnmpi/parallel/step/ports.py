@@ -1,6 +1,5 @@
-"""Stages and their ports. A stage is the part of the model that a rank runs as a whole; a port is
-its input side (source) or its output side (sink): where the input comes from, and where the output
-goes.
+"""Stages, parts of the model that a rank runs as a whole, and their ports: where the input comes
+from (source), and where the output goes (sink).
 
 Samples ──► stage ──► LossSink    a model that is not cut
 Inlet   ──► stage ──► Outlet      a stage of a pipeline (channels.py)
@@ -79,11 +78,9 @@ def needing_gradients(x: Tensors) -> tuple[Tensor, ...]:
 
 
 class JoinedOutputs(Tensor):
-    """A scalar that depends on all outputs of a stage, so that one backward pass from it covers all
-    of them. Its value is not used.
-
-    The backward pass starts each output (in `parts`) with the gradient that was set by `seed`.
-    """
+    """A scalar that depends on all outputs of a stage, so that one backward pass covers all of
+    them. It starts each output (in `parts`) with the gradient that `seed` has set. Its value is not
+    used."""
 
     __slots__ = ("gradients", "parts")
 
@@ -122,11 +119,8 @@ def seed_of(root: Tensor, gradients: Sequence[Any]) -> Any:
 
 
 class Port:
-    """The input side or the output side of a stage: where its input comes from, or its output goes.
-
-    has_memory   True if the port has memory for each micro-batch: only then are `give_back` and
-                 `done` called
-    """
+    """The input side or the output side of a stage. `has_memory`: it has memory for each
+    micro-batch, so `give_back` and `done` are called."""
 
     has_memory = False
 
@@ -188,11 +182,8 @@ class Samples(Source):
 
 
 class LossSink(Sink):
-    """The sink of the last stage: computes the loss of its output, and starts the backward pass
-    with the gradient of the mean over the whole batch.
-
-    `outputs` accumulates the scores of an evaluation.
-    """
+    """The sink of the last stage: computes the loss, and starts the backward pass with the gradient
+    of the mean over the whole batch. `outputs` has the scores of an evaluation."""
 
     outputs: Outputs
 
@@ -238,21 +229,19 @@ class LossSink(Sink):
 
 
 class Stage(NamedTuple):
-    """A part of the model that a rank runs, with its source (input side) and its sink (output
-    side).
+    """A part of the model that a rank runs, with its source and its sink.
 
-    A pass of the stage stops between its units: a backward pass as soon as the gradients of a unit
-    are final, a forward pass before it reads parameters of the next unit. But `forward` of a module
-    cannot stop, so with autograd the whole forward pass runs as if it were the first unit. When it
-    reads parameters of a further unit, that unit asks for their values (ZeRO 3).
+    A pass stops between units: a backward pass as soon as the gradients of a unit are final, a
+    forward pass before it reads parameters of the next unit. But `forward` of a module cannot stop,
+    so with autograd the whole forward pass runs as if it were the first unit; a further unit asks
+    for its values when they are read (ZeRO 3).
 
-    parameters   the parameters of the module
     units        the numbers of its units in the list of a step's operations
     of_units     for each unit, the parameters that no earlier unit uses
     absent       for each unit, the parameters that may not be in memory while it runs (ZeRO 3)
     unrepeated   for each unit, those of `absent` that may not be in memory in its backward pass
                  either
-    values       answers units that ask for values, if these take turns in memory (ZeRO 3)"""
+    values       answers units that ask for values (ZeRO 3)"""
 
     module: Module
     source: Source

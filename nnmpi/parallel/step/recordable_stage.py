@@ -39,13 +39,12 @@ CHANGES = "forward changes what it reads, or draws random numbers itself"
 
 
 class MicroBatch(NamedTuple):
-    """A micro-batch that is about to pass through a pipeline stage.
+    """A micro-batch that is about to pass through a stage.
 
     state    its input, and what its backward pass needs
     number   its number in the step
     current  the Pass: step and samples, on which random numbers depend
-    arrays   its inputs, its labels (in the last stage), and the indices of its samples in the data
-             set
+    arrays   its inputs, its labels (in the last stage), and the indices of its samples
     """
 
     state: PassState
@@ -77,11 +76,8 @@ def _input_like(t: Tensor, array: Any) -> Tensor:
 
 
 class RecordableStage:
-    """Records the passes of a stage, and says what decides which calls they make.
-
-    of_users   True: code outside of this library may be recorded too
-    on_node    the number of ranks that share the memory of the node
-    """
+    """Records the passes of a stage, and says what decides which calls they make. `of_users`: code
+    outside of this library may be recorded too; `on_node` ranks share the memory of the node."""
 
     def __init__(self, stage: Stage, on: Backend, of_users: bool, on_node: int) -> None:
         self._stage, self._on, self._of_users, self._on_node = stage, on, of_users, on_node

@@ -1,5 +1,5 @@
-"""RecordedPass: the forward and backward pass of a pipeline stage as a list of kernel calls, which
-is recorded once (`nn/record.py`) and then replayed without modules and autograd.
+"""RecordedPass: the forward and backward pass of a stage as a list of kernel calls, recorded once
+(`nn/record.py`).
 
     calls     F F F F F  I I I  W W W   the forward pass (F), and the two halves of the backward
                                         pass: gradients of inputs (I) and of parameters (W)
@@ -45,11 +45,9 @@ class RecordedPass(NamedTuple):
                `backward`, and its second half, if there is one, at number `second`
     given      pairs (array without data, existing memory that it stands for)
     inputs     the arrays that stand for the inputs of the pass, such as samples and labels
-    keys       the keys of random numbers
-    outputs    the arrays of the results of the forward pass: a loss, or tensors for another stage
+    outputs    the results of the forward pass: a loss, or tensors for another stage
     seeds      for each output the array of its gradient, an input of the backward pass; or None
-    gradients  the arrays of the results of the backward pass: the gradients of those inputs that
-               come from another stage
+    gradients  the gradients of those inputs that come from another stage
     adds       True if the backward pass adds to gradients of an earlier one
     halves     True if the backward pass has two halves: gradients of inputs, then of parameters
     unfit      why the calls may not be repeated in the place of the pass; "" if they may
@@ -86,12 +84,11 @@ def record(
 ) -> RecordedPass:
     """Records a forward and a backward pass on inputs with the shapes of `arrays`.
 
-    parts      the module of the stage, and the loss function if it is a module
-    forward    runs them
-    current    the Pass, which is for this recording alone
-    adds       True if the backward pass adds to gradients that another one has computed
-    halves     True if the backward pass has two halves: gradients of inputs, then of parameters
-    edge       is called where a part of the pass begins or ends
+    parts     the module of the stage, and the loss function if it is a module
+    current   the Pass, which is for this recording alone
+    adds      True if the backward pass adds to gradients that another one has computed
+    halves    True if the backward pass has two halves: gradients of inputs, then of parameters
+    edge      is called where a part of the pass begins or ends
     """
     stand_ins = StandIns(current.stand_in)
     modules = [m for part in parts for m in part.modules()]
@@ -174,24 +171,16 @@ def _taken(inputs: Sequence[Tensor]) -> list[Any]:
 
 
 class PlannedPass:
-    """A recorded forward and backward pass (a list of function calls on arrays), with a plan that
-    gives each array a place in memory. The pass has three parts: forward, and the two halves of
-    backward.
+    """A recorded pass with a plan that gives each array a place in memory. It has three parts:
+    forward, and the two halves of backward.
 
     calls       the number of function calls that run it
     trained     the parameters whose gradients the backward pass computes
     kept        the plan for arrays that live longer than one part; each micro-batch in flight has
                 such memory of its own
     scratch     the plan for arrays that live within one part
-
-    in_flight   how many micro-batches are between their forward and backward passes at the same
-                time
-    units       the parameters of each unit (a part of the stage, usually a layer, between which a
-                pass can stop)
-    absent      the parameters that may not be in memory while each unit runs, since with ZeRO 3
-                parameters take turns there (see `StageUnits`)
-    unrepeated  those of `absent` that a function which runs again in the backward pass of each unit
-                may not read either
+    in_flight   how many micro-batches are between their forward and backward passes at a time
+    units       the parameters of each unit; `absent` and `unrepeated` as in `StageUnits`
     """
 
     def __init__(
@@ -234,13 +223,12 @@ def _slices(
     absent: Sequence[Collection[Parameter]],
     unrepeated: Sequence[Collection[Parameter]],
 ) -> Slices:
-    """Divides the calls of a recorded pass (`recorded`) among the units of the stage.
+    """Divides the calls of a recorded pass among the units of the stage.
 
     In the forward pass, a unit ends before a parameter of a later unit is used; in the backward
-    pass, where all gradients of its parameters are final: of_units[u] are the parameters of unit u.
-    With ZeRO 3 parameters take turns in memory, and absent[u] are those that may not be there while
-    unit u runs: then unit u ends before the first use of one of these. For a use in a function that
-    runs again in the backward pass, unrepeated[u] takes the place of absent[u]."""
+    pass, where all gradients of its parameters are final. With ZeRO 3, unit u ends before the first
+    use of one of absent[u]; in a function that runs again in the backward pass, of one of
+    unrepeated[u]."""
     begin = recorded.second if recorded.halves else recorded.backward
     forward, second = range(recorded.backward), range(begin, len(recorded.calls))
     first, downwards = range(recorded.backward, begin), (absent[::-1], unrepeated[::-1])
@@ -262,14 +250,12 @@ def _before(
     others: Sequence[Collection[Parameter]],
     unrepeated: Sequence[Collection[Parameter]],
 ) -> Sequence[int]:
-    """Divides the calls of a forward pass, or of all or half of a backward pass, among the units of
-    a stage. Returns, for each unit except the first, the index in `recorded.calls` of the call at
-    which it begins. `calls` is the range of indices of the pass.
+    """Returns, for each unit except the first, the index of the call at which it begins, in the
+    range `calls` of a pass or of half of it.
 
     others[k] has parameters that unit k, counted in the order of this pass, never uses: the first
-    use of one of them ends unit k and begins unit k + 1. If no call uses any of them, unit k has
-    all the remaining calls, and the later units have none. For a use by a function that runs again,
-    unrepeated[k] takes the place of others[k]."""
+    use of one of them begins unit k + 1. Without such a use, unit k has all the remaining calls. In
+    a function that runs again, unrepeated[k] takes the place of others[k]."""
     begins, left = list[int](), [*zip(others[:-1], unrepeated[:-1], strict=True)]
     for k in calls:
         call = recorded.calls[k]
@@ -282,12 +268,9 @@ def _before(
 def _behind(
     recorded: RecordedPass, calls: range, of_units: Sequence[Collection[Parameter]]
 ) -> Sequence[int]:
-    """Divides the calls of a backward pass among the units of a stage: a unit ends after the call
-    that makes the last gradient of its parameters final. Returns, for each unit except the first
-    that runs, the index in `recorded.calls` of the call at which it begins.
-
-    `calls` is the range of indices of the backward pass; of_units[u] are the parameters of unit u,
-    in the order of the forward pass."""
+    """Returns, for each unit except the first that runs backward, the index of the call at which it
+    begins: a unit ends when all gradients of its parameters are final. of_units[u] are the
+    parameters of unit u, in the order of the forward pass."""
     final = {recorded.calls[k].args[0]: k + 1 for k in calls if recorded.calls[k].function is ready}
     ends = ([final.get(p, 0) for p in inside] for inside in of_units[:0:-1])
     return [*accumulate((max([calls.start, *of_unit]) for of_unit in ends), max)]

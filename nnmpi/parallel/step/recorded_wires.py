@@ -1,11 +1,9 @@
-"""Exchanges within a forward or backward pass, between ranks that share layers or sequences (tensor
-and context parallelism), in the three ways in which a pass runs:
+"""Exchanges within a pass, between ranks that share layers or sequences (tp, cp), in three ways:
 
-record    the pass is recorded as a list of calls: exchanges become calls, and nothing is sent
+record    exchanges become calls of the list, and nothing is sent
 tape      autograd runs the pass: arrays are sent, and copies of them are kept
-replay    the list is run again. While it is compared with the tape, it gets these copies, and
-          nothing is sent, since another rank may not have been able to record its pass. Afterwards
-          arrays are sent
+replay    while the list is compared with the tape, it gets these copies, and nothing is sent, since
+          another rank may not have been able to record its pass; afterwards arrays are sent
 """
 
 from collections import deque
@@ -129,12 +127,9 @@ class _LoggedWork:
 
 
 class LoggedWire:
-    """Stands in for communication while a pass is recorded: an exchange becomes a call in the list,
-    and nothing is sent.
-
-    takes_numbers   False: an exchange of numbers on the host is refused, since a replay would need
-                    those of its own step
-    """
+    """Stands in for communication while a pass is recorded: an exchange becomes a call in the list.
+    Numbers on the host are refused unless `takes_numbers`: a replay would need those of its own
+    step."""
 
     takes_numbers = False
 

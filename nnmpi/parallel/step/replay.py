@@ -21,14 +21,12 @@ from nnmpi.parallel.step.recorded_pass import PlannedPass
 
 
 class Replay:
-    """A recorded forward and backward pass of a stage that runs without modules and autograd, for
-    one micro-batch at a time: as calls on a CPU (`BoundCalls`), or as a device has captured it. It
-    is the StagePass of that micro-batch. A subclass runs the forward pass and, by `_first` and
-    `_second`, the halves of the backward pass; if that was recorded as a whole, `_second` runs all.
+    """Runs a recorded pass for one micro-batch at a time: as calls on a CPU (`BoundCalls`), or as a
+    device has captured it. A subclass runs the forward pass and, by `_first` and `_second`, the
+    halves of the backward pass; if that was recorded as a whole, `_second` runs all.
 
     calls       the number of function calls, or of graphs, that run it
-    outputs     the output arrays of the forward pass
-    gradients   the gradients of those inputs that another stage has sent
+    gradients   of those inputs that another stage has sent
     received    the inputs that get these gradients; empty if they are only compared
     free        declares that the micro-batch is done, so that another one may use the memory
     """
@@ -205,7 +203,7 @@ class Memory:
 
 
 class PassMemory(NamedTuple):
-    """The memory that the recorded passes of one micro-batch in flight use.
+    """The memory of the recorded passes of one micro-batch in flight.
 
     arena     the arrays that the backward pass needs, as one buffer of bytes
     scratch   temporary arrays; passes of all micro-batches share this buffer

@@ -1,5 +1,4 @@
-"""Runs the pipeline stages of a rank: replays recorded passes where possible, in place of modules
-and autograd (called the tape here). The log says for each stage which of these it is.
+"""Runs the stages of a rank: by replays where possible, else by modules and autograd (the tape).
 
 key        what decides which calls a pass makes: shapes of the inputs, attributes of modules, which
            parameters have a gradient already
@@ -51,9 +50,8 @@ Acquire: TypeAlias = Callable[[], Replay]
 
 
 class ReplayedStages:
-    """Runs the pipeline stages of a rank: by replaying recorded passes where possible, otherwise by
-    modules and autograd. For each stage, the run's log gets an entry that says whether its passes
-    are replayed, and why not; and another entry if this changes.
+    """Runs the stages of a rank: by replaying recorded passes where possible, else by the tape. The
+    log says for each stage which of these it is and why, once and when it changes.
 
     reason   why no stage may be replayed; None if they may be
     """
@@ -95,9 +93,8 @@ class ReplayedStages:
 
 
 class StageLists:
-    """The recorded passes of a stage, and the choice between replaying one and running modules and
-    autograd (the tape). There is one recorded pass for each key: all that decides which calls a
-    pass makes.
+    """The recorded passes of a stage, one for each key, and the choice between a replay and the
+    tape.
 
     always_compared   True: every pass runs both ways, and the results are compared
     of_users          True: code outside of this library may be recorded too
@@ -139,11 +136,8 @@ class StageLists:
 
     def run(self, state: PassState, number: int, current: Pass) -> Generator[None, None, StagePass]:
         """Runs the forward pass of micro-batch `number`, and returns a StagePass, which runs its
-        backward pass. Yields between units.
-
-        A recorded pass is replayed if it has the key of this micro-batch and the stage (all that
-        decides which calls a pass makes) and has once been compared with modules and autograd, with
-        the same bits. Otherwise modules and autograd run."""
+        backward pass. Yields between units. A recorded pass is replayed once it has given the bits
+        of the tape."""
         if self._looked_at != self._version():
             self._look()
         if self.reason is not None:
@@ -214,10 +208,9 @@ class StageLists:
         return run
 
     def _beside_tape(self, key: Any, micro: MicroBatch) -> StagePass:
-        """Runs a forward pass by modules and autograd (the tape), and returns a StagePass for its
-        backward pass. The first pass with this key is recorded after it has run, when the number of
-        values that other ranks have for BatchNorm is known. Each later pass also runs as a replay
-        of the recording, and the results are compared."""
+        """Runs a forward pass by the tape. The first one with this key is recorded after it has
+        run, when the number of values that other ranks have for BatchNorm is known. Each later one
+        also runs as a replay, and the results are compared."""
         notes, beside = Notes(), None
         following: AbstractContextManager[None] = nullcontext()
         noted = NotedStats(micro.state.stats, notes)

@@ -12,12 +12,12 @@ from nnmpi.parallel.step.executor import StepResult
 
 
 class StepTraffic:
-    """Counts the bytes and messages that a rank sends in one step: the first one that has a full
-    batch and follows another step.
+    """Counts what a rank sends in one step: the first one with a full batch that follows another
+    step.
 
-    If replicas make local steps and are averaged once in a round of several steps, the steps of a
-    whole round are counted, the first one that follows another round, and the result is their mean.
-    If the first epoch has no such round, all steps of the second epoch are counted.
+    If replicas are averaged once in a round of several steps, the result is the mean over the first
+    round that follows another. If the first epoch has no such round, all steps of the second epoch
+    are counted.
 
     Messages belong to the step that starts them: until steps have been counted, each step ends with
     `complete`, which waits for its messages. Messages between two steps, such as those of --verify
@@ -37,10 +37,9 @@ class StepTraffic:
     def counted(
         self, steps: Generator[StepResult, None, None], loader: Loader
     ) -> Generator[StepResult, None, None]:
-        """Yields the first results of `steps`, the steps of an epoch, and counts what this rank
-        sends in these steps, until `sent` is known or the epoch ends; the caller goes on with the
-        rest of `steps`. Yields nothing if `sent` is known from an earlier epoch, or if no batch is
-        full. `loader` gives the number of samples of an epoch."""
+        """Yields the first results of `steps`, the steps of an epoch, and counts what they send,
+        until `sent` is known or the epoch ends; the caller goes on with the rest. Yields nothing if
+        `sent` is known from an earlier epoch, or if no batch is full."""
         n = len(loader.split.y)
         # rounds end with the epoch too: in some runs none of a later epoch is whole
         is_epoch = self._samples > (self._batch if self._has_begun else n)

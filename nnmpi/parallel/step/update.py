@@ -6,9 +6,8 @@
             have shards of a parameter
     apply   the optimizer step, or skip it if a value was not finite
 
-A request is a rank's wish to stop or save. The store, which holds the gradients, provides the sums
-over dp of loss and request; if they were not summed together with the gradients, it sums them now.
-Where a model is spread over ranks of other axes, one more all-reduce sums over these.
+The store provides the sums over dp; where a model is spread over ranks of other axes, one more
+all-reduce sums over these.
 
 Rules:
 
@@ -51,9 +50,7 @@ which it has a gradient; and, if the optimizer needs them, two sums of squares f
 class Outcome(NamedTuple):
     """The outcome of a training step, the same on all ranks.
 
-    loss            the sum of the samples' losses over all ranks
     request         the sum of the ranks' requests to stop or to save; 0: there are none
-    updated         False if the update was skipped, because a value was not finite
     gradient_norm   the norm of the whole gradient before clipping; None if no rank knows it
     """
 
@@ -64,10 +61,9 @@ class Outcome(NamedTuple):
 
     @classmethod
     def of(cls, decision: Sequence[float]) -> Self:
-        """Returns the outcome of a step, given `decision`, numbers that were summed over all ranks:
-        [loss, request to stop or save, number of ranks with a value that is not finite, squared
-        norm of the gradient]. The last one is missing if no rank knows the whole gradient, as in
-        local steps."""
+        """Returns the outcome of a step, given the sums over all ranks: [loss, request, number of
+        ranks with a value that is not finite, squared norm of the gradient]. The last one is
+        missing if no rank knows the whole gradient, as in local steps."""
         loss, request, not_finite, *squares = decision
         return cls(loss, request, not not_finite, squares[0] ** 0.5 if squares else None)
 
@@ -77,8 +73,8 @@ Ends: TypeAlias = Mapping[Kind, Callable[[int], Outcome | None]]
 
 
 class Norms(NamedTuple):
-    """How the squared norms of parameters and of their changes, which optimizers such as LAMB need,
-    are summed over ranks that have parts of a parameter.
+    """How the squared norms of parameters and of their changes (for LAMB and others) are summed
+    over ranks.
 
     variables   for each parameter of the optimizer, its number in the graph of the whole model
     number      how many parameters and buffers the graph has
@@ -94,16 +90,15 @@ class Norms(NamedTuple):
 
 
 class Update:
-    """Ends a step: sums loss and gradient norm over all ranks, clips the gradient, and makes the
+    """Ends a step: sums loss and gradient norm over all ranks, clips the gradient, makes the
     optimizer step.
 
     counts     for each parameter, whether this rank counts it in the gradient norm: of the ranks
                with the same parameter only one counts it
     tied       the parameters that several stages use; the same sequence on all ranks
     summed     the number of steps whose sums this rank knows
-    decision   the sums over all ranks that decided the last step (loss, request to stop or save,
-               number of ranks with a sum that is not finite, squared norm of the gradient, ...);
-               None before the first step
+    decision   the sums over all ranks that decided the last step (`Outcome.of`, then one number for
+               each of `tied`, then squares); None before the first step
     version    the number of steps that this rank's values contain; 0 at first
     """
 
@@ -134,10 +129,9 @@ class Update:
         return {Kind.AGREE: self.agree, Kind.APPLY: self.apply}
 
     def agree(self, step: int) -> None:
-        """Carries out AGREE: sums the loss, requests to stop or save, and the squared norm of the
-        gradient over all ranks, and keeps the sums as `decision`, by which `apply` then updates or
-        skips the step alike on all ranks. The gradients must be summed over dp by now. This is the
-        only place in a step where the host waits for a device."""
+        """Carries out AGREE: sums what decides the step over all ranks, and keeps it as `decision`,
+        by which `apply` updates or skips the step alike on all ranks. The gradients must be summed
+        over dp by now. This is the only place in a step where the host waits for a device."""
         sums = self._sums()
         # noted before the agreement: if a rank is lost in it, this one can still make the update
         self.summed, self.decision, self._is_prepared = step + 1, None, False
@@ -156,11 +150,8 @@ class Update:
         return outcome
 
     def carry_out(self, decision: Sequence[float]) -> Outcome:
-        """Clips the gradient and makes the optimizer step, or does neither if a value in the step
-        was not finite; returns the Outcome of the step (loss, requests, whether it was updated,
-        gradient norm). `decision` is the list of sums over all ranks that `agree` has made: loss,
-        requests, ranks with such a value, squared norm of the gradient, and more. It sends no
-        messages."""
+        """Clips the gradient and makes the optimizer step, or does neither if a value was not
+        finite; returns the Outcome. `decision` is as `agree` has made it. Sends no messages."""
         self.decision = decision
         outcome, known = self._prepare(decision), decision[DECIDED + len(self._tied) :]
         if outcome.updated:
@@ -177,17 +168,9 @@ class Update:
         return outcome
 
     def _prepare(self, decision: Sequence[float]) -> Outcome:
-        """Prepares the update of a step, once for each step: clips the gradient to the norm
-        `clip_norm`, and sets `has_grad` of each tied parameter (one that several stages use) to
-        whether it has a gradient on any rank.
-
-        Returns the Outcome of the step: its loss, the requests of ranks to stop or save, whether
-        the update is made (not if a value was not finite), and the norm of the gradient before
-        clipping. `decision` is a list of numbers summed over all ranks, from which every rank
-        derives the same outcome: [loss, requests, number of ranks with a value that is not finite,
-        squared norm of the gradient, and for each tied parameter the number of ranks on which it
-        has a gradient].
-        """
+        """Prepares the update, once for each step: clips the gradient to the norm `clip_norm`, and
+        sets `has_grad` of each tied parameter to whether it has a gradient on any rank. Every rank
+        derives the same Outcome from `decision`."""
         outcome = Outcome.of(decision[:DECIDED])
         if self._is_prepared:
             return outcome
@@ -201,10 +184,9 @@ class Update:
         return outcome
 
     def _summed_squares(self, squares: Sequence[float]) -> list[float]:
-        """Sums `squares`, two numbers for each parameter that this rank's optimizer updates (such
-        as the sums of squares of values and of updates), over all ranks that have a shard of the
-        parameter. Returns two sums for each parameter and buffer of the whole model, one after the
-        other; 0 where no rank has given any."""
+        """Sums `squares`, two numbers for each parameter that this rank's optimizer updates, over
+        all ranks that have a shard of it. Returns two sums for each parameter and buffer of the
+        whole model, one after the other; 0 where no rank has given any."""
         norms, rows = self._norms, np.zeros((self._norms.number, 2))
         rows[self._variables()] = np.reshape(squares, (-1, 2))
         row = rows.reshape(-1)
@@ -221,7 +203,7 @@ class Update:
 
     def _sums(self) -> list[float]:
         """Returns the sums over dp that decide the step, and sets `has_grad` of parameters that
-        have a gradient on any rank. The returned list has:
+        have a gradient on any rank:
 
         loss | request to stop or save | 1 if a sum is not finite | squared norm of the gradient |
         for each parameter that several stages share, 1 if it has a gradient

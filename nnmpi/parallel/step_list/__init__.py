@@ -1,5 +1,4 @@
-"""The step of a rank as a list of operations (passes, messages, sums of gradients, gathers of
-parameters, the update): computed by pure functions, and proved by tests and by `--list`.
+"""The step of a rank as a list of operations, computed by pure functions, and proved.
 
     arrangement ──► chain    units (parts of the model, usually layers) and buckets of this rank
                       │

@@ -6,8 +6,7 @@
 
 Bucket 0, the weight of the embedding, is tied: the head in stage 2 uses it too.
 
-A bucket is a slice of the flat buffer of parameters that is summed or gathered by one collective. A
-unit is a part of a stage, usually one layer or block, whose pass runs without an operation on a
+A unit is a part of a stage, usually one layer or block, whose pass runs without an operation on a
 bucket in between. In a backward pass a unit ends where all gradients of its buckets are final; in a
 forward pass, before a bucket of a later unit is read. So each bucket of a stage is a unit. Only if
 buckets share memory, for gradients (ZeRO 2) or parameters (ZeRO 3), the pass of a unit must use no
@@ -134,8 +133,7 @@ def _with_repeated(
 
 
 class StageUnits(NamedTuple):
-    """The units of a stage: its parts, usually layers, between which a forward or backward pass can
-    stop.
+    """The units of a stage, between which a forward or backward pass can stop.
 
     numbers     their numbers in the list of operations
     parameters  for each unit, those that no earlier unit of the stage uses: it is the first to read
@@ -175,10 +173,8 @@ def stage_units(
 def _others(
     chain: Chain, numbers: range, members: Sequence[Sequence[Parameter]]
 ) -> tuple[Sequence[frozenset[Parameter]], Sequence[frozenset[Parameter]]]:
-    """Returns the fields `absent` and `unrepeated` of the StageUnits of a stage: for each unit, the
-    parameters that may not be in memory while it runs, and those of them that may not be there in
-    its backward pass either. `numbers` are the numbers of the stage's units, and members[b] the
-    parameters in bucket b."""
+    """Returns the fields `absent` and `unrepeated` of the StageUnits of a stage, whose units have
+    `numbers`; members[b] are the parameters in bucket b."""
     of_stage = {b for u in numbers for b in chain.units[u].buckets}
     absent, unrepeated = list[frozenset[Parameter]](), list[frozenset[Parameter]]()
     for unit in (chain.units[u] for u in numbers):

@@ -1,5 +1,4 @@
-"""Adds the sums of gradients to a rank's list of operations: when the sum of a bucket starts, and
-which slot has its gradients.
+"""Adds the sums of gradients to a rank's list of operations.
 
     ZeRO 0, 1    B2.0 B1.0 B2.1 SUM2 B1.1 SUM1 FINISH2 FINISH1
     ZeRO 2, 3    OPEN2.0@0 B2.0 SUM2.0@0  OPEN1.0@1 B1.0 SUM1.0@1  FINISH2.0@0 OPEN2.1@0 B2.1 ...
@@ -44,13 +43,9 @@ def with_sums(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iterator
 
 
 def with_scatters(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iterator[Op]:
-    """Yields a rank's operations with the reduce-scatter of gradients added (ZeRO 2 and 3): OPEN,
-    SUM and FINISH of each bucket, for each backward pass of a stage.
-
-    OPEN assigns a slot (memory for the gradients of one bucket at a time), SUM starts to scatter,
-    and FINISH waits and frees the slot, just before another bucket is opened in it; without
-    `overlap`, directly after SUM.
-    """
+    """Yields a rank's operations with OPEN, SUM and FINISH of each bucket, for each backward pass
+    of a stage (ZeRO 2 and 3). FINISH comes just before another bucket is opened in the slot;
+    without `overlap`, directly after SUM."""
     passes, slots = [*ops], gradient_slots(chain)
     opened, summed = _spans(passes, chain)
     flying = dict[int, Op]()  # by slot
@@ -69,10 +64,9 @@ def with_scatters(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iter
 
 
 def gradient_slots(chain: Chain) -> dict[int, int]:
-    """Returns a dict: bucket -> its slot, the memory in which backward passes write its gradients
-    until they are scattered. A bucket always has the same slot, since recorded passes write to
-    fixed addresses. Buckets that are open at the same time have different slots. There is one slot
-    more than that needs, so that one sum can overlap with a pass."""
+    """Returns a dict: bucket -> its slot. A bucket always has the same slot, since recorded passes
+    write to fixed addresses; buckets that are open at the same time have different ones. There is
+    one slot more than that needs, so that one sum can overlap with a pass."""
     passes = [Op(Kind.B, 0, s, u) for s, us in chain.of_stage.items() for u in reversed(us)]
     opened, summed = _spans(passes, chain)
     beside, open_buckets, most = defaultdict[int, set[int]](set), set[int](), 0
@@ -96,10 +90,9 @@ Keys = defaultdict[int, list[tuple[int, int]]]
 
 
 def _spans(passes: Sequence[Op], chain: Chain) -> tuple[Keys, Keys]:
-    """Finds when the gradients of each bucket are first written, and when they are final. Returns
-    two dicts, whose keys are indices in `passes`: index of a pass -> the (bucket, micro-batch)
-    pairs whose gradients it is the first to write; index of an operation -> the pairs that can be
-    summed after it."""
+    """Returns two dicts, by index in `passes`: index of a pass -> the (bucket, micro-batch) pairs
+    whose gradients it is the first to write; index of an operation -> the pairs that can be summed
+    after it."""
     opened, summed = Keys(list), Keys(list)
     places = defaultdict[tuple[int, int], list[int]](list)
     for k, op in enumerate(passes):

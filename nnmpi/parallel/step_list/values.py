@@ -1,5 +1,4 @@
-"""Adds the gathers of parameters to a rank's list of operations under ZeRO: when each bucket is
-gathered, and in which slot.
+"""Adds the gathers of parameters to a rank's list of operations under ZeRO.
 
     ZeRO 1, 2    WAIT0@0 F0.0 WAIT1@1 F1.0 ... APPLY GATHER0@0 GATHER1@1    each bucket has a slot
     ZeRO 3       WAIT0@0 GATHER1@1 F0.0 WAIT1@1 F1.0 ... APPLY GATHER0@0    they share slots
@@ -30,22 +29,18 @@ def with_values(a: Arrangement, step: StepList) -> StepList:
 
 
 def value_slots(a: Arrangement, chain: Chain) -> dict[int, int]:
-    """Returns a dict: bucket -> the slot (memory) of its parameters; {} without ZeRO.
-
-    With ZeRO 1 and 2 each bucket has memory of its own. With ZeRO 3 buckets share slots, unless
-    `forward` may choose layers by values: then ranks may use different buckets, and each bucket has
-    memory of its own.
-    """
+    """Returns a dict: bucket -> the slot of its parameters; {} without ZeRO. With ZeRO 1 and 2 each
+    bucket has memory of its own. With ZeRO 3 buckets share slots, unless `forward` may choose
+    layers by values: then ranks may use different buckets."""
     if not a.store.zero:
         return {}
     return shared_slots(chain) if gathers_for_use(a) else {b: b for b in range(len(chain.lengths))}
 
 
 def shared_slots(chain: Chain) -> dict[int, int]:
-    """Returns a dict: bucket of parameters -> the slot (memory) that it shares in turn with other
-    buckets (ZeRO 3). A bucket is always gathered into the same slot, since backward passes keep
-    views of it. Buckets that one unit reads have different slots. Buckets of neighbouring units
-    have different slots too, if there are enough slots."""
+    """Returns a dict: bucket -> the slot that it shares in turn with others (ZeRO 3): always the
+    same, since backward passes keep views of it. Buckets that one unit reads have different slots;
+    so have those of neighbouring units, if there are enough."""
     slots, lengths = dict[int, int](), dict.fromkeys(range(SLOTS), 0)
     read = [{*unit.buckets, *unit.repeated} for unit in chain.units]
     for b in range(len(chain.lengths)):
@@ -76,10 +71,9 @@ def first_buckets(chain: Chain, slots: Mapping[int, int]) -> tuple[int, ...]:
 
 
 def with_gathers(ops: Iterable[Op], chain: Chain, slots: Mapping[int, int]) -> Iterator[Op]:
-    """Yields a rank's operations, with gathers of parameters added (GATHER starts one, WAIT waits
-    for it), so that each pass finds its buckets in their slots. A gather starts before the pass
-    that precedes the one that reads the bucket, or, if the preceding pass uses the same slot, after
-    it."""
+    """Yields a rank's operations with GATHER and WAIT added, so that each pass finds its buckets in
+    their slots. A gather starts before the pass that precedes the one that reads the bucket, or, if
+    the preceding pass uses the same slot, after it."""
     listed, first = [*ops], first_buckets(chain, slots)
     passes = [op for op in listed if op.kind in PASSES]
     held, moving = {slots[b]: b for b in first}, {*first}

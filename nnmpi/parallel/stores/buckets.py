@@ -24,19 +24,17 @@ class CommBucket(NamedTuple):
 
 
 class Buckets:
-    """The buckets of a rank's flat buffer of parameters or gradients, and the shard of each bucket
-    that each rank owns (#).
+    """The buckets of a rank's flat buffer, and the shard of each that each rank owns (#).
 
-    flat      [ bucket 0     | bucket 1        | bucket 2 ]
-    rank 0    [ ##..         | ###...          | ##..     ]      shard r of each bucket is rank r's
-    rank 1    [ ..##         | ...###          | ..##     ]
-    packed    [ ## | ### | ## ]                                  on each rank
+    flat      [ bucket 0 | bucket 1 | bucket 2 ]
+    rank 0    [ ##.. | ###... | ##.. ] shard r of each bucket is rank r's
+    rank 1    [ ..## | ...### | ..## ]
+    packed    [ ## | ### | ## ] on each rank
 
     all        the buckets in memory order, which is the order of a forward pass; one may be empty
     spans      (start, stop) of each parameter, padding included
     of         the index of the bucket that contains each parameter
     members    the indices of the parameters in each bucket
-    algorithm  the all-reduce that sums the gradients of a bucket
     """
 
     def __init__(
@@ -84,10 +82,8 @@ class Buckets:
 
     def set_up(self, dtype: Any, on: Backend = CPU) -> None:
         """Runs one all-reduce for each bucket, so that its communicator chooses an algorithm and
-        allocates memory now; raises NoRoomError if there is too little shared memory.
-
-        Longer buckets come first. All ranks use this order, so no two ranks wait for each other.
-        """
+        allocates memory now; raises NoRoomError if there is too little shared memory. Longer
+        buckets come first, on all ranks, so no two ranks wait for each other."""
         for b in sorted(self.all, key=lambda b: (b.start - b.stop, b.comm.name)):
             if b.comm.size > 1 and self.algorithm not in REDUCE_SCATTERS:  # these take no memory
                 b.comm.all_reduce(on.xp.zeros(b.stop - b.start, dtype), self.algorithm)

@@ -2,8 +2,8 @@
 
 After an update each rank has new values in its shards only, and all ranks gather all shards. The
 gathers start in the order of the next forward pass, at most AT_ONCE at a time, and run during this
-pass. The list of operations that a rank carries out waits for a bucket before it is used. Gathers
-have their own communicator, so each rank may start the next one whenever it has time.
+pass. The rank's list waits for a bucket before it is used. Gathers have their own communicator, so
+each rank may start the next one whenever it has time.
 """
 
 from collections import deque

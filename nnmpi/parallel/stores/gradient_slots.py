@@ -1,15 +1,13 @@
 """The gradients of a rank under ZeRO: WholeGradients for ZeRO 1, GradientSlots for ZeRO 2 and 3.
 
-With ZeRO 2 and 3 a slot is memory for the gradients of one bucket until they are summed; buckets
-use it in turn:
+A slot is memory for the gradients of one bucket until they are summed; buckets use it in turn:
 
     open      a backward pass begins to use the bucket
     start     the pass is done with the bucket: its reduce-scatter starts
     finish    the sum is complete: this rank's shard is added to `flat`, the sums of the step
 
-This happens once for each backward pass of a stage, in the order of the operations in the rank's
-list. A bucket always has the same slot, so that recorded passes can write to fixed addresses. Since
-the order of additions is that of the list, the same layout always gives the same bits.
+This happens once for each backward pass of a stage, in the order of the rank's list, so that the
+same layout always gives the same bits.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,6 @@
 """LocalStore: the memory of a rank that has all values and gradients of its parameters; the base
-class of other stores.
-
-The first elements of the gradient buffer are scalars that are summed together with the gradients,
-such as the loss (`arrangement/flat_buffer.py`); or there are none, and scalars are summed
-separately.
-"""
+class of other stores. Scalars that are summed with the gradients are in front of them
+(`arrangement/flat_buffer.py`), or summed separately."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -34,13 +30,9 @@ if TYPE_CHECKING:
 
 
 class StoreSpec(NamedTuple):
-    """The arguments with which any kind of store (the memory of a rank's parameters and gradients)
-    is made.
+    """The arguments with which any kind of store is made.
 
-    arrangement             which rank has which part of the model
-    rank                    this rank's number in the whole job
-    parameters              the trained parameters of this rank, in the order of memory
-    dtype                   their type
+    parameters              the trained ones of this rank, in the order of memory
     on                      the backend (CPU or GPU) whose memory is used
     dp                      the Comm of the ranks that have the same parameters
     scalars_in_buffer       how many scalars, such as the loss, precede the gradients in the buffer
@@ -65,10 +57,9 @@ _HAS_GRAD = attrgetter("has_grad")
 
 
 class LocalStore(FlatStore):
-    """A store: keeps the values and gradients of a rank's parameters in two flat arrays, and starts
-    the sums of gradients. This base class has the whole parameters on each rank.
+    """Keeps the whole values and gradients of a rank's parameters in two flat arrays, and starts
+    the sums of gradients; the base class of other stores.
 
-    scaler      the loss scale, in mixed precision; None otherwise
     masters     float32 copies of this rank's shards of 16-bit parameters, one after the other,
                 which the optimizer updates; None if it updates the parameters themselves
     factor      the number that gradients are multiplied by when the update reads them: 1 / loss

@@ -68,8 +68,8 @@ class UnitValues:
         """Called when the pass under way reads the parameter `path`, which is not in memory: its
         next unit begins, and asks for its values. Returns False if no pass is under way.
 
-        Raises ValueError in a backward pass that computes gradients of parameters, since all
-        gradients of a unit must be final before the next unit; and in the last unit of a pass."""
+        Raises ValueError where gradients of parameters are computed, since all gradients of a unit
+        must be final before the next unit; and in the last unit of a pass."""
         op = self._under_way
         if op is None:
             return False

@@ -1,14 +1,11 @@
-"""WeightSlots: the parameters of ZeRO 3. A rank keeps its shards; whole buckets are gathered when
-they are used, into slots (memory that buckets use in turn).
+"""WeightSlots: the parameters of ZeRO 3. A rank keeps its shards; whole buckets are gathered, when
+the rank's list says so, into slots (memory that buckets use in turn).
 
-The list of operations that a rank carries out in a step says when a bucket is gathered into its
-slot, and when the values must be complete. A bucket always uses the same slot, so a view that a
-backward function keeps is valid whenever the bucket is in its slot.
-
-A forward pass through modules cannot stop between units. When it reads a bucket that is not in
-memory, its next unit begins (`unit_values.py`). Outside of a step a bucket is gathered when it is
-read: within the contexts `reading` and `gathered` of the store, which all ranks enter, and when the
-store is closed. There all ranks have to read the same values in the same order."""
+A bucket always uses the same slot, so a view that a backward function keeps is valid whenever the
+bucket is in its slot. A forward pass through modules cannot stop between units: when it reads a
+bucket that is not in memory, its next unit begins (`unit_values.py`). Outside of a step a bucket is
+gathered when it is read: within the contexts `reading` and `gathered`, which all ranks enter, and
+when the store is closed. There all ranks have to read the same values in the same order."""
 
 from nnmpi.arrays.backend import Array
 from nnmpi.parallel.recorder import waiting

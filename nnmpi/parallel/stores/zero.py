@@ -7,9 +7,8 @@ ZeroStore           1      GatheredValues    WholeGradients   shards            
                     2      GatheredValues    GradientSlots    shards             4 + 12/d
                     3      WeightSlots       GradientSlots    shards             16/d
 
-A store keeps the parameters and gradients of a rank. This one consists of two objects, one for
-values and one for gradients. Neither has a reference to the other, and each uses the store only in
-its constructor. The scalars (loss and flags) are summed last, with the squares of the gradients, in
+It consists of two objects, which do not refer to each other, and use the store only in their
+constructors. The scalars (loss and flags) are summed last, with the squares of the gradients, in
 one short all-reduce.
 
 Values can be read only where all ranks along dp read together: in a step, in an evaluation, in
@@ -40,10 +39,8 @@ GradBuffers: TypeAlias = WholeGradients | GradientSlots
 
 
 class ZeroStore(LocalStore):
-    """Keeps the parameters and gradients of a rank under ZeRO, where each rank along dp updates one
-    shard of each bucket.
-
-    values, gradients   the classes that keep the values and the gradients
+    """The parameters and gradients of a rank under ZeRO, made by the classes `values` and
+    `gradients`; each rank along dp updates one shard of each bucket.
 
     Gradients of a bucket are summed over dp; those of a parameter that several stages use, over the
     ranks of these stages too.

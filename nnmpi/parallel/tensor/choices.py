@@ -31,17 +31,15 @@ FOLLOWS_SAMPLES = Way(SAMPLES, SAMPLES)
 
 
 class PlanCost(NamedTuple):
-    """The cost of a plan (a way to divide each layer of a model among ranks). Costs are compared
-    field by field, in this order. They are numbers of elements, not times: a plan decides in which
-    order numbers are added, so it must be the same on every machine.
+    """The cost of a plan, compared field by field in this order. These are numbers of elements, not
+    times: a plan decides in which order numbers are added, so it must be the same on every machine.
 
     copied  elements of the parameters that every rank has, although their layer could be divided
     whole   elements of the activations between layers, for one sample, that every rank has whole;
             counted only with sequence parallelism, or if a layout names an axis of an add-on
-    sent    elements that ranks exchange for one sample: each that is all-reduced counts twice, each
-            that is gathered or reduce-scattered once. Messages to experts do not count, since no
-            other division leaves fewer activations whole. If the search is for the fastest plan,
-            this is a time in seconds
+    sent    elements that ranks exchange for one sample: all-reduced ones count twice, gathered or
+            reduce-scattered ones once. Messages to experts do not count, since no other division
+            leaves fewer activations whole. A time in seconds, if the search is for the fastest plan
     """
 
     copied: int = 0
@@ -54,8 +52,7 @@ class PlanCost(NamedTuple):
 
 
 class NodeChoice(NamedTuple):
-    """A choice for a node of the graph: a way to divide it among ranks, its cost, and how the
-    tensors are cut then.
+    """A way to divide a node among ranks, its cost, and how the tensors are cut then.
 
     bounds     rank r has channels bounds[r] to bounds[r + 1] - 1
     gathers    whether the output is all-gathered
@@ -77,11 +74,9 @@ class NodeChoice(NamedTuple):
 
 
 class NodeChoices:
-    """Finds the choices for each node of a graph: the ways in which ranks may divide it, given how
-    its inputs are cut.
+    """Finds the ways in which ranks may divide each node of a graph, given how its inputs are cut.
 
-    cuts      the axes that may be cut besides channels, each by its Marker, such as that of
-              positions
+    cuts      the Markers of the axes that may be cut besides channels, such as positions
     per_step  the number of samples of a step, by which the cost of summing a gradient is divided:
               activations are sent for each sample, gradients once a step. 0: unknown; a sum then
               costs as much as if each rank had a copy of the parameter
@@ -101,12 +96,9 @@ class NodeChoices:
     def of(
         self, k: int, states: Sequence[AxisCut | None], may_be_copy: bool
     ) -> Iterator[NodeChoice]:
-        """Yields the choices to divide node k among ranks, the preferred one first; `states` are
-        the cuts of its inputs (None: whole).
-
-        With `may_be_copy`, a layer that could be divided may also be whole on every rank, for
-        example because another node uses its parameters too.
-        """
+        """Yields the choices for node k, the preferred one first; `states` are the cuts of its
+        inputs (None: whole). With `may_be_copy`, a layer that could be divided may also be whole on
+        every rank, for example because another node uses its parameters too."""
         graph, node = self.graph, self.graph.nodes[k]
         uncut = tuple((v, None) for v in node.variables)
         if node.layer is None:
@@ -264,9 +256,8 @@ def _axis(axis: Along, edge: Edge, same: int) -> int:
 def _cuts(
     graph: Graph, node: Node, way: Way, bounds: Bounds
 ) -> tuple[tuple[int, AxisCut | None], ...]:
-    """Returns (number, cut) for each parameter and buffer of a node, if its layer is divided by
-    `way` (such as column) at the channels `bounds`; the cut is None for one that every rank has
-    whole.
+    """Returns (number, cut) for each parameter and buffer of a node whose layer is divided by `way`
+    at the channels `bounds`; the cut is None for one that every rank has whole.
 
     A table of positions may be longer than any sample; the last rank then has the remaining rows.
     """

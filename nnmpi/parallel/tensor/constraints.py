@@ -21,17 +21,14 @@ WayPrice: TypeAlias = Callable[[int, NodeChoice], float]
 
 
 class Constraints(NamedTuple):
-    """Constraints on how layers are divided along tp: the axes and ways that are allowed, and the
-    price of a choice.
+    """The axes and ways in which layers may be divided along tp, and the price of a choice.
 
     names    axes of activations that may be cut; if empty, those that --tp cuts by itself
     ways     the name of the way to divide a layer, for each layer path or pattern of paths
-    samples  the samples of a step, of all ranks along tp together. A layer divided by samples sends
-             its gradients once a step: this traffic is divided by the number, to compare it with
-             that of activations, which are sent for each sample. With 0 it counts as more than any
-             activations
-    price    a function that gives the price of a choice in seconds; None: the cost of a choice is
-             the number of elements sent
+    samples  of a step, of all ranks along tp together: the gradients of a layer divided by samples
+             are sent once a step, activations for each sample. With 0 gradients count as more than
+             any activations
+    price    the price of a choice in seconds; None: the number of elements sent
     """
 
     names: frozenset[str] = frozenset()
@@ -74,11 +71,8 @@ class Constraints(NamedTuple):
 
     def check(self, graph: Graph, ranks: int, is_cut: bool) -> None:
         """Raises ValueError if --layout names an axis that no layer has, or along which no layer
-        can be cut. `is_cut` is True if the search has found a division of the model.
-
-        Nothing is checked if choices have prices in seconds: then all axes may be cut, and none has
-        to be.
-        """
+        can be cut. `is_cut` is True if the search has found a division. With prices in seconds all
+        axes may be cut, and none has to be, so nothing is checked."""
         for name in sorted(self.names) if self.price is None else ():
             group = OF_CHANNELS if name == "channels" else {name}
             having = [
@@ -114,17 +108,13 @@ def _cut_of(graph: Graph, node: Node, choice: NodeChoice) -> str:
 
 
 def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) -> dict[str, str]:
-    """Returns, by path of a layer, the name of the way to divide it (such as "column") that
-    --layout asks for. `ways` has these names by path or pattern of paths; of several patterns that
-    fit a layer, the last counts.
+    """Returns, by path of a layer, the name of the way to divide it that --layout asks for; of
+    several patterns in `ways` that fit a layer, the last counts.
 
-    A pattern selects only layers that can be divided in the way that it names. It leaves out layers
-    in parts of modules, such as parallel branches, that one rank computes (`inside` has their
-    nodes), and layers that work unchanged on a part of their input; one of the latter is selected
-    only by its full path, with a way of an add-on.
-
-    Raises ValueError for a pattern that selects nothing, and for a path whose layer cannot be
-    divided in this way.
+    A pattern selects only layers that can be divided in its way. It leaves out layers that one rank
+    computes (`inside` has their nodes), and layers that work unchanged on a part of their input;
+    one of the latter is selected only by its full path, with a way of an add-on. Raises ValueError
+    for a pattern that selects nothing, and for a path whose layer cannot be divided in this way.
     """
     wanted, of_add_ons = dict[str, str](), LAYOUT_WAYS.where
     for pattern, how in ways.items():

@@ -10,11 +10,8 @@ from nnmpi.parallel.tensor.layers import ColumnSharded, Product, RowSharded
 
 class _ShardedConvolution(Product):
     """The base class of convolutions whose channels are divided among ranks. Arguments are those of
-    the ordinary convolution, without `groups` but with a Comm.
-
-    `part` are further keyword arguments: `gather_output` (all-gather the output) if output channels
-    are divided, `bounds` (the channels of each rank) if input channels are.
-    """
+    the ordinary convolution, without `groups`, with a Comm, and with `gather_output` if output
+    channels are divided, `bounds` if input channels are."""
 
     axis = 1
 
@@ -45,11 +42,8 @@ class ColumnConv2d(_ShardedConvolution, ColumnSharded, Conv2d):
 
 
 class RowConv2d(_ShardedConvolution, RowSharded, Conv2d):
-    """A Conv2d whose input channels are divided among the ranks of a Comm. The terms of all ranks
-    are summed, and every rank gets the whole output (see `RowSharded`).
-
-    ReLU and pooling come after the sum over ranks, so they are not fused.
-    """
+    """A Conv2d whose input channels are divided among the ranks of a Comm (see `RowSharded`). ReLU
+    and pooling come after the sum over ranks, so they are not fused."""
 
 
 class ColumnConv1d(_ShardedConvolution, ColumnSharded, Conv1d):

@@ -45,11 +45,9 @@ class Sharded(Module):
     """The base class of layers of which each rank along tp has a part: rank r has channels (or
     rows, or experts) bounds[r] to bounds[r + 1] - 1.
 
-    comm     the ranks that have the parts of the layer
     bounds   the first channel of each rank, and the number of all channels
     spec     how ranks hold the activations that are not cut along channels: whole on every rank, or
              cut along positions or samples
-    weight   this rank's part of the weight
     """
 
     comm: Comm
@@ -75,8 +73,8 @@ class Sharded(Module):
 
 
 class Product(Sharded):
-    """The base class of linear layers and convolutions whose channels are divided among ranks;
-    their weight is (outputs, inputs, ...).
+    """Linear layers and convolutions whose channels are divided; their weight is (outputs, inputs,
+    ...).
 
     keep_part   (Comm, options): replaces weight and bias by this rank's part
     op          the op of the ordinary layer, such as linear
@@ -97,12 +95,9 @@ class Product(Sharded):
 
 
 class ColumnSharded(Product):
-    """The base class of linear layers and convolutions whose outputs are divided among the ranks;
-    every rank has the whole input.
-
-    Rank r computes outputs bounds[r] to bounds[r + 1] - 1; with `gather_output` every rank gets
-    all.
-    """
+    """Linear layers and convolutions whose outputs are divided among the ranks; every rank has the
+    whole input. Rank r computes outputs bounds[r] to bounds[r + 1] - 1; with `gather_output` every
+    rank gets all."""
 
     gather_output: bool
 
@@ -119,12 +114,9 @@ class ColumnSharded(Product):
 
 
 class RowSharded(Product):
-    """The base class of linear layers and convolutions whose inputs are divided among the ranks:
-    rank r has inputs bounds[r] to bounds[r + 1] - 1. Every rank gets the whole output, by an
-    all-reduce.
-
-    Every rank has the whole bias, which is added after the sum over ranks.
-    """
+    """Linear layers and convolutions whose inputs are divided: rank r has bounds[r] to bounds[r +
+    1] - 1. Every rank gets the whole output, by an all-reduce, and has the whole bias, which is
+    added after it."""
 
     def keep_part(self, comm: Comm, bounds: Bounds | None = None) -> None:
         self._take(comm, 1, "inputs", bounds)
@@ -152,22 +144,16 @@ class _ShardedLinear(Product):
 
 
 class ColumnLinear(_ShardedLinear, ColumnSharded, Linear):
-    """A Linear whose outputs are divided among the ranks: each has some rows of the weight
-    (out_features, in_features).
-
-    See `ColumnSharded` for input and output.
-    """
+    """A Linear of whose weight (out_features, in_features) each rank has some rows (see
+    `ColumnSharded`)."""
 
     fuses_as = Linear
 
 
 class GatheringLinear(ColumnLinear):
-    """A ColumnLinear (each rank computes some outputs) of whose input each rank has some positions
-    of (N, T, in_features), or some samples of (N, ..., in_features).
-
-    The input is gathered for the product, and again for the gradient of the weight, so that a rank
-    keeps only its part of the input in between.
-    """
+    """A ColumnLinear of whose input each rank has some positions of (N, T, in_features), or some
+    samples. The input is gathered for the product, and again for the gradient of the weight, so
+    that a rank keeps only its part in between."""
 
     fuses_as = Linear
 
@@ -178,11 +164,8 @@ class GatheringLinear(ColumnLinear):
 
 
 class RowLinear(_ShardedLinear, RowSharded, Linear):
-    """A Linear whose inputs are divided among the ranks: each has some columns of the weight
-    (out_features, in_features).
-
-    See `RowSharded` for input and output.
-    """
+    """A Linear of whose weight (out_features, in_features) each rank has some columns (see
+    `RowSharded`)."""
 
     fuses_as = Linear
 
@@ -219,8 +202,7 @@ def column(
     x: Array, w: Array, b: Array | None, *, of: OpFunction, spec: Spec, axis: int, **options: Any
 ) -> Result:
     """Returns this rank's part of the outputs of the op `of` (linear or a convolution), given the
-    whole input x and this rank's rows of w and b. The backward pass sums the gradient of x over
-    ranks.
+    whole x and this rank's rows of w and b; backward, the gradient of x is summed over ranks.
 
     spec   how ranks hold x outside of the layer: its `sum` is an all-reduce or a reduce-scatter
     axis   the axis of channels of x
@@ -273,12 +255,9 @@ def row(
     relu: bool = False,
     **options: Any,
 ) -> Result:
-    """Returns the output of the op `of` (linear or a convolution), given this rank's part of the
-    inputs x and of w: the sum over ranks, plus b, with a ReLU if `relu`.
-
-    spec   how ranks hold the output: its `sum` is an all-reduce or a reduce-scatter
-    axis   the axis of channels of the output
-    """
+    """Returns the output of the op `of` (linear or a convolution) for this rank's part of the
+    inputs x and of w: the sum over ranks, plus b, with a ReLU if `relu`. `spec` and `axis` are
+    those of the output."""
     result, xp = of(x, w, None, **options), xp_of(x)
     plain = result.prepare
     of_x, of_w, _ = result.vjps
@@ -324,7 +303,6 @@ def sharded_lookup(
 
     Row `padding` of the whole table gets no gradient. Only a copy of the index is kept for the
     backward pass. No shape depends on the values of the index, so that passes can be recorded.
-    `spec` says how ranks hold the output: its `sum` is an all-reduce or a reduce-scatter.
     """
     xp, index_copy = xp_of(w), index.copy()  # the caller may overwrite it before the backward pass
 

@@ -26,8 +26,8 @@ from nnmpi.parallel.wire import wire_for
 
 
 class ShardedCrossEntropyLoss(CrossEntropyLoss):
-    """The cross-entropy loss, -log(softmax(logits))[label], of logits whose classes are divided
-    among ranks: (N, this rank's classes, ...); labels are integers (N, ...).
+    """CrossEntropyLoss of logits whose classes are divided among ranks: (N, this rank's classes,
+    ...); labels are integers (N, ...).
 
     Labels are the same on all ranks, and so are the loss and the number of correct predictions.
     `weight` has an entry for each class of all ranks, and `options` are those of CrossEntropyLoss.
@@ -91,12 +91,8 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
 
 
 def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "mean") -> Result:
-    """An autograd op: computes the cross-entropy of logits whose classes are divided among ranks,
-    and returns it with the function for the backward pass, which sends no message.
-
-    z         the logits of this rank's classes, (N, classes, ...)
-    softmax   the maxima and sums that ranks have exchanged before
-    """
+    """An op: the cross-entropy of logits z of this rank's classes, (N, classes, ...), given the
+    maxima and sums that ranks have exchanged before. Its backward pass sends no message."""
     shape = z.shape
     y, scale = softmax.labels.reduced(softmax.losses(), reduction)
     if y.ndim:
@@ -109,11 +105,8 @@ def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "me
 
 
 class _Softmax(NamedTuple):
-    """The softmax of n samples over classes that are divided among ranks: this rank's exponentials,
-    and the numbers that ranks have exchanged for the sum over all classes.
+    """The softmax of n samples over classes that are divided among ranks.
 
-    labels         the labels of the samples
-    smoothing      the label smoothing; None: there is none
     exponentials   (classes of this rank, N): exp(z - maximum over this rank's classes)
     chosen         for each sample, the flat index of its label in `exponentials`, if `held`
     held           for each sample, 1 if its label is one of this rank's classes, else 0

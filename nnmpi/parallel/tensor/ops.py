@@ -60,12 +60,8 @@ P = TypeVar("P", Parameter, Parameter | None)
 
 
 def part_of(p: P, axis: int, bounds: Bounds, comm: Comm) -> P:
-    """Returns this rank's part of a parameter p along an axis, as a new parameter; None if p is
-    None. `bounds` says which indices each rank has.
-
-    The part gets copies of p's values. If p is not initialised yet, only this part of its values
-    will be made.
-    """
+    """Returns this rank's part of p along an axis, as a new parameter with copies of its values;
+    None if p is None. If p is not initialised yet, only this part of its values will be made."""
     if p is None:
         return p
     place = p.place
@@ -101,8 +97,8 @@ def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> 
     same bits.
 
     Short arrays use `doubling`, others memory that the node shares, or `ring` where there is none.
-    It does not use `auto`, which measures the algorithms: two groups of ranks along tp could choose
-    different ones, and copies of a parameter in both groups would get different bits.
+    `auto` might choose differently in two groups along tp, and copies of a parameter would get
+    different bits.
     """
     row = array.transpose(memory_order(array.ndim) if order is None else order)
     with waiting("tensor"):
@@ -132,11 +128,8 @@ def all_gather(part: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
 
 
 def reduce_scatter(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
-    """Sums an array over the ranks, and returns this rank's part of the sum along an axis. It is
-    the transpose of `all_gather`.
-
-    The result is a new array in C order. The array may be overwritten.
-    """
+    """Sums an array over the ranks, and returns this rank's part of the sum along an axis, as a new
+    array in C order; the transpose of `all_gather`. The array may be overwritten."""
     xp = xp_of(array)
     buffer = xp.ascontiguousarray(xp.moveaxis(array, axis, 0))
     stride = prod(buffer.shape[1:])
@@ -152,11 +145,7 @@ def all_to_all(
     parts: Sequence[Array], shapes: Sequence[tuple[int, ...]], comm: Comm, skips: bool = True
 ) -> list[Array]:
     """Sends parts[r] to each rank r, and returns the arrays that this rank receives: entry r comes
-    from rank r and has the shape shapes[r].
-
-    With `skips`, no message is sent for an empty array: its shape tells the sender and the receiver
-    that it is empty.
-    """
+    from rank r and has the shape shapes[r]. With `skips`, no message is sent for an empty array."""
     xp, me, dtype = xp_of(parts[0]), comm.rank, parts[0].dtype
     wire, ahead = wire_for(comm, parts[0]), [(me + s) % comm.size for s in range(1, comm.size)]
     received = [parts[r] if r == me else xp.empty(shape, dtype) for r, shape in enumerate(shapes)]
@@ -186,10 +175,7 @@ def memory_order(ndim: int) -> tuple[int, ...]:
 
 def copy(x: Tensor, comm: Comm) -> Tensor:
     """Returns x, which is the same on all ranks; in the backward pass, sums its gradient over all
-    ranks, each of which uses x.
-
-    This op is used before a layer that is divided among ranks.
-    """
+    ranks. It is used before a layer that is divided among ranks."""
     order = x.memory_axes if isinstance(x, Parameter) else memory_order(x.ndim)
     return apply(_copy, x, comm=comm, order=order)
 

@@ -96,11 +96,11 @@ def parallelize(
 
 def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None:
     """Replaces the layers of a model by this rank's parts of them, as `sharding` divides them,
-    under the same names; `graph` is the graph of the model.
+    under the same names; if one cannot be replaced, raises ValueError and leaves the model
+    unchanged.
 
     Every rank calls it on an equal model. A part gets copies of the layer's weights; of weights
-    that are not initialised yet, only this rank's part will be made. If a layer cannot be replaced,
-    it raises ValueError and leaves the model unchanged.
+    that are not initialised yet, only this rank's part will be made.
     """
     if comm.size != sharding.ranks:
         raise ValueError(

@@ -10,12 +10,9 @@ from nnmpi.parallel.tensor.ways import POSITIONS, Marker, Way
 
 
 def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Way]:
-    """Returns the ways in which ranks may divide the layer of a node, such as column or row; an
-    empty list if one of its inputs or outputs is no tensor with an axis of samples.
-
-    Ways that cut channels are always considered; others only if `cuts` has the marker of the axis
-    that they cut (positions, samples, or an axis of an add-on).
-    """
+    """Returns the ways in which ranks may divide the layer of a node; none if one of its inputs or
+    outputs is no tensor with an axis of samples. Ways that cut channels are always considered;
+    others only if `cuts` has the marker of their axis."""
     edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
     if node.layer is None or not is_plain(node) or not all(edge.of_samples for edge in edges):
         return []
@@ -59,11 +56,8 @@ def takes_samples(graph: Graph, node: Node) -> bool:
 
 def follows(node: Node) -> bool:
     """Returns True if a layer has no parameters and works unchanged on a part of its input, such as
-    ReLU: then its output is cut among ranks in the way its input is.
-
-    It is True too for layers that only some layouts replace by a layer for several ranks, such as
-    pooling if --layout cuts images by rows.
-    """
+    ReLU: its output is cut as its input is. True too for layers that only some layouts replace,
+    such as pooling if --layout cuts images by rows."""
     if node.layer is None or rule_of(node.layer) is None or node.variables:
         return False
     return not any(way.rebuilds for way in ways(node.layer))

@@ -27,11 +27,7 @@ from nnmpi.parallel.tensor.ways import (
 
 
 class LayerRule(NamedTuple):
-    """The rule for one class of layers: in which ways the ranks along tp may divide such a layer.
-
-    ways  each Way says which axes of the input, the output and the parameters are cut; the
-          preferred one comes first
-    """
+    """The ways in which ranks along tp may divide a layer of one class, the preferred one first."""
 
     ways: tuple[Way, ...] = ()
 
@@ -64,13 +60,9 @@ def _group_of_norm(settings: Options, sample: tuple[int, ...]) -> int:
 
 
 def _of_positions(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """Returns where ranks along tp cut the output of a GroupNorm or InstanceNorm2d, as the rule of
-    these layers asks (`Way.behind`): rank r has channels bounds[r] to bounds[r + 1] - 1. If the
-    input has positions, (N, C, ...), these are the `bounds` of the input's channels.
-
-    Returns None for an input (N, C), whose `sample` has the shape (C,). Then the layer is not
-    divided, since the rule is meant for statistics over several positions.
-    """
+    """`Way.behind` of GroupNorm and InstanceNorm2d: channels stay where they are cut. None for an
+    input (N, C), whose `sample` is (C,): the rule is meant for statistics over several
+    positions."""
     return bounds if len(sample) > 1 else None
 
 
@@ -79,9 +71,7 @@ def _joins_all_axes(settings: Options) -> bool:
 
 
 def _flattened(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """Returns where ranks along tp cut the output of a Flatten: rank r has features bounds[r] to
-    bounds[r + 1] - 1. The argument `bounds` says the same of the input's channels, and `sample` is
-    the shape (C, ...) of an input sample, each of whose channels becomes prod(sample[1:])
+    """`Way.behind` of Flatten: each channel of a sample (C, ...) becomes prod(sample[1:])
     consecutive features."""
     return tuple(b * prod(sample[1:]) for b in bounds)
 
@@ -164,10 +154,8 @@ OPS: frozenset[Callable[..., Any]] = frozenset(
 
 def ways(layer: type[nn.Module]) -> tuple[Way, ...]:
     """Returns the ways in which ranks may divide a layer of this class: from `RULES`, or from the
-    attribute `sharding` of the class.
-
-    A subclass that overrides `forward` has none, unless it defines the attribute itself.
-    """
+    attribute `sharding` of the class. A subclass that overrides `forward` has none, unless it
+    defines the attribute itself."""
     if rule := rule_of(layer):
         return rule.ways
     for kind in layer.__mro__:

@@ -81,14 +81,13 @@ def shard(
     sequence: bool = False,
     constraints: Constraints = UNCONSTRAINED,
 ) -> Sharding:
-    """Returns the division of a model among ranks that sends the fewest elements; every rank gets
-    the same result.
+    """Returns the division of a model among ranks that sends the fewest elements, the same on every
+    rank.
 
     With `whole_output` every rank gets all scores, as most losses need them; otherwise they may
-    stay cut along classes. With `sequence`, sequence parallelism, activations that would be whole
-    on every rank are cut along positions where possible. `constraints` says what --layout asks for:
-    ways to divide single layers, and axes to cut. Raises ValueError if a layer has fewer channels
-    than there are ranks, or if a model has nothing that is to be cut.
+    stay cut along classes. With `sequence`, activations that would be whole on every rank are cut
+    along positions where possible. `constraints` says what --layout asks for. Raises ValueError if
+    a layer has fewer channels than there are ranks, or if a model has nothing that is to be cut.
     """
     search = _Search(graph, ranks, whole_output, sequence, constraints)
     transitions = search.transitions()
@@ -165,13 +164,10 @@ class _Search:
         return reasons
 
     def transitions(self) -> list[list[Transition]]:
-        """Returns, for each node, the transitions that are part of some plan for the whole model:
-        choices for the node, each from a state before it. Raises ValueError if there is no such
-        plan.
-
-        After the forward sweep the `total` of a transition is the least cost up to it, and after
-        the backward sweep that of the best plan through it.
-        """
+        """Returns, for each node, the transitions that are part of some plan for the whole model;
+        raises ValueError if there is no plan. After the forward sweep the `total` of a transition
+        is the least cost up to it, and after the backward sweep that of the best plan through
+        it."""
         reached = {START: PlanCost()}
         of_nodes: list[list[Transition]] = []
         for k in range(len(self.graph.nodes)):

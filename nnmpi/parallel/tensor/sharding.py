@@ -31,9 +31,6 @@ class ShardedLayer(NamedTuple):
     """An entry in `Sharding.layers`: one use of a layer that has parameters or is divided among
     ranks.
 
-    node             the index of its node in the graph
-    path, kind       the path of the layer in the model, and the name of its class
-    way              how it is divided, such as column or row
     sizes            the shape of the whole weight
     bounds           the channels of each rank: outputs of a column, inputs of a row; empty for a
                      layer that every rank has whole
@@ -86,12 +83,11 @@ class DividedCall(NamedTuple):
     """A call of a module, such as parallel branches, whose parts are each computed by one of the
     ranks along tp.
 
-    path        of the module
     word        the word for its parts in messages, such as "branches"
     nodes       the graph nodes of its parts; the next node joins their outputs
     layers      the entries for the joining node in `Sharding.layers`
-    part        the class that the module becomes on each rank; its `drop_others` frees the
-                parameters of other ranks
+    part        the class that the module becomes; its `drop_others` frees the parameters of other
+                ranks
     attributes  the attributes that the module gets, besides `comm`
     """
 
@@ -104,14 +100,13 @@ class DividedCall(NamedTuple):
 
 
 class OwnedParts(NamedTuple):
-    """The parts of a model, such as parallel branches, that only one of the ranks along tp has and
+    """Parts of a model, such as parallel branches, that only one of the ranks along tp has and
     computes.
 
     calls      the calls of modules that are divided so, by the index of the node that joins their
                parts
-    nodes      a dict: number of a graph node in such a part -> the rank along tp that computes it
-    variables  a dict: number of a parameter or buffer of these nodes -> the rank along tp that has
-               it
+    nodes      a dict: number of a graph node in such a part -> its rank along tp
+    variables  a dict: number of a parameter or buffer of these nodes -> its rank along tp
     """
 
     calls: Mapping[int, DividedCall] = {}
@@ -135,11 +130,8 @@ class Sharding(NamedTuple):
     divided among ranks. A cut is an axis and bounds: rank r has the part from bounds[r] to bounds[r
     + 1] - 1.
 
-    ranks              the number of ranks along tp
-    layers             the layers with parameters or that are divided, in the order in which they
-                       run
-    edges              a dict: number of an edge -> the cut of its activation; others are whole on
-                       every rank
+    layers             those with parameters or that are divided, in the order in which they run
+    edges              a dict: number of an edge -> the cut of its activation; others are whole
     variables          the same for the numbers of parameters and buffers
     output             the bounds of the channels of the output; None if it is whole
     partial_gradients  parameters that are whole on every rank, while each rank computes only a part

@@ -44,12 +44,9 @@ from nnmpi.parallel.tensor import ops
 
 
 def sample_bounds(x: Any, comm: Comm) -> ops.Bounds:
-    """Returns bounds that say which samples of a micro-batch each rank along tp has: rank r has
-    bounds[r] to bounds[r + 1] - 1. x has the samples of this rank, one in each row.
-
-    In a training step all ranks know the number of samples, and divide it evenly; elsewhere ranks
-    exchange their numbers of samples.
-    """
+    """Returns bounds of the samples of a micro-batch: rank r has bounds[r] to bounds[r + 1] - 1; x
+    has those of this rank. In a training step all ranks know the number of samples, and divide it
+    evenly; elsewhere ranks exchange their numbers of samples."""
     current = current_pass.get()
     if current is not None and current.samples is not None:
         return bounds(len(current.samples), comm.size)
@@ -61,9 +58,8 @@ def sample_bounds(x: Any, comm: Comm) -> ops.Bounds:
 
 class BySamples(Module):
     """The base class of layers that are divided by samples: each rank along tp has the whole
-    weights, and computes some samples of a micro-batch.
+    weights.
 
-    comm           the ranks that share a micro-batch
     takes          for each input, True if the layer gets all samples; False: this rank's samples
     gather_output  True if the output is all-gathered, so that each rank gets all samples
     """
@@ -139,21 +135,14 @@ class Replicated(NamedTuple):
     comm: Comm
 
     def of(self, x: Any, is_part: bool = False) -> "Spec":
-        """Returns the spec for one call of a layer, given its input x: how ranks hold the input or
-        output of this call whose channels are not cut. Here that is `self`, whatever x is. Only
-        SampleSharded reads x: where ranks cut a micro-batch depends on its number of samples.
-
-        `is_part` is True if x has only this rank's samples, False if all samples of the
-        micro-batch.
-        """
+        """Returns the spec for one call with an input x, which has only this rank's samples if
+        `is_part`. Only SampleSharded reads x: where ranks cut a micro-batch depends on its number
+        of samples."""
         return self
 
     def sum(self, terms: Array, order: Sequence[int] | None = None) -> Array:
-        """Sums the arrays `terms` of all ranks, and returns the part of the sum that this rank has:
-        here all of it. The memory of `terms` may be reused.
-
-        `order` is the order of its axes in memory, as `all_reduce` takes it.
-        """
+        """Returns the part of the sum of `terms` over ranks that this rank has: here all of it. The
+        memory of `terms` may be reused. `order` is as `all_reduce` takes it."""
         ops.all_reduce(terms, self.comm, order)
         return terms
 

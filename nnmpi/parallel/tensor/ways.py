@@ -67,18 +67,17 @@ def of_gradients(graph: Graph, node: Node) -> int:
 
 
 class Message(NamedTuple):
-    """A collective, or point-to-point messages, that ranks need in some passes of a layer that is
-    divided in a certain way.
+    """A collective, or messages, that ranks need in some passes of a divided layer.
 
     by       the collective, or MESSAGE for point-to-point messages
-    carries  a function of (graph, node): the number of elements for one sample, of all ranks
-             together; for point-to-point messages, the elements of one unit, such as an image row
+    carries  (graph, node): the elements for one sample, of all ranks together; for point-to-point
+             messages, those of one unit, such as an image row
     passes   F: forward; I: for the gradient of the input; W: for those of the weights. A backward
              pass that is not split sends once what is in I, in W, or in both
     weight   how often a plan's cost counts the elements, in all passes: twice for an all-reduce
     words    its description; empty if another message's description includes it
-    each     a function of (graph, number of the node, ranks, rank): how many such units (rows) the
-             rank sends to each rank; None for a collective
+    each     (graph, number of the node, ranks, rank): how many such units the rank sends to each
+             rank; None for a collective
     """
 
     by: Collective
@@ -107,7 +106,6 @@ class Pattern(NamedTuple):
     """The name, such as "column", and the messages that several ways of dividing a layer have in
     common.
 
-    how      the name
     sends    the messages, in the order in which they are described
     divides  whether such a way cuts channels, or rows of a table, that were not cut in its input
     """
@@ -160,15 +158,13 @@ def _of_samples(edge: Edge, ranks: int) -> AxisCut | None:
 
 
 class LayoutCut(NamedTuple):
-    """The functions by which an add-on lets ranks cut layers along an axis of its own, such as
-    image rows; they are called only if --layout asks for this axis.
+    """An add-on's functions for cuts along an axis of its own, such as image rows, if --layout asks
+    for it.
 
-    ways     a function of (layer class, ways of its rule): returns the ways of the rule, and the
-             additional ones that cut such a layer along this axis
-    choices  a function of (NodeChoices, number of the node, way, cuts of the inputs): yields the
-             choices for a node that is divided in this way, as `NodeChoices.of` does
-    refuse   a function of (graph, number of the node, ranks): raises ValueError if the node cannot
-             be cut so
+    ways     (layer class, ways of its rule): these ways, and those that cut along this axis
+    choices  (NodeChoices, number of the node, way, cuts of the inputs): yields choices for a node
+             that is divided in this way, as `NodeChoices.of` does
+    refuse   (graph, number of the node, ranks): raises ValueError if the node cannot be cut so
     """
 
     ways: Callable[[type[Module], "tuple[Way, ...]"], "tuple[Way, ...]"]
@@ -181,8 +177,7 @@ class Marker(NamedTuple):
     layer: positions, samples, or an axis of an add-on. It stands in the fields `input` and `output`
     of a Way.
 
-    cut        a function of (edge of the graph, ranks): returns the AxisCut of this tensor; None if
-               it cannot be cut so
+    cut        (edge of the graph, ranks): the AxisCut of this tensor; None if it cannot be cut so
     words      added to the name of a way whose input or output alone is cut so
     of_layout  the functions of an add-on whose axis is cut only if --layout asks for it, or None
     """
@@ -241,10 +236,7 @@ def always(settings: Options) -> bool:
 
 
 def same(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """Returns `bounds`: the output is cut at the same channels as the input, where rank r has
-    channels bounds[r] to bounds[r + 1] - 1. This is the default of `Way.behind`, which returns the
-    bounds of the output, given the layer's settings, the shape of an input sample and the bounds of
-    the input."""
+    """The default of `Way.behind`: the output is cut at the same channels as the input."""
     return bounds
 
 
@@ -272,13 +264,13 @@ class Way(NamedTuple):
     parameters  the axis along which each parameter or buffer is cut, by name; others are whole
     sizes       attributes that count channels, which are scaled down in a part
     fits        a function of the layer's settings: whether such a layer can be divided so
-    block       a function of (settings, shape of a whole input sample): how many consecutive
-                channels of the input must be on one rank
-    behind      a function of (settings, shape of a whole input sample, bounds of the input's
-                channels): the bounds of the output; None if the layer cannot be divided so
+    block       (settings, shape of a whole input sample): how many consecutive channels of the
+                input must be on one rank
+    behind      (settings, shape of a whole input sample, bounds of the input's channels): the
+                bounds of the output; None if the layer cannot be divided so
     divided     a word for messages: what is divided, such as "vocabulary", if not output channels
-    named       the Pattern (name and messages) of the way; None: the one in `PATTERNS` that has
-                the same input and output
+    named       the Pattern (name and messages) of the way; None: the one in `PATTERNS` that has the
+                same input and output
     inputs      how many tensors the layer is called with; of several, all are whole, or all are cut
                 alike, as along positions
     part        the class of a rank's part of the layer, whose own ops send the messages; None: the
