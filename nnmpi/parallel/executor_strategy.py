@@ -25,6 +25,7 @@ from nnmpi.nn.recompute import CHECKED_STEPS
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import counting_flags
+from nnmpi.parallel.arrangement.cluster import DEVICE_PARTS
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.whole import whole_model
 from nnmpi.parallel.step.channels import Channels, Ports
@@ -167,11 +168,6 @@ class ExecutorStrategy:
         self.layout.free()
 
 
-LATE_OUTCOMES: Table[Callable[[TrainSpec, LocalStore, Optimizer, Update], Any]] = Table(
-    "late_outcomes"
-)
-"""By a device: what makes ends of steps whose outcome the host reads one step later, or None."""
-
 UNDOS: Table[Callable[..., Any]] = Table("undos")
 """Under "step" and "round": what completes or takes back the last one if a rank was lost in it."""
 
@@ -188,8 +184,8 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Execut
     parts.store.keep_state(optimizer)
     update = update_of(parts.store, optimizer, layout, spec)
     last: Undo | None = undo_of(layout, "step", update, spec.part.model)
-    late = None if last else LATE_OUTCOMES.row(spec.task.on.name)
-    deferred = late and late(spec, parts.store, optimizer, update)
+    device = None if last else DEVICE_PARTS.row(spec.task.on.name)
+    deferred = device and device.deferred(spec, parts.store, optimizer, update)
     executor = executor_of(
         layout,
         spec,

@@ -27,9 +27,7 @@ ADD_ON = AddOn(
     rows={
         "options": {"cuda": "nnmpi.addons.cuda.options:ADDED"},
         "device_kernels": {"cuda": "nnmpi.addons.cuda.table:KERNELS"},
-        "device_settings": {"cuda": "nnmpi.addons.cuda.tf32:set_up"},
-        "late_outcomes": {"cuda": "nnmpi.addons.cuda.deferred_steps:deferred"},
-        "captures": {"cuda": "nnmpi.addons.cuda.graphs:captured"},
+        "device_parts": {"cuda": "nnmpi.addons.cuda.device:PARTS"},
     },
     files=("scripts/gpu_check", "scripts/gpu_check.py"),
 )

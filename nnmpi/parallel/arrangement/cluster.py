@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from nnmpi.arrays import devices
 from nnmpi.arrays.backend import CPU, Array, Backend
 from nnmpi.arrays.blas import cores, threads
 from nnmpi.comm import Comm
+from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.wire import Wire
@@ -102,6 +103,23 @@ class LibrarySums(NamedTuple):
     connect: Callable[[Layout, Backend], None]
     wire: Callable[[Comm, Array], Wire]
 
+
+class DeviceParts(NamedTuple):
+    """The functions by which a run on a device other than the CPU differs.
+
+    set_up    (config, backend): makes settings of the whole process
+    deferred  (spec, store, optimizer, update): makes ends of steps whose outcome the host reads one
+              step later; None if it has to read it at once
+    captured  (backend, stage, criteria, forward, micro-batch): the Replay of a stage's passes
+    """
+
+    set_up: Callable[[Config, Backend], None]
+    deferred: Callable[..., Any]
+    captured: Callable[..., Any]
+
+
+DEVICE_PARTS: Table[DeviceParts] = Table("device_parts")
+"""By a device: the functions by which a run on it differs."""
 
 LIBRARY_SUMS: Table[LibrarySums] = Table("library_sums")
 """By name of an all-reduce: the LibrarySums of that name."""

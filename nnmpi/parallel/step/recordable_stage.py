@@ -2,10 +2,9 @@
 without data, and notices when the modules or values that its code reads have changed. A pass is
 recorded twice or more, and all recordings must agree."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-from nnmpi.addons import Table
 from nnmpi.arrays import meta
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.cgroup import memory_available
@@ -25,15 +24,13 @@ from nnmpi.nn.passes import (
 from nnmpi.nn.record import KeyedPass, StatsOfRanks, repeated, same_calls
 from nnmpi.nn.registries import buffers_of
 from nnmpi.nn.users_code import ReadValues, UnfitError, foreign, name_of
+from nnmpi.parallel.arrangement.cluster import DEVICE_PARTS
 from nnmpi.parallel.step.buffers import Buffer, Received
 from nnmpi.parallel.step.objective import SumOfMean
 from nnmpi.parallel.step.ports import LossSink, PassState, Stage, Tensors, call, joined
 from nnmpi.parallel.step.recorded_pass import Forward, PlannedPass, RecordedPass, record
 from nnmpi.parallel.step.recorded_wires import LoggedWire, wires
 from nnmpi.parallel.step.replay import Replay
-
-CAPTURES: Table[Callable[..., Replay]] = Table("captures")
-"""By a device: how it captures the passes of a stage."""
 
 CHANGES = "forward changes what it reads, or draws random numbers itself"
 
@@ -124,12 +121,14 @@ class RecordableStage:
 
     def captured(self, micro: MicroBatch) -> Replay:
         """Lets the device capture a pass; raises NumbersReadError if it cannot."""
-        capture = CAPTURES.row(self._on.name)
-        if capture is None:
+        device = DEVICE_PARTS.row(self._on.name)
+        if device is None:
             raise NumbersReadError(f"nothing here captures passes on the device {self._on.name}")
         forward = _forward(self._stage, micro.state.input)
         with self._values.restored() as has_changed:
-            captured: Replay = capture(self._on, self._stage, self._criteria, forward, micro)
+            captured: Replay = device.captured(
+                self._on, self._stage, self._criteria, forward, micro
+            )
             if has_changed():
                 raise NumbersReadError(CHANGES)
         return captured

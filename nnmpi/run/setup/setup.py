@@ -38,7 +38,7 @@ from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.cluster import LIBRARY_SUMS, common_backend, discover
+from nnmpi.parallel.arrangement.cluster import DEVICE_PARTS, LIBRARY_SUMS, common_backend, discover
 from nnmpi.parallel.arrangement.division import Division, place_of
 from nnmpi.parallel.checks import CHECKS
 from nnmpi.parallel.layout import Layout
@@ -50,9 +50,6 @@ from nnmpi.run.setup import models, objectives
 from nnmpi.run.setup.datasets import check_language, dataset_of, guessed, standardiser_of
 from nnmpi.run.setup.optimizers import MakeOptimizer, OptimizerOf, optimizer_of, schedule_of
 from nnmpi.schedules.find import find
-
-DEVICE_SETTINGS: Table[Callable[[Config, Backend], None]] = Table("device_settings")
-"""By a device: what makes settings of the whole process."""
 
 INSTEAD: Table[Callable[[Config, Comm], int]] = Table("instead")
 """By an option: what a command does in place of training, which returns its exit status."""
@@ -199,8 +196,8 @@ def _checked_device(config: Config, comm: Comm, ranks: int) -> Backend:
     strategies.check(config, ranks)
     find(config.schedule)
     on = backend.get(config.device)
-    if prepare := DEVICE_SETTINGS.row(on.name):
-        prepare(config, on)
+    if device := DEVICE_PARTS.row(on.name):
+        device.set_up(config, on)
     if of_library := LIBRARY_SUMS.row(config.allreduce):
         of_library.check(on)  # it is there on every rank, or on none
     return on
