@@ -16,7 +16,7 @@ for another rank's sum before it sends.
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nnmpi.addons.transformer.context.sequence_cut import AttendedSlices, SequenceCut
 from nnmpi.addons.transformer.kernels.attention import (
@@ -103,6 +103,26 @@ def _poll(earlier_hook: Callable[[], object], comm: Comm) -> None:
     comm.poll()
 
 
+class _Scoring(NamedTuple):
+    """Which queries of this rank attend to which keys of another one, and how they are scored; its
+    fields are arguments of `ring_attention`."""
+
+    scale: float
+    causal: bool
+    keep_of: KeepOf | None
+    ring: Ring
+
+    def part(self, r: int, xp: Any) -> tuple[AttendedSlices, Scores]:
+        """Returns the slices of this rank's queries and rank r's keys that attend to each other,
+        and how to score them."""
+        cut, me = self.ring.cut, self.ring.comm.rank
+        seen, keep = cut.seen(me, r, self.causal), None
+        if self.keep_of is not None:
+            queries, keys = cut.of(me)[seen.queries], cut.of(r)[seen.keys]
+            keep = self.keep_of(xp.asarray(queries), xp.asarray(keys))
+        return seen, Scores(self.scale, causal=seen.causal, keep=keep)
+
+
 def ring_attention(
     qkv: Array, *, scale: float, causal: bool, keep_of: KeepOf | None, ring: Ring
 ) -> Result:
@@ -113,24 +133,13 @@ def ring_attention(
     K is the number of key heads, each with G query heads. Scores are multiplied by `scale`; with
     `causal` a query sees no later keys; `keep_of` returns the dropout mask.
     """
-    xp, dtype, me = xp_of(qkv), types_of(qkv.dtype).sums, ring.comm.rank
+    xp, dtype = xp_of(qkv), types_of(qkv.dtype).sums
+    scoring = _Scoring(scale, causal, keep_of, ring)
     (N, t, K, G, D), q = qkv[:, :, :, :-2].shape, _by_head(qkv[:, :, :, :-2])
-    kv = xp.ascontiguousarray(qkv[:, :, :, -2:].transpose(3, 0, 2, 1, 4))
     y = xp.zeros((N, t, K, G, D), dtype)
-    lse = xp.full(q.shape[:-1], -xp.inf, dtype)
-
-    def part(r: int) -> tuple[AttendedSlices, Scores]:
-        """Returns the slices of this rank's queries and rank r's keys that attend to each other,
-        and how to score them."""
-        seen, keep = ring.cut.seen(me, r, causal), None
-        if keep_of is not None:
-            queries, keys = ring.cut.of(me)[seen.queries], ring.cut.of(r)[seen.keys]
-            keep = keep_of(xp.asarray(queries), xp.asarray(keys))
-        return seen, Scores(scale, causal=seen.causal, keep=keep)
-
-    rows = _by_head(y)
-    for r, kv_of in ring.travelling(kv):
-        seen, scores = part(r)
+    rows, lse = _by_head(y), xp.full(q.shape[:-1], -xp.inf, dtype)
+    for r, kv_of in ring.travelling(_keys_and_values(qkv)):
+        seen, scores = scoring.part(r, xp)
         k, v = kv_of[:, :, :, seen.keys]
         y_rows, lse_rows = rows[..., seen.queries, :], lse[..., seen.queries]
         partial = xp.empty(y_rows.shape, dtype), xp.empty(lse_rows.shape, dtype)
@@ -139,31 +148,44 @@ def ring_attention(
     value = cast(y, qkv.dtype)
 
     def vjp(g: Array, out: Array | None) -> Array:
-        d, rows = xp.empty(qkv.shape, dtype), _by_head(value)
-        d[:, :, :, :-2] = 0
-        dq, dy = _by_head(d[:, :, :, :-2]), _by_head(g.reshape(value.shape))
-        mine = xp.ascontiguousarray(qkv[:, :, :, -2:].transpose(3, 0, 2, 1, 4))
-        total, under_way = xp.empty(mine.shape, dtype), list[Callable[[], None]]()
-        travels = qkv.dtype if ring.comm.narrow_sums else dtype
-        for s, (r, kv_of) in enumerate(ring.travelling(mine)):
-            seen, scores = part(r)
-            k, v = kv_of[:, :, :, seen.keys]
-            queries = seen.queries
-            dkv = xp.empty((2, *k.shape), dtype) if s else total  # round 0: its own keys
-            of_rows = rows[..., queries, :], lse[..., queries], dy[..., queries, :]
-            partial = xp.empty(of_rows[0].shape, dtype)
-            attention_gradients(q[..., queries, :], k, v, scores, *of_rows, partial, *dkv)
-            dq[..., queries, :] += partial
-            if under_way:  # at most one exchange is in flight
-                under_way.pop()()
-            if s:
-                under_way.append(ring.exchange(s, cast(dkv, travels), total, causal))
-        for add in under_way:
-            add()
-        d[:, :, :, -2:] = total.transpose(1, 3, 2, 0, 4)
-        return cast(d, qkv.dtype)
+        return _gradient(g.reshape(value.shape), qkv, value, lse, scoring)
 
     return Result(value.reshape(N, t, K * G, D), (vjp,))
+
+
+def _gradient(g: Array, qkv: Array, value: Array, lse: Array, scoring: _Scoring) -> Array:
+    """Returns the gradient of qkv, given that of the attention `value` (N, t, K, G, D); `lse` are
+    the logarithms of the sums of exponentials."""
+    xp, dtype, ring = xp_of(qkv), types_of(qkv.dtype).sums, scoring.ring
+    d, rows, q = xp.empty(qkv.shape, dtype), _by_head(value), _by_head(qkv[:, :, :, :-2])
+    d[:, :, :, :-2] = 0
+    dq, dy = _by_head(d[:, :, :, :-2]), _by_head(g)
+    mine = _keys_and_values(qkv)
+    total, under_way = xp.empty(mine.shape, dtype), list[Callable[[], None]]()
+    travels = qkv.dtype if ring.comm.narrow_sums else dtype
+    for s, (r, kv_of) in enumerate(ring.travelling(mine)):
+        seen, scores = scoring.part(r, xp)
+        k, v = kv_of[:, :, :, seen.keys]
+        queries = seen.queries
+        dkv = xp.empty((2, *k.shape), dtype) if s else total  # round 0: its own keys
+        of_rows = rows[..., queries, :], lse[..., queries], dy[..., queries, :]
+        partial = xp.empty(of_rows[0].shape, dtype)
+        attention_gradients(q[..., queries, :], k, v, scores, *of_rows, partial, *dkv)
+        dq[..., queries, :] += partial
+        if under_way:  # at most one exchange is in flight
+            under_way.pop()()
+        if s:
+            under_way.append(ring.exchange(s, cast(dkv, travels), total, scoring.causal))
+    for add in under_way:
+        add()
+    d[:, :, :, -2:] = total.transpose(1, 3, 2, 0, 4)
+    return cast(d, qkv.dtype)
+
+
+def _keys_and_values(qkv: Array) -> Array:
+    """Returns the keys and the values of qkv (N, t, K, G + 2, D) as (2, N, K, t, D)."""
+    kv: Array = xp_of(qkv).ascontiguousarray(qkv[:, :, :, -2:].transpose(3, 0, 2, 1, 4))
+    return kv
 
 
 def _by_head(x: Array) -> Array:
