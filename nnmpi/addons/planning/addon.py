@@ -24,7 +24,7 @@ ADD_ON = AddOn(
         "names": {"machines": "nnmpi.addons.planning.described:machines"},
         "modules": {"planning": "nnmpi.addons.planning"},
         "instead": {"dry_run": "nnmpi.addons.planning.run.dry_run:print_dry_run"},
-        "run_parts": {"plan": "nnmpi.addons.planning.run.planning:PARTS"},
+        "run_parts": {"plan": "nnmpi.addons.planning.run.run_plan:PARTS"},
         "simulations": {"layout": "nnmpi.addons.planning.run.dry_run"},
         "sim_options": {"machine": "nnmpi.addons.planning.described.simulated:add_machine"},
         "event_fields": {"pp": "nnmpi.addons.planning.stage_costs:FIELDS"},

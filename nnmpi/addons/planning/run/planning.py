@@ -1,43 +1,30 @@
 """Searches layouts for a model, a cluster and a machine."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import Field, replace
-from functools import partial
 from typing import Any, NamedTuple
 
-from nnmpi.addons import Table
 from nnmpi.addons.planning.arranger import Arranger
 from nnmpi.addons.planning.described.description import HIDDEN
 from nnmpi.addons.planning.fastest_sum import with_fastest_sum
-from nnmpi.addons.planning.machine import TYPICAL, Machine, Sheet, codec_of, read_machine
+from nnmpi.addons.planning.machine import TYPICAL, Machine, Sheet, codec_of
 from nnmpi.addons.planning.network_speed import gbit_of_shares
-from nnmpi.addons.planning.run.deadline import Deadline
 from nnmpi.addons.planning.run.measurements import processor
-from nnmpi.addons.planning.run.measuring import CODECS, WITHIN, measure
+from nnmpi.addons.planning.run.measuring import CODECS
 from nnmpi.addons.planning.run.paper import MachineRequest, cost_models
 from nnmpi.addons.planning.search import Searcher, SearchResult
 from nnmpi.addons.planning.step_time import CostModel, step_time
 from nnmpi.addons.planning.unit_times import ModelTimes
-from nnmpi.comm import Comm
-from nnmpi.io.output import Event
 from nnmpi.options.amounts import amount, plural
 from nnmpi.options.config import Config, options
 from nnmpi.options.features import OPTIONS
 from nnmpi.options.quoting import shown
 from nnmpi.parallel import strategies
-from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.cluster import Cluster, discover
-from nnmpi.run.run_state import RunPlan
-from nnmpi.run.setup import objectives
+from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.run.setup.cutting import UncutModel, uncut_of
-from nnmpi.run.setup.setup import Setup, build_model
-from nnmpi.run.training import RunParts
-
-MEMORY_LIMITS: Table[Callable[[Config], float]] = Table("memory_limits")
-"""By an option: the most bytes of a rank."""
 
 TAKEN = "reduce_dtype", *CODECS.where
 SUMS = tuple(o for o in options(("reduce",)) if o.name in TAKEN)
@@ -311,63 +298,3 @@ def _described(machine: Machine, sheet: Sheet) -> Iterator[str]:
             f"products are computed in tiles of {sheet.tile} x {sheet.tile}, {sheet.at_once} at a "
             "time, as it says"
         )
-
-
-def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan:
-    """Returns the fastest layout for a run on these ranks. If none fits in the memory limit, the
-    plan has no layout, and ranks have to swap activations to disk. Every rank calls it.
-
-    Rank 0 searches while the others wait; all get the result.
-    """
-    assert config.plan is not None
-    unplanned: Any = dict.fromkeys(("plan", *MEMORY_LIMITS.where))
-    path, plain = config.plan, replace(config, **unplanned)
-    limits = MEMORY_LIMITS.given(config)
-    limit = min((limit(config) for limit in limits), default=None)
-    if path == AUTO:
-        machine = measure(setup._replace(config=plain), comm, Deadline(WITHIN))
-    else:
-        machine = all_or_none(comm, lambda: read_machine(path))
-    cluster, dataset = discover(comm, setup.on), setup.dataset
-
-    def first() -> RunPlan:
-        unfit = RunPlan({"plan": None}, {}, _no_outcome)
-        if comm.rank:
-            return unfit
-        model = build_model(plain, setup.build, dataset)
-        graph = objectives.model_graph(plain, model, dataset, setup.loss)
-        request = PlanRequest(comm.size, len({*cluster.nodes}), limit, path)
-        uncut = UncutModel(plain, graph, setup.loss, dataset, setup.metrics)
-        try:
-            layouts = search(request, plan_models(request, uncut, cluster, machine))
-        except NoLayoutFitsError:
-            return unfit
-        best = layouts.search.best[0]
-        started = {
-            "layout": best.flags,
-            "predicted_seconds": best.time.seconds,
-            "predicted_bytes": best.nbytes,
-            "looked": layouts.search.counts.looked,
-            "notes": layouts.notes,
-        }
-        outcome = partial(_outcome, best.time.seconds)
-        return RunPlan({**unplanned, **best.options}, {"plan": started}, outcome)
-
-    return gather_objects(comm, all_or_none(comm, first))[0]
-
-
-def _no_outcome(measured: float | None) -> Event:
-    return {}
-
-
-def _outcome(predicted: float, measured: float | None) -> Event:
-    """Returns a dict with the one field `plan`, for the last event of a run's log, which compares
-    the plan with the run: the predicted seconds of a step and, unless `measured` is None, the
-    measured seconds and the relative error."""
-    known = {"predicted_seconds": predicted}
-    if measured is not None:
-        known |= {"measured_seconds": measured, "error": predicted / measured - 1}
-    return {"plan": known}
-
-
-PARTS = RunParts(plan=planned_run)
