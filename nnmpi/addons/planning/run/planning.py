@@ -256,6 +256,22 @@ def _notes(
         )
     if machine.cpu != processor():
         yield f"{file} was measured on {machine.cpu}, and this is {processor()}: times may differ"
+    yield from _not_measured(config, data, machine, times, file, how)
+    if request.nodes > 1 and machine.far == TYPICAL.far:
+        rate = 8e-9 / machine.far.beta
+        yield f"links between nodes are guessed: {rate:.3g} Gbit/s, as `far` in {file}"
+    if machine.ranks < a_node:
+        yield (
+            f"{file} was measured with {plural(machine.ranks, 'rank')} at a time, and a node has "
+            f"{a_node}: the figures leave out that these share its memory and caches"
+        )
+
+
+def _not_measured(
+    config: Config, data: str, machine: Machine, times: ModelTimes, file: str, how: str
+) -> Iterator[str]:
+    """Yields remarks on what a run with `data` needs and the file of a measured machine does not
+    have; `how` is the command that measures it."""
     if not times.is_measured:
         yield (
             f"{file} does not have {config.model} with {data} in {config.dtype}: its units "
@@ -270,14 +286,6 @@ def _notes(
         yield (
             f"{file} does not have --{option} {codec}, which counts as reading and "
             f"writing arrays only: measure by {how} --{option} {codec} --out FILE.json"
-        )
-    if request.nodes > 1 and machine.far == TYPICAL.far:
-        rate = 8e-9 / machine.far.beta
-        yield f"links between nodes are guessed: {rate:.3g} Gbit/s, as `far` in {file}"
-    if machine.ranks < a_node:
-        yield (
-            f"{file} was measured with {plural(machine.ranks, 'rank')} at a time, and a node has "
-            f"{a_node}: the figures leave out that these share its memory and caches"
         )
 
 
