@@ -40,9 +40,10 @@ from nnmpi.addons.planning.exchange_time import ExchangeTimes
 from nnmpi.addons.planning.machine import Machine
 from nnmpi.addons.planning.paper.activations import needed, pass_bytes
 from nnmpi.addons.planning.paper.rank import traffic
+from nnmpi.addons.planning.rank_costs import CostModel
 from nnmpi.addons.planning.run.deadline import Deadline
 from nnmpi.addons.planning.run.measuring import measure
-from nnmpi.addons.planning.step_time import CostModel, StepTime, step_time
+from nnmpi.addons.planning.step_time import StepTime, step_time
 from nnmpi.addons.planning.unit_times import ModelTimes
 from nnmpi.arrays import blas
 from nnmpi.comm import Comm, world

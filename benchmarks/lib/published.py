@@ -19,8 +19,9 @@ from nnmpi import Config
 from nnmpi.addons.planning.described import RooflineTimes, description_named
 from nnmpi.addons.planning.described.description import Description
 from nnmpi.addons.planning.exchange_time import ExchangeTimes
+from nnmpi.addons.planning.rank_costs import CostModel
 from nnmpi.addons.planning.run.planning import PlanRequest, plan_models
-from nnmpi.addons.planning.step_time import CostModel, StepTime, step_time
+from nnmpi.addons.planning.step_time import StepTime, step_time
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.run.setup.cutting import UncutModel, uncut_of

@@ -7,10 +7,11 @@ import pytest
 from nnmpi import nn
 from nnmpi.addons.planning.arranger import Arranger
 from nnmpi.addons.planning.machine import TYPICAL, Machine, MeasuredModel, UnitTimes
+from nnmpi.addons.planning.rank_costs import CostModel
 from nnmpi.addons.planning.run.explained import parts_of_step
 from nnmpi.addons.planning.run.planning import PlanRequest, plan_models
 from nnmpi.addons.planning.search import Searcher
-from nnmpi.addons.planning.step_time import CostModel, StepTime
+from nnmpi.addons.planning.step_time import StepTime
 from nnmpi.addons.planning.unit_times import signature
 from nnmpi.collectives.price import Link
 from nnmpi.nn.graph import Graph

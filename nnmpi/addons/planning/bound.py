@@ -27,7 +27,8 @@ from nnmpi.addons.planning.candidate import Candidate
 from nnmpi.addons.planning.kept_bytes import KeptBytes
 from nnmpi.addons.planning.layer_messages import in_passes
 from nnmpi.addons.planning.list_times import hides
-from nnmpi.addons.planning.step_time import CostModel, passes_of_stages
+from nnmpi.addons.planning.rank_costs import CostModel
+from nnmpi.addons.planning.step_time import passes_of_stages
 from nnmpi.arrays import dtypes
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.nn.recompute import recomputed_with

@@ -8,8 +8,9 @@ from nnmpi.addons.planning.list_times import LINK, shares_of
 from nnmpi.addons.planning.paper.activations import alive
 from nnmpi.addons.planning.paper.rank import memory
 from nnmpi.addons.planning.paper.recording import section_bytes
+from nnmpi.addons.planning.rank_costs import CostModel
 from nnmpi.addons.planning.rank_lists import list_of_batch
-from nnmpi.addons.planning.step_time import CostModel, step_model
+from nnmpi.addons.planning.step_time import step_model
 from nnmpi.addons.simulator.clock import carried_out
 from nnmpi.addons.simulator.drawing.timeline import Level, Span, Timeline
 from nnmpi.options.amounts import amount

@@ -21,7 +21,7 @@ import numpy as np
 from nnmpi.addons.planning.arranger import Arranger
 from nnmpi.addons.planning.candidate import Candidate
 from nnmpi.addons.planning.layer_messages import of_layer, passes_of, summed
-from nnmpi.addons.planning.step_time import CostModel
+from nnmpi.addons.planning.rank_costs import CostModel
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import work

@@ -1,7 +1,8 @@
 """Finds the network bandwidth at which a layout spends a given share of a step computing."""
 
 from nnmpi.addons.planning.exchange_time import ExchangeTimes
-from nnmpi.addons.planning.step_time import CostModel, step_model, step_time
+from nnmpi.addons.planning.rank_costs import CostModel
+from nnmpi.addons.planning.step_time import step_model, step_time
 from nnmpi.addons.simulator.replicas import gbit_needed
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 

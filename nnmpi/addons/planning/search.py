@@ -34,7 +34,8 @@ from nnmpi.addons.planning.fastest_sum import with_fastest_sum
 from nnmpi.addons.planning.layer_ways import LayerWays
 from nnmpi.addons.planning.paper.activations import needed
 from nnmpi.addons.planning.paper.rank import exchanges, sent_in_period
-from nnmpi.addons.planning.step_time import CostModel, StepTime, step_time
+from nnmpi.addons.planning.rank_costs import CostModel
+from nnmpi.addons.planning.step_time import StepTime, step_time
 from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Traffic

@@ -31,8 +31,8 @@ the number of micro-batches, p that of ranks, n that of bytes:
     gossip    alpha + k n beta s, where k messages share the busiest link"""
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -40,27 +40,17 @@ import numpy as np
 
 from nnmpi.addons.planning.exchange_time import ExchangeTimes
 from nnmpi.addons.planning.list_times import ListTimes, PassTimes, hides
-from nnmpi.addons.planning.machine import Machine, codec_of
+from nnmpi.addons.planning.machine import Machine
 from nnmpi.addons.planning.paper.rank import step
-from nnmpi.addons.planning.rank_lists import whole_stages
+from nnmpi.addons.planning.rank_costs import CostModel, RankCosts, exposed_in_passes, rank_costs
 from nnmpi.addons.planning.unit_times import ModelTimes
-from nnmpi.addons.planning.waits import Waits, waits
+from nnmpi.addons.planning.waits import waits
 from nnmpi.addons.simulator.pipeline import Costs, run, stage_times
 from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
-from nnmpi.parallel.step_list.chain import gathers_for_use
 from nnmpi.schedules.lists.step_list import StepList
-from nnmpi.schedules.op import COMPUTE, Kind
-
-PHASES = {
-    **dict.fromkeys((Kind.SEND_F, Kind.SEND_B), "messages"),
-    **dict.fromkeys(COMPUTE, "tensor"),
-    **dict.fromkeys((Kind.SUM, Kind.SEND_SUM, Kind.FINISH), "sums"),
-    **dict.fromkeys((Kind.TIES, Kind.TERMS, Kind.AGREE, Kind.APPLY), "update"),
-}
-"""By the operation that starts an exchange, its key in `RankCosts.exchanges`."""
+from nnmpi.schedules.op import Kind
 
 
 class StepTime(NamedTuple):
@@ -80,74 +70,6 @@ class StepTime(NamedTuple):
     def seconds(self) -> float:
         """The predicted seconds of the whole step, the sum of all terms."""
         return sum(self)
-
-
-class CostModel(NamedTuple):
-    """The seconds of the machine, of the model's units and of exchanges, from which the time of a
-    step is predicted."""
-
-    machine: Machine
-    model: ModelTimes
-    exchanges: ExchangeTimes
-
-
-class RankCosts(NamedTuple):
-    """The work of one rank in a step, from which its time is predicted.
-
-    stages         the rank's list in a step, with passes of whole stages and messages
-    compute        a dict: stage -> the seconds of each kind of pass over a micro-batch
-    exchanges      a dict: name of a term -> the rank's collectives and messages in a step that the
-                   term counts. The names:
-                       messages   activations and their gradients, to other pipeline stages
-                       tensor     within a pass, such as sums of activations along tp
-                       gathers    of parameters for ZeRO 3, and gradients that each pass scatters
-                       sums       of gradients over replicas
-                       update     before and after the optimizer: sums over stages or tp, the
-                                  agreement of all ranks, gathers of updated parameters
-                       averages   of the parameters of replicas that make steps alone
-    elements       how many elements of parameters the rank updates
-    bytes_copied   bytes of arrays that it reads and writes to pack and unpack messages
-    waits          the seconds for which the rank waits, because no pass hides the communication:
-                   `waits.sums` before the update, `waits.update` for gathers after it
-    """
-
-    stages: StepList
-    compute: Mapping[int, Mapping[Kind, float]]
-    exchanges: Mapping[str, Sequence[Exchange]]
-    elements: int
-    bytes_copied: float
-    waits: Waits = Waits()
-
-    def within_passes(
-        self, seconds: Callable[[Exchange], float]
-    ) -> Mapping[tuple[int, Kind], float]:
-        """Returns a dict: (stage, kind of pass) -> the seconds of the exchanges within one such
-        pass over a micro-batch. `seconds` is a function that gives the seconds of an exchange."""
-        counts = Counter((op.kind, op.stage) for op in self.stages.ops)
-        by_pass = defaultdict[tuple[int, Kind], float](float)
-        for exchange in self.exchanges["tensor"]:
-            stage, during = exchange.stage, exchange.during
-            if not counts[during, stage]:  # a stage without a gradient of its input: W is its B
-                during = Kind.W
-            by_pass[stage, during] += seconds(exchange) / counts[during, stage]
-        return by_pass
-
-    def optimizer(self, a: Arrangement, costs: CostModel) -> float:
-        """The seconds that the optimizer takes to update the rank's elements."""
-        return self.elements * costs.machine.updates[a.config.optimizer]
-
-    def packing(self, a: Arrangement, costs: CostModel) -> float:
-        """Returns the seconds in which a rank packs what it sends and unpacks what it receives."""
-        _, codec = codec_of(a.config)
-        coding = costs.machine.coding.get(codec, 0.0) if self.bytes_copied else 0.0
-        return self.bytes_copied * costs.machine.moving + self.elements * coding
-
-    def update(self, a: Arrangement, costs: CostModel) -> float:
-        """Returns the seconds of the optimizer and of the exchanges before and after the update,
-        including gathers of updated parameters as far as the next step does not hide them."""
-        update = self.exchanges["update"]
-        around = (e for e in update if e.during is not Kind.GATHER)
-        return self.optimizer(a, costs) + costs.exchanges.total(around) + self.waits.update
 
 
 class StepModel(NamedTuple):
@@ -185,7 +107,7 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     micro = micro_batches(a, on_paper[0], a.config.batch_size)
     of_units = costs.model.of(a.sharding, a.config, max(micro))
     compute_of = passes_of_stages(costs.model, of_units, [nodes.start for nodes in a.stages])
-    ranks = [_rank_step(a, rank, len(micro), compute_of, costs) for rank in on_paper]
+    ranks = [rank_costs(a, rank, len(micro), compute_of, costs) for rank in on_paper]
     stages = dict(chain.from_iterable(item.compute.items() for item in ranks))
     within = [exposed_in_passes(item, costs) for item in ranks]
     tensor = dict(chain.from_iterable(item.items() for item in within))
@@ -284,17 +206,6 @@ def passes_of_stages(
     return [stage_passes(part, is_first=s == 0) for s, part in enumerate(parts)]
 
 
-def exposed_in_passes(item: RankCosts, costs: CostModel) -> Mapping[tuple[int, Kind], float]:
-    """Returns a dict: (stage, kind of pass) -> the seconds by which exchanges within such a pass
-    make it longer, because computing does not hide them. `item` has the passes and exchanges of the
-    rank."""
-    within = item.within_passes(costs.exchanges.seconds)
-    if not hides(costs.machine, "tp"):
-        return within
-    longer = {at: t - item.compute[at[0]].get(at[1], 0.0) for at, t in within.items()}
-    return defaultdict(float, {at: max(t, 0.0) for at, t in longer.items()})
-
-
 def _list_times(
     a: Arrangement,
     rank: int,
@@ -312,38 +223,6 @@ def _list_times(
     times = PassTimes(passes, on_link, of_units, costs.model.units)
     update = item.optimizer(a, costs)
     return ListTimes(a, rank, by_op, times, links, update, costs.exchanges, costs.machine)
-
-
-def _rank_step(
-    a: Arrangement,
-    rank: int,
-    micro: int,
-    compute_of: Sequence[Mapping[Kind, float]],
-    costs: CostModel,
-) -> RankCosts:
-    """Returns the RankCosts (the work from which a step's time is predicted) of a rank: the
-    operations of its step with `micro` micro-batches, the seconds of its passes, and its exchanges,
-    as a simulated step has logged them. compute_of[s] has the seconds of each kind of pass of stage
-    s."""
-    compute = {s: compute_of[s] for s in a.model_on(rank).stages}
-    by_phase = defaultdict[str, list[Exchange]](list)
-    sheet = costs.machine.sheet  # with --sequence-parallel, messages are parts already
-    divides = sheet is not None and "pp" in sheet.divides and not a.config.cuts_positions
-    on_paper = step(a, rank, a.config.batch_size)
-    is_averaged = a.strategy.averages is not None
-    gathers = "gathers" if gathers_for_use(a) else "update"
-    of_buckets = {Kind.GATHER: gathers, **({Kind.SUM: "gathers"} if a.store.scatters else {})}
-    phases = PHASES | of_buckets
-    for axis, exchange in ((axis, e) for axis, es in on_paper.exchanges.items() for e in es):
-        phase = phases[exchange.during]
-        if is_averaged and axis == "dp" and phase != "sums":
-            phase = "averages"
-        if divides and phase == "messages":  # ranks along tp send a part each
-            exchange = exchange._replace(elements=-(-exchange.elements // a.config.tp))
-        by_phase[phase].append(exchange)
-    numbers = sum(stop - start for start, stop in a.owned_ranges(rank))
-    stages = whole_stages(a, micro)[a.mesh.coordinates(rank)["pp"]]
-    return RankCosts(stages, compute, by_phase, numbers, on_paper.bytes_copied)
 
 
 def _exposed_averages(rank: RankCosts, a: Arrangement, costs: CostModel, alone: float) -> float:

@@ -14,15 +14,9 @@ from typing import NamedTuple
 
 from nnmpi.addons.planning.exchange_time import ExchangeTimes
 from nnmpi.addons.planning.fastest_sum import with_fastest_sum
+from nnmpi.addons.planning.rank_costs import CostModel, RankCosts
 from nnmpi.addons.planning.run.planning import PlanModels
-from nnmpi.addons.planning.step_time import (
-    CostModel,
-    RankCosts,
-    StepModel,
-    host_seconds,
-    stage_passes,
-    step_model,
-)
+from nnmpi.addons.planning.step_time import StepModel, host_seconds, stage_passes, step_model
 from nnmpi.addons.simulator.commands.trace import TraceFile
 from nnmpi.addons.simulator.drawing.timeline import GAPS, Span
 from nnmpi.io.output import Event

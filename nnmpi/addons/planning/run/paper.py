@@ -6,7 +6,7 @@ from nnmpi.addons.planning.arranger import Arranger
 from nnmpi.addons.planning.described import machine_named, model_times
 from nnmpi.addons.planning.exchange_time import ExchangeTimes
 from nnmpi.addons.planning.machine import TYPICAL, Machine
-from nnmpi.addons.planning.step_time import CostModel
+from nnmpi.addons.planning.rank_costs import CostModel
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.cluster import Cluster
