@@ -32,7 +32,7 @@ the number of micro-batches, p that of ranks, n that of bytes:
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -50,7 +50,7 @@ from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.schedules.lists.step_list import StepList
-from nnmpi.schedules.op import Kind
+from nnmpi.schedules.op import Kind, Op
 
 
 class StepTime(NamedTuple):
@@ -108,13 +108,11 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     of_units = costs.model.of(a.sharding, a.config, max(micro))
     compute_of = passes_of_stages(costs.model, of_units, [nodes.start for nodes in a.stages])
     ranks = [rank_costs(a, rank, len(micro), compute_of, costs) for rank in on_paper]
-    stages = dict(chain.from_iterable(item.compute.items() for item in ranks))
-    within = [exposed_in_passes(item, costs) for item in ranks]
-    tensor = dict(chain.from_iterable(item.items() for item in within))
-    passes = [
-        {kind: t + tensor.get((s, kind), 0.0) for kind, t in stages[s].items()}
-        for s in range(len(stages))
-    ]
+    seconds = _PassSeconds(
+        dict(chain.from_iterable(item.compute.items() for item in ranks)),
+        dict(chain.from_iterable(exposed_in_passes(item, costs).items() for item in ranks)),
+    )
+    passes = seconds.of_stages()
     links = _message_seconds(ranks, len(micro), times)
     computed = [item.stages.passes for item in ranks]
     all_busy = [sum(passes[op.stage].get(op.kind, 0.0) for op in of_rank) for of_rank in computed]
@@ -128,19 +126,17 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     sums = [item.waits.sums for item in ranks]
     done = [end + after for end, after in zip(ends, sums, strict=True)]
     last, busiest = (max(range(len(ranks)), key=of.__getitem__) for of in (done, all_busy))
-    compute = sum(stages[op.stage].get(op.kind, 0.0) for op in computed[busiest])
-    exposed = sum(tensor.get((op.stage, op.kind), 0.0) for op in computed[busiest])
     # the terms have to add up, so the bubble is what the last rank takes longer than the busiest;
     # no term is a difference of equal sums, which would leave their rounding
     bubble = idle[last] + (all_busy[last] - all_busy[busiest])
-    all_units = len(micro) * sum(t[Kind.F] + t[Kind.B] for t in stages.values())
-    most = max(sum(stages[op.stage].get(op.kind, 0.0) for op in ops) for ops in computed)
+    all_units = len(micro) * sum(t[Kind.F] + t[Kind.B] for t in seconds.compute.values())
+    most = max(seconds.computing(ops) for ops in computed)
     share = most / all_units if len(ranks) > 1 and all_units else 1.0
     updated = max(ranks, key=lambda item: item.update(a, costs))
     averaged = max(ranks, key=lambda item: times.total(item.exchanges["averages"]))
     time = StepTime(
-        compute=compute,
-        tensor=exposed,
+        compute=seconds.computing(computed[busiest]),
+        tensor=seconds.exchanging(computed[busiest]),
         bubble=max(bubble, 0.0),
         sums=max(sums[last] + min(bubble, 0.0), 0.0),
         packing=max(item.packing(a, costs) for item in ranks),
@@ -153,6 +149,32 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     time = time._replace(sums=time.sums + averages)
     of_terms = ranks[busiest], ranks[last], updated, averaged
     return StepModel(time, ranks, micro, *of_terms, lists)
+
+
+class _PassSeconds(NamedTuple):
+    """The seconds of the passes of stages over a micro-batch.
+
+    compute   a dict: stage -> the seconds of each kind of pass
+    exchange  a dict: (stage, kind of pass) -> by how much exchanges make the pass longer
+    """
+
+    compute: Mapping[int, Mapping[Kind, float]]
+    exchange: Mapping[tuple[int, Kind], float]
+
+    def of_stages(self) -> list[Mapping[Kind, float]]:
+        """Returns, for each stage, the seconds of each kind of pass with its exchanges."""
+        return [
+            {kind: t + self.exchange.get((s, kind), 0.0) for kind, t in self.compute[s].items()}
+            for s in range(len(self.compute))
+        ]
+
+    def computing(self, ops: Iterable[Op]) -> float:
+        """Returns the seconds in which the passes `ops` compute."""
+        return sum(self.compute[op.stage].get(op.kind, 0.0) for op in ops)
+
+    def exchanging(self, ops: Iterable[Op]) -> float:
+        """Returns the seconds by which exchanges make the passes `ops` longer."""
+        return sum(self.exchange.get((op.stage, op.kind), 0.0) for op in ops)
 
 
 def _message_seconds(
