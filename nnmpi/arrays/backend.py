@@ -21,9 +21,8 @@ DEVICES = ("cpu", "cuda", "auto")
 
 
 class Backend(NamedTuple):
-    """An array library `xp`, and the number of bytes that a kernel should process at a time.
-
-    On a CPU `chunk_bytes` is what fits in the cache of a core; a GPU processes everything at once.
+    """An array library `xp`, and the number of bytes that a kernel should process at a time: on a
+    CPU what fits in the cache of a core; a GPU processes everything at once.
 
         is_host   True if arrays are in host memory, or stand for such arrays but have no data
     """
@@ -62,11 +61,7 @@ def is_device(value: object) -> bool:
 
 def get(device: str | Backend, index: int | None = None) -> Backend:
     """Returns the backend of a device: "cpu", "cuda", or "auto" (CUDA where it works, else the
-    CPU).
-
-    The device may have a number, as in "cuda:0" or in the argument `index`. Only number 0 is
-    allowed: it is the GPU of this rank.
-    """
+    CPU). Its number, as in "cuda:0" or in `index`, may only be 0: the GPU of this rank."""
     if isinstance(device, Backend):
         return device
     if device not in DEVICES or index is not None:
@@ -193,10 +188,8 @@ HOST, PINNED, CUDA_KINDS = 1, 3, (2, 13)
 
 
 def to_list(row: Array) -> list[float]:
-    """Copies a one-dimensional array to a list of floats; an array without data gives ones.
-
-    A run is planned by computing one of its steps on arrays without data. With ones in place of its
-    results, the step finds all of them finite, and updates every parameter as a real step does."""
+    """Copies a one-dimensional array to a list of floats; an array without data gives ones, so that
+    a step on paper finds its results finite, and updates every parameter."""
     if isinstance(row, meta.MetaArray):
         return [1.0] * row.size
     listed: list[float] = (row if type(row) is np.ndarray else to_host(row)).tolist()

@@ -6,9 +6,8 @@ makes it choose again. One core, 1024^3 in float32 (`benchmarks/gemm.py` measure
     Zen 5 (AMD family 26)   Haswell kernels  128 GF/s   SkylakeX kernels  236 GF/s
     Zen 4 (AMD family 25)   Haswell kernels  109 GF/s   SkylakeX kernels  102 GF/s
 
-The command `nnmpi.train` calls `tune` at its start. Programs that use nnmpi as a library may call
-it once, before they compute. NNMPI_TUNE=0 disables it. OPENBLAS_CORETYPE, if set, determines the
-kernels instead.
+The command `nnmpi.train` calls `tune` at its start; other programs may. NNMPI_TUNE=0 disables it.
+OPENBLAS_CORETYPE, if set, determines the kernels instead.
 """
 
 import ctypes
@@ -38,8 +37,7 @@ def cpu(cpuinfo: str | None = None) -> dict[str, str]:
 
 def better_core(processor: Mapping[str, str]) -> str | None:
     """Returns the name of the OpenBLAS kernels to use on this processor, such as "SkylakeX", or
-    None if OpenBLAS chooses well. `processor` has the fields of /proc/cpuinfo, as `cpu` returns
-    them."""
+    None if OpenBLAS chooses well. `processor` has the fields of /proc/cpuinfo."""
     flags = {*processor.get("flags", "").split()}
     if processor.get("vendor_id") != "AuthenticAMD" or not flags >= _AVX512:
         return None
@@ -58,11 +56,8 @@ def _openblas() -> ctypes.CDLL | None:
 
 
 def _function(name: str) -> Any | None:
-    """Returns OpenBLAS's function `name`, such as "set_num_threads", to whose name NumPy's wheels
-    add a prefix and a suffix; None if there is none.
-
-    The wheels leave the names of `gotoblas_dynamic_init` and `gotoblas_dynamic_quit` as they are.
-    """
+    """Returns OpenBLAS's function `name`, such as "set_num_threads", or None. NumPy's wheels add a
+    prefix and a suffix, but not to `gotoblas_dynamic_init` and `gotoblas_dynamic_quit`."""
     for full in (f"scipy_openblas_{name}64_", f"scipy_openblas_{name}", name):
         if hasattr(_openblas(), full):
             return getattr(_openblas(), full)
@@ -82,10 +77,9 @@ def core() -> str:
 def cores(ranks: int, root: Path = ROOT) -> int:
     """Returns the number of cores for each of `ranks` ranks on this node, at least 1.
 
-    This is the smaller of two numbers: an equal share of the cores that control groups (a
-    container, a job) and the affinity of the launcher leave to all ranks, and the cores that this
-    rank is bound to. A rank counts as bound if its affinity differs from the launcher's: then
-    mpirun gave it cores of its own.
+    This is the smaller of an equal share of the cores that control groups (a container, a job) and
+    the launcher's affinity leave to all ranks, and the cores that mpirun has bound this rank to:
+    then its affinity differs from the launcher's.
     """
     machine = os.cpu_count() or 1
     allowed, launcher = affinity(0), affinity(os.getppid())

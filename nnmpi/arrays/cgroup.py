@@ -9,7 +9,7 @@ ROOT = Path("/")
 
 def cpu_quota(root: Path = ROOT) -> float | None:
     """Returns the CPU time per second that this process may use (1.5: one and a half cores); None
-    without a limit. `root` is the folder that contains /proc and /sys: "/" except in tests.
+    without a limit. `root` contains /proc and /sys: "/" except in tests.
 
     Reads cpu.max of version 2, and cpu.cfs_quota_us over cpu.cfs_period_us of version 1.
     """
@@ -38,10 +38,8 @@ def cpuset_size(root: Path = ROOT) -> int | None:
 
 def memory_limit(root: Path = ROOT) -> int | None:
     """Returns the bytes of memory that control groups allow this process; None without a limit.
-    `root` is the folder that contains /proc and /sys: "/" except in tests.
 
-    Reads memory.max of version 2, and memory.limit_in_bytes of version 1, which is huge if
-    unlimited.
+    Reads memory.max of version 2, and memory.limit_in_bytes of version 1, huge if unlimited.
     """
     names = "memory.max", "memory.limit_in_bytes"
     words = (_read(folder / name) for folder in _folders(root, "memory") for name in names)
@@ -50,10 +48,10 @@ def memory_limit(root: Path = ROOT) -> int | None:
 
 def memory_available(root: Path = ROOT) -> int | None:
     """Returns the bytes of memory that this process may still take; None if the system does not
-    tell. `root` is the folder that contains /proc and /sys: "/" except in tests.
+    tell.
 
     This is the minimum of the system's MemAvailable and, for each control group, its limit minus
-    its usage. Cached file pages that the system can drop do not count as used.
+    its usage, in which cached file pages that the system can drop do not count.
     """
     limits = [1024 * n for n in [_entry(root / "proc/meminfo", "MemAvailable:")] if n is not None]
     for folder in _folders(root, "memory"):
@@ -76,7 +74,7 @@ def _entry(path: Path, name: str) -> int | None:
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
     """Yields the folders of this process's control group and of all groups around it, for a
-    controller such as "cpu" or "memory". `root` is the folder that contains /proc and /sys.
+    controller such as "cpu" or "memory".
 
     A line of /proc/self/cgroup is `number:controllers:path`; version 2 names no controllers. Inside
     a container the mount may begin at the container's own group, so the path need not exist.

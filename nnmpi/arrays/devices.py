@@ -31,22 +31,16 @@ def address(on: Backend) -> str | None:
 
 
 def choose(on: Backend, rank: int) -> None:
-    """Makes this thread use GPU number `rank` modulo the number of GPUs on the node.
-
-    `rank` is the rank's number on its node; several ranks may share a GPU.
-    """
+    """Makes this thread use GPU number `rank` modulo the number of GPUs on the node; `rank` is that
+    on the node, and several ranks may share a GPU."""
     if not on.is_host:
         cuda = on.xp.cuda
         cuda.Device(rank % cuda.runtime.getDeviceCount()).use()
 
 
 class SideStream:
-    """A second CUDA stream, which runs at the same time as the null stream of the kernels.
-
-    Work on it is done in the order of the calls.
-
-    stream   CuPy's stream: kernels launched inside `with side.stream` go there
-    """
+    """A second CUDA stream, beside the null stream of the kernels; work on it is done in the order
+    of the calls. Kernels launched inside `with side.stream` go there."""
 
     def __init__(self, on: Backend) -> None:
         self._cuda: Any = on.xp.cuda

@@ -19,10 +19,10 @@ HALVES = ("float16", "bfloat16")
 class Types(NamedTuple):
     """The dtypes in a model whose parameters, activations and gradients have one dtype.
 
-    parameters  the dtype of parameters, activations and gradients, in memory and in messages
-    sums        the dtype of reductions, products, statistics and losses, before they are rounded
-    masters     the dtype of the values that an optimizer updates, and of its state; parameters of
-                another dtype are masters rounded to it
+    parameters  of these three, in memory and in messages
+    sums        of reductions, products, statistics and losses, before they are rounded
+    masters     of the values that an optimizer updates, and of its state; parameters of another
+                dtype are masters rounded to it
     """
 
     parameters: Any

@@ -84,12 +84,8 @@ def random_bits_loop(
 
 
 def _hash(index: Array, first_word: int, second_word: int) -> Array:
-    """Hashes the integers `index` to 32-bit words, with two words of a key: adds `first_word`,
-    mixes the bits, xors `second_word`, and mixes again.
-
-    Integers of 64 bits enter with their lower word first, and with their upper word between the two
-    rounds of mixing.
-    """
+    """Hashes the integers `index` to 32-bit words: adds a word of a key, mixes the bits, xors the
+    other word, and mixes again. The upper word of 64-bit integers enters between the two rounds."""
     # not in place: in a recorded pass, the words of keys are arrays that have no data yet
     x = xp_of(index).array(index, "uint32") + first_word
     x = _mix(x[...])  # an array, also of one number

@@ -1,8 +1,6 @@
 """Communicators: ranks, messages between them, and collectives.
 
-Here: `Comm` over MPI and over threads, the transports below it, all-reduce by the algorithms of
-`collectives`, memory that a node shares, and diagnostics for hangs (`debug`). Not here: which data
-is sent and why (`parallel`), the cost of collectives (`collectives`).
+Not here: which data is sent and why (`parallel`), the cost of collectives (`collectives`).
 
 Rules for a change of `communicator.py`; a work is an operation of this rank in progress:
 

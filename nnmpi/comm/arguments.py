@@ -61,7 +61,6 @@ def flat(array: Any, call: str) -> Array:
     """Returns the array as a 1-D array: a view if it is C-contiguous and aligned, else a copy.
 
     MPI has no types for unaligned elements. `put_back` writes a copy's result to the user's array.
-    `call` is the method that the user called, for error messages.
     """
     row: Array = np.asarray(host_array(array, call))  # matrix and masked array index differently
     if not row.flags.writeable:
@@ -72,11 +71,8 @@ def flat(array: Any, call: str) -> Array:
 
 
 def put_back(steps: Steps, row: Array, array: Array) -> Steps:
-    """Carries out an operation on `row`, the flat form of `array`, then copies the result into
-    `array` if `flat` had made a copy.
-
-    `steps` is the operation's generator of requests, which are passed on.
-    """
+    """Carries out an operation (a generator of requests) on `row`, the flat form of `array`, then
+    copies the result into `array` if `flat` had made a copy."""
     yield from steps
     target = host_array(array, "put_back")
     if not target.flags.carray:
@@ -89,11 +85,9 @@ def array_in(value: Any) -> Any:
 
 
 def host_array(array: Any, call: str) -> Array:
-    """Returns an array or tensor as an ndarray in host memory, without a copy.
-
-    Arrays of other libraries are taken through DLPack. Raises TypeError, which names the method
-    `call`, for other objects, for arrays on a GPU and for elements that are not numbers.
-    """
+    """Returns an array or tensor, also of another library through DLPack, as an ndarray in host
+    memory, without a copy. Raises TypeError, which names the method `call`, for other objects, for
+    arrays on a GPU and for elements that are not numbers."""
     array = array_in(array)
     host = array if isinstance(array, np.ndarray) else _shared(array, call)
     check_dtype(host.dtype, call)
@@ -125,11 +119,8 @@ def checked_size(n: int, dtype: Any, call: str) -> tuple[int, np.dtype[Any]]:
 
 
 def check_dtype(dtype: np.dtype[Any], call: str) -> None:
-    """Raises TypeError unless elements are numbers (or booleans) in the byte order of this machine.
-
-    Other elements can be neither summed nor sent as bytes. NumPy knows bfloat16 only through the
-    package ml_dtypes, if that is installed.
-    """
+    """Raises TypeError unless elements are numbers (or booleans) in the byte order of this machine:
+    others can be neither summed nor sent as bytes. NumPy knows bfloat16 only through ml_dtypes."""
     if not (dtype.kind in "biufc" or dtype.name == "bfloat16") or not dtype.isnative:
         raise TypeError(
             f"{call} takes numbers in this machine's byte order, not {dtype}: convert with astype"
@@ -143,19 +134,15 @@ def accumulator(dtype: np.dtype[Any], narrow: bool = False) -> np.dtype[Any]:
 
 
 def as_integers(row: Array) -> Array:
-    """Returns a 16-bit float array viewed as uint16, for collectives that only move elements.
-
-    Without this view `Interpreter` would convert 16-bit floats to float32.
-    """
+    """Returns a 16-bit float array viewed as uint16, for collectives that only move elements:
+    `Interpreter` would convert 16-bit floats to float32."""
     return row if accumulator(row.dtype) == row.dtype else row.view(np.uint16)
 
 
 def bounds_of(parts: Sequence[int] | None, n: int, size: int, call: str) -> tuple[int, ...]:
     """The first element of each rank's part of n elements, then n; even parts if `parts` is None.
-
-    Raises ValueError, which names the method `call`, if `parts` are not the lengths of all `size`
-    ranks' parts, or do not add up to n.
-    """
+    Raises ValueError, which names the method `call`, unless `parts` are `size` lengths that add up
+    to n."""
     if parts is None:
         return bounds(n, size)
     lengths = [operator.index(length) for length in parts]

@@ -31,10 +31,8 @@ class DebugSettings(NamedTuple):
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self:
-        """Reads the environment variables NNMPI_DEBUG=collectives and NNMPI_TIMEOUT=seconds.
-
-        Raises ValueError for other values.
-        """
+        """Reads NNMPI_DEBUG=collectives and NNMPI_TIMEOUT=seconds; raises ValueError for other
+        values."""
         debug, limit = environment.get("NNMPI_DEBUG", ""), environment.get("NNMPI_TIMEOUT", "")
         if debug not in ("", "collectives"):
             raise ValueError(f"NNMPI_DEBUG is {debug!r}: set it to 'collectives' or not at all")
@@ -48,10 +46,8 @@ class DebugSettings(NamedTuple):
 
 
 class CallSignature(NamedTuple):
-    """The description of a collective call: its operation, algorithm, type, length and root.
-
-    It has no call number and no code location, so that repeated calls share one object.
-    """
+    """The description of a collective call, without its number and code location, so that repeated
+    calls share one object."""
 
     comm: str
     operation: str
@@ -129,11 +125,9 @@ class CallCounter:
 
 
 class CallLog:
-    """The last calls of this rank, and the call that it waits in; other threads may read it.
-
-    It is kept in every run, so that a report on ranks that hang or differ can show where in the
-    program each call was made.
-    """
+    """The last calls of this rank, and the call that it waits in; other threads may read it. It is
+    kept in every run, so that a report on ranks that hang or differ can show where each call was
+    made."""
 
     def __init__(self, settings: DebugSettings | None = None) -> None:
         self.settings = settings or DebugSettings()
@@ -156,11 +150,9 @@ class CallLog:
             self.waits = None
 
     def counter(self, comm: str, members: Sequence[int]) -> CallCounter:
-        """Makes and returns the counter of the calls on communicator `comm`, whose ranks are
-        `members`, numbered as in the whole job.
-
-        It is kept after `Comm.free`: other ranks may still wait in a call of that communicator.
-        """
+        """Makes the counter of the calls on communicator `comm`, whose ranks are `members` of the
+        whole job. It is kept after `Comm.free`: other ranks may still wait in a call of that
+        communicator."""
         self.counters[comm] = counter = CallCounter(members)
         return counter
 

@@ -50,11 +50,9 @@ PreparedSums: TypeAlias = dict[tuple[str, int, np.dtype[Any]], PreparedSum]
 
 
 class CallRunner:
-    """Logs and carries out the calls of this rank on one communicator's transport.
-
-    `purpose` is what the caller does with the next collective, such as "maximum": it is logged as a
-    part of that call, which has to be the same on all ranks.
-    """
+    """Logs and carries out the calls of this rank on one communicator's transport. `purpose` is
+    what the next collective is for, such as "maximum": a part of that call, the same on all
+    ranks."""
 
     def __init__(self, comm: str, transport: Transport, progress: Progress) -> None:
         self.comm, self.transport, self.progress = comm, transport, progress
@@ -83,31 +81,24 @@ class CallRunner:
         return signature._replace(algorithm=how)
 
     def tag(self, call: CallRecord) -> int:
-        """Returns the tag of the messages of a collective, which all ranks find without agreement.
-
-        Its number sets it apart from other calls in progress; its signature keeps its messages from
-        ranks that make another call. These then wait for each other, until a watchdog compares
-        their logs.
-        """
+        """Returns the tag of the messages of a collective, which all ranks find without agreement:
+        its number sets it apart from other calls in progress, its signature from ranks that make
+        another call. These then wait for each other, until a watchdog compares their logs."""
         return first_tag(call[0], self.transport.marks) + call[1] % PENDING
 
     def compared(self, steps: Steps, call: CallRecord, blocks: bool) -> Steps:
         """Makes an operation that first compares `call` over all ranks, and raises MismatchError if
-        ranks make different calls; then it carries out `steps`, the requests of the collective.
-
-        With `blocks`, the comparison may block inside MPI.
-        """
+        ranks make different calls; then it carries out `steps`. With `blocks`, the comparison may
+        block inside MPI."""
         assert self.comparison is not None
         return chain(self.comparison.steps(LoggedCall.of(call), blocks), steps)
 
     def try_short_sum(self, array: Array, algorithm: str, prepared: PreparedSums) -> bool:
-        """Sums a small array by one call of compiled code and returns True; returns False if it
-        cannot.
+        """Sums a small array by one call of compiled code and returns True; False if it cannot: the
+        array must be contiguous, `prepared` have compiled code for its length and type, no
+        operation be in progress, and calls not be compared (NNMPI_DEBUG=collectives).
 
-        It can if the array is contiguous, `prepared` has compiled code for its length and type,
-        this rank has no operation in progress, and calls are not compared between ranks
-        (NNMPI_DEBUG=collectives). The call log gets the line of code two frames above this method,
-        which is in the user's program.
+        The call log gets the line of code two frames above this method, in the user's program.
         """
         is_busy = self.progress.works or self.progress.error is not None
         if type(array) is not ndarray or not array.flags.carray or is_busy:
@@ -136,11 +127,8 @@ class CallRunner:
         self.progress.finish(steps, call, self.transport)
 
     def start(self, steps: Steps, call: CallRecord, copies: Copies = None) -> Work:
-        """Starts a collective, and returns the Work that completes it.
-
-        `steps` is its generator of requests, `call` its log record, `copies` a device's copies to
-        and from the array.
-        """
+        """Starts a collective, and returns the Work that completes it; `copies` are a device's
+        copies to and from the array."""
         if self.comparison is not None:
             steps = self.compared(steps, call, blocks=False)
         return Work(steps, self.transport, self.progress, call, copies)
@@ -159,10 +147,9 @@ class CallRunner:
         """Returns a collective on `array` as a generator of the requests it waits for, and its log
         record.
 
-        The algorithm is `plan` if given, else the one called `name` of the Collective `operation`;
-        `interpreter` sends its messages. `parts` are the lengths of the ranks' parts, if they are
-        not about equal. `starts` means that the caller does not wait, so that no step may block
-        inside MPI.
+        The algorithm is `plan` if given, else the one called `name` of the Collective `operation`.
+        `parts` are the lengths of the ranks' parts, if they are not about equal. `starts` means
+        that the caller does not wait, so that no step may block inside MPI.
         """
         plan, adds = (plan, True) if plan else algorithm_of(operation, name)
         row, bounds = flat(array, operation), None
@@ -179,11 +166,8 @@ class CallRunner:
         return steps if row is array else put_back(steps, row, array), call
 
     def agree(self, error: BaseException | None, interpreter: Interpreter) -> None:
-        """Raises an error on all ranks if any rank passes one; collective.
-
-        The first such rank raises its own error, all other ranks OtherRankError with its text. For
-        this, each rank gathers the texts of all errors, by messages of `interpreter`.
-        """
+        """Raises an error on all ranks if any rank passes one; collective. The first such rank
+        raises its own error, all others OtherRankError with its text, which all ranks gather."""
         rank, size = self.transport.rank, self.transport.size
         text = "" if error is None else str(error).strip() or type(error).__name__
         texts = np.zeros(size, f"S{LONGEST_ERROR}")
@@ -211,11 +195,9 @@ class CallRunner:
 
     @contextmanager
     def collective(self, call: CallRecord) -> Iterator[None]:
-        """A context for blocking MPI calls that all ranks make; enters after a barrier.
-
-        The barrier keeps this rank's pending operations moving until all ranks have come. The
-        blocking call itself does not move them.
-        """
+        """A context for blocking MPI calls that all ranks make; enters after a barrier, which keeps
+        this rank's pending operations moving until all ranks have come. The blocking call does not
+        move them."""
         self.barrier(call)
         with self._log.during(call):
             yield
@@ -232,11 +214,8 @@ class CallRunner:
 def record_of(
     signature: CallSignature, number: int, depth: int = 3, packages: Names = PACKAGES
 ) -> CallRecord:
-    """Returns the log record of a call with this signature and call number, with the code location
-    of the innermost frame outside the packages `packages`.
-
-    The first `depth` frames are known to be inside, so the search skips them.
-    """
+    """Returns the log record of a call, with the code location of the innermost frame outside
+    `packages`; the first `depth` frames are known to be inside."""
     try:
         frame = sys._getframe(depth)
     except ValueError:  # fewer frames: the interpreter itself calls, for example at exit
@@ -247,11 +226,9 @@ def record_of(
 
 
 class FreedObject:
-    """A stand-in for a freed object that raises RuntimeError on every use.
-
-    MPI would end the process with an error of its own, freed memory without any message, and ranks
-    that are threads would not notice.
-    """
+    """A stand-in for a freed object that raises RuntimeError on every use: MPI would end the
+    process with an error of its own, freed memory without any message, and threads would not
+    notice."""
 
     def __init__(self, label: str) -> None:
         self._label = label

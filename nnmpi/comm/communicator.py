@@ -44,8 +44,8 @@ class Comm:
     Collectives work in place on arrays that have the same length and type on all ranks, and all
     ranks call them in the same order. If they do not, they wait for each other, and the job ends
     with a line that names both calls; NNMPI_DEBUG=collectives raises MismatchError before a call
-    begins. The same algorithm on the same ranks gives
-    the same bits. A rank uses its Comms from one thread.
+    begins. The same algorithm on the same ranks gives the same bits. A rank uses its Comms from one
+    thread.
     """
 
     def __init__(
@@ -117,12 +117,9 @@ class Comm:
     def start_reduce_scatter(
         self, array: Array, algorithm: str = "ring", parts: Parts = None, copies: Copies = None
     ) -> Work:
-        """Starts a reduce-scatter and returns its Work: in the end this rank's part is the sum.
-
-        Do not touch the array until the work is complete. `parts` are the lengths of all ranks'
-        parts, in rank order (default: about equal). `copies`, for an array that holds the data of a
-        GPU, delays the start until the data have arrived, and copies the result back.
-        """
+        """Starts a reduce-scatter and returns its Work: in the end this rank's part is the sum. Do
+        not touch the array until then. `parts` are as in `reduce_scatter`, `copies` as in
+        `start`."""
         steps = self._steps("reduce_scatter", algorithm, array, parts, starts=True)
         return self._calls.start(*steps, copies)
 
@@ -137,11 +134,7 @@ class Comm:
         self, array: Array, algorithm: str = "ring", parts: Parts = None, copies: Copies = None
     ) -> Work:
         """Starts an all-gather and returns its Work. Do not touch the array until it is complete.
-
-        `parts` are the lengths of all ranks' parts, in rank order (default: about equal). `copies`,
-        for an array that holds the data of a GPU, delays the start until the data have arrived, and
-        copies the result back.
-        """
+        `parts` are as in `all_gather`, `copies` as in `start`."""
         steps = self._steps("all_gather", algorithm, array, parts, starts=True)
         return self._calls.start(*steps, copies)
 
@@ -154,10 +147,7 @@ class Comm:
         self, array: Array, root: int = 0, algorithm: str = "tree", copies: Copies = None
     ) -> Work:
         """Starts a broadcast and returns its Work. Do not touch the array until it is complete.
-
-        `copies`, for an array that holds the data of a GPU, delays the start until the data have
-        arrived, and copies the result back.
-        """
+        `copies` as in `start`."""
         root = checked_rank(root, self.size)
         steps = self._steps("broadcast", algorithm, array, starts=True, root=root)
         return self._calls.start(*steps, copies)
@@ -173,11 +163,8 @@ class Comm:
         return slice(chunk_start(n, self.size, self.rank), chunk_start(n, self.size, self.rank + 1))
 
     def carry_out(self, algorithm: Algorithm, array: Array) -> None:
-        """Runs a user-defined algorithm on the array; prove it first by `verify.verify`.
-
-        Create the algorithm once and reuse it: each rank caches the messages it has derived from
-        it.
-        """
+        """Runs a user-defined algorithm on the array; prove it first by `verify.verify`. Create it
+        once and reuse it: each rank caches the messages it has derived from it."""
         if not isinstance(algorithm, Algorithm):
             raise TypeError(f"carry_out takes an Algorithm, not {type(algorithm).__name__}")
         name = f"{algorithm.rounds(self.size)} rounds, {algorithm.chunks(self.size)} chunks"
@@ -185,8 +172,8 @@ class Comm:
 
     def message_tag(self, operation: str, row: Array | None = None, root: int = -1) -> CallTag:
         """Returns the tag of the messages, by `isend` and `irecv`, of which the caller makes a
-        collective called `operation`; all ranks call it. The messages do not reach a rank that
-        calls it with another name or root, or a `row` of another length or type."""
+        collective called `operation`; all ranks call it. A rank with another name, root, or length
+        or type of `row` gets none of them."""
         n, dtype = (0, None) if row is None else (row.size, row.dtype)
         return CallTag(self._calls.tag(self._calls.log(operation, "", n, dtype, root)))
 
@@ -199,18 +186,14 @@ class Comm:
         self._calls.barrier(self._calls.log("barrier"))
 
     def meet(self, call: str) -> None:
-        """A barrier at the start of the user's method called `call`; after a second, prints which
-        ranks are missing.
-
-        Raises ValueError on all ranks if they name different methods.
-        """
+        """A barrier at the start of the user's method `call`; after a second, prints which ranks
+        are missing. Raises ValueError on all ranks if they name different methods."""
         if self.size > 1:
             roll_call(self._calls, call, self._p2p)
 
     def isend(self, array: Array, to: int, tag: int = 0, copies: Copies = None) -> Work:
         """Starts a send and returns its Work; do not change the array until that is complete.
-        `copies`, for an array that holds the data of a GPU, delays the start until the data have
-        arrived."""
+        `copies`, for data of a GPU, delays the start until they have arrived."""
         to, tag = checked_rank(to, self.size), checked_tag(tag)
         array = host_array(array, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -220,11 +203,8 @@ class Comm:
         return Work(steps, self._transport, self._progress, record_of(signature, -1, 1), copies)
 
     def irecv(self, array: Array, source: int, tag: int = 0, copies: Copies = None) -> Work:
-        """Starts a receive into the array and returns its Work.
-
-        The work raises MessageLengthError if the message has more or fewer bytes than the array.
-        `copies` copies what has arrived to a GPU.
-        """
+        """Starts a receive into the array and returns its Work, which raises MessageLengthError for
+        a message of another length. `copies` copies what has arrived to a GPU."""
         source, tag = checked_rank(source, self.size), checked_tag(tag)
         row = flat(array, "irecv")
         signature = CallSignature(self.name, "irecv", "", row.dtype, row.size, source)
@@ -234,12 +214,9 @@ class Comm:
         return Work(steps, self._receiver, self._progress, record_of(signature, -1, 1), copies)
 
     def _posted(self, post: Callable[[Array], Request], row: Array) -> Steps:
-        """Posts a send or receive of a flat array by `post`, in several messages if it is long: a
-        generator that yields the requests.
-
-        As a generator it runs when the operation takes its first step, with the progress engine
-        locked.
-        """
+        """Posts a send or receive of a flat array by `post`, in several messages if it is long; as
+        a generator, so that it runs at the operation's first step, with the progress engine
+        locked."""
         data, most = row.view(np.uint8), self._p2p.message_limit
         yield [post(data)] if data.size <= most else [post(part) for part in pieces(data, most)]
 
@@ -249,23 +226,17 @@ class Comm:
 
     def progress_thread(self, pause: float = 2e-4) -> AbstractContextManager[None]:
         """A context in which a thread moves this rank's pending operations forward, on all its
-        Comms.
-
-        It pauses for `pause` seconds between two polls. Operations may still be pending when the
-        context ends.
-        """
+        Comms, with `pause` seconds between two polls. Operations may still be pending when it
+        ends."""
         if not self._transport.any_thread:
             why = "MPI runs without THREAD_MULTIPLE, so no other thread can advance operations"
             raise ValueError(f"{why}: use --progress poll")
         return self._progress.thread(pause)
 
     def works_in(self, works: list[Work]) -> AbstractContextManager[None]:
-        """A context that keeps this rank's operations in progress (Works), on all its Comms, in a
-        given list.
-
-        Each operation that starts is passed to its `append`, and each that ends to its `remove`, so
-        that a subclass of list can record them.
-        """
+        """A context that keeps this rank's operations in progress, on all its Comms, in a given
+        list: each that starts is passed to its `append`, each that ends to its `remove`, which may
+        record them."""
         return self._progress.works_in(works)
 
     def split(
@@ -285,18 +256,13 @@ class Comm:
             return None if part is None else Comm(part, name, self._progress, narrow_sums)
 
     def subset(self, ranks: Sequence[int], narrow_sums: bool = False) -> "Comm | None":
-        """A Comm of the given ranks, which all pass the same list; None for an empty list.
-
-        Collective over all ranks of this Comm: ranks outside the subset pass an empty list. With
-        `narrow_sums`, sums of 16-bit floats are rounded after each addition, and travel in 16 bits.
-        """
+        """A Comm of the given ranks, which all pass the same list; None for an empty list, which
+        all other ranks of this Comm pass. `narrow_sums` is that of `split`."""
         return self.split(ranks[0] if ranks else None, narrow_sums=narrow_sums)
 
     def group(self, ranks: Sequence[int]) -> "Comm":
-        """Returns a Comm of the given ranks. Only these call it, all with the same list.
-
-        It is slower than `subset`, which all ranks call. Fault-tolerant jobs cannot use it.
-        """
+        """Returns a Comm of the given ranks; only these call it, all with the same list. It is
+        slower than `subset`, which all ranks call. Fault-tolerant jobs cannot use it."""
         if self.fault_tolerant:
             raise ValueError("ranks of a fault-tolerant job form no groups: use split or subset")
         from nnmpi.comm.group_call import group_name, group_transport  # few programs make groups
@@ -334,11 +300,9 @@ class Comm:
             return self._dispatch.topology().node.free_memory()
 
     def agree(self, error: BaseException | None) -> None:
-        """Raises on all ranks if any rank passes an error; collective.
-
-        The first such rank raises its error, the others OtherRankError with the text of it. So an
-        error of one rank does not leave the others waiting.
-        """
+        """Raises on all ranks if any rank passes an error, so that the others need not wait;
+        collective. The first such rank raises its error, the others OtherRankError with the text of
+        it."""
         self._calls.agree(error, self._interpreter)
 
     def free_sums(self) -> None:
@@ -348,9 +312,7 @@ class Comm:
 
     def free(self) -> None:
         """Frees the MPI communicators of this Comm, of which MPI has a limited number; collective.
-
-        Later uses of the Comm raise RuntimeError.
-        """
+        Later uses of the Comm raise RuntimeError."""
         if not self.is_abandoned:
             self._calls.barrier(self._calls.log("free"))
         self.free_sums()
@@ -409,12 +371,8 @@ class Comm:
         return steps if row is array else put_back(steps, row, array), call
 
     def _prepare(self, algorithm: str, n: int, dtype: Any) -> PreparedSum:
-        """Returns what is needed to sum arrays of one length and type by an algorithm, and caches
-        it for later calls.
-
-        Memory or transports that the algorithm needs are set up first; the log shows this as
-        another call.
-        """
+        """Returns what is needed to sum arrays of one length and type by an algorithm, from a
+        cache. Memory or transports are set up first; the log shows this as another call."""
         check_dtype(dtype, "all_reduce")
         name = self.fastest(n * dtype.itemsize) if algorithm == "auto" else algorithm
         if name not in NAMES and not user_code.is_named(name):
@@ -436,10 +394,8 @@ class Comm:
         return prepared
 
     def fastest(self, nbytes: int) -> str:
-        """The name of the algorithm that `auto` uses for an all-reduce of `nbytes`, on all ranks.
-
-        The first call finds out which ranks share memory, and is collective.
-        """
+        """The algorithm that `auto` uses for an all-reduce of `nbytes`, on all ranks. The first
+        call finds out which ranks share memory, and is collective."""
         if self.size == 1:
             return "ring"
         if self._nodes is None:

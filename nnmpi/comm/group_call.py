@@ -1,9 +1,8 @@
 """The call that makes a Comm of some ranks: these ranks meet in a barrier, then MPI makes it.
 
 In round i each member sends a message to the member 2^i places further on and receives one, so
-after log2(n) rounds all have come. These messages are a Work, an operation in progress: while a
-member waits, it moves its other operations, for which members that are late may wait. MPI's own
-call would not move them.
+after log2(n) rounds all have come. These messages are a Work: while a member waits, it moves its
+other operations, for which members that are late may wait. MPI's own call would not.
 
 The call has no number in the log: only collectives of the whole Comm have numbers, which are the
 same on all ranks.
@@ -33,11 +32,8 @@ def group_name(ranks: Sequence[int]) -> str:
 
 
 def group_transport(calls: CallRunner, ranks: Sequence[int], transport: Transport) -> Transport:
-    """Makes a transport of the given ranks; these ranks call it, and no others.
-
-    `transport` connects all ranks of the Comm, and `ranks` are numbers in it; `calls` logs the call
-    and carries out the barrier of the given ranks.
-    """
+    """Makes a transport of the given ranks, numbers in `transport`; these ranks call it, and no
+    others."""
     at = ranks.index(transport.rank)
     signature = CallSignature(calls.comm, "group", group_name(ranks), None, 0, ranks[at - 1])
     call = record_of(signature, -1)

@@ -75,12 +75,9 @@ def _make_world(guard: bool) -> Comm:
 
 
 def _abort(status: int) -> None:
-    """Ends the job with an exit status. If MPI does not run yet, only this process ends, and the
-    launcher then ends the others.
-
-    The process ends by a signal: the launcher of Open MPI 5 may hang for ever if one rank exits
-    with a status while another one connects to it.
-    """
+    """Ends the job with an exit status; before MPI runs, this process, and the launcher then ends
+    the others. It ends by a signal: the launcher of Open MPI 5 may hang for ever if one rank exits
+    with a status while another one connects to it."""
     if "mpi4py.MPI" in sys.modules:
         from nnmpi.comm.transport import mpi_job
 
@@ -118,11 +115,8 @@ def _start(guard: bool) -> Comm:
 
 
 def _settings() -> tuple[DebugSettings, ValueError | None]:
-    """Reads the debug settings in the environment, NNMPI_DEBUG and NNMPI_TIMEOUT. Returns them and
-    None, or default settings and the ValueError for a wrong value.
-
-    In a job of several ranks, all use the settings of rank 0.
-    """
+    """Reads NNMPI_DEBUG and NNMPI_TIMEOUT; returns (settings, None), or default settings and the
+    ValueError for a wrong value. In a job of several ranks, all use the settings of rank 0."""
     try:
         return DebugSettings.of(os.environ), None
     except ValueError as error:
@@ -137,11 +131,8 @@ def _single_rank(comm: Comm, error: ValueError | None) -> Comm:
 
 
 def _connect(progress: Progress, error: ValueError | None) -> tuple[Comm, "MPIChannel | None"]:
-    """Connects all ranks; returns their Comm and, in a fault-tolerant job, the channel over which
-    their watchdogs exchange messages, else None.
-
-    All ranks get the debug settings of rank 0, or raise its `error`.
-    """
+    """Connects all ranks; returns their Comm and, in a fault-tolerant job, the channel of their
+    watchdogs. All ranks get the debug settings of rank 0, or raise its `error`."""
     from nnmpi.comm.transport import mpi
 
     agree = partial(_agree_on_settings, log=progress.log, error=error)
@@ -176,11 +167,7 @@ def _agree_on_settings(transport: Transport, log: CallLog, error: ValueError | N
 
 def _start_guarded(progress: Progress, error: ValueError | None) -> Comm:
     """Starts MPI for several ranks and returns their Comm, guarded by exception hooks and a
-    watchdog.
-
-    `error` is not None if the environment of this rank has wrong debug settings. If this is rank 0,
-    whose settings are those of all ranks, it is raised on all of them.
-    """
+    watchdog. An `error` in the debug settings of rank 0 is raised on all ranks."""
     from nnmpi.comm.debug.watchdog import Watchdog  # a single rank has none
     from nnmpi.comm.transport import mpi_job, start_mpi
 
@@ -205,12 +192,10 @@ def _start_guarded(progress: Progress, error: ValueError | None) -> Comm:
 
 
 def ended(status: int) -> int:
-    """Returns `status`, the exit status of this rank; waits for the other ranks if it is not 0.
-
-    The caller ensures that all ranks then pass the same status. A rank that ends last keeps the
-    launcher of Open MPI from printing lines of its own below the error. A fault-tolerant job does
-    not wait: its MPI would wait for lost ranks.
-    """
+    """Returns the exit status of this rank, after waiting for the other ranks if it is not 0; all
+    ranks pass the same one. A rank that ends last keeps the launcher of Open MPI from printing
+    lines of its own below the error. A fault-tolerant job does not wait: its MPI would wait for
+    lost ranks."""
     if status and _cached() and _cached()[0].size > 1 and not _cached()[0].fault_tolerant:
         from nnmpi.comm.transport import mpi_job
 

@@ -27,15 +27,12 @@ RECENT = 1.0  # seconds since the last poll in which a rank still counts as wait
 
 
 class Progress:
-    """The progress engine of one rank: its operations in progress (Works), over all its
-    communicators.
+    """The progress engine of one rank: its operations in progress (Works), over all its Comms.
 
-    No operation moves by itself (MPI here makes no progress in the background), so a rank that
-    waits for one work moves all of them. Otherwise two ranks that wait for two operations in
-    different orders would deadlock.
-
-    Only the rank's own thread starts works; helper threads may move them. Whoever moves a work, or
-    posts a message while works are pending, holds the lock.
+    No operation moves by itself, so a rank that waits for one work moves all of them. Otherwise two
+    ranks that wait for two operations in different orders would deadlock. Only the rank's own
+    thread starts works. Whoever moves a work, or posts a message while works are pending, holds the
+    lock.
     """
 
     def __init__(self, log: CallLog) -> None:
@@ -49,10 +46,8 @@ class Progress:
         self.error: BaseException | None = None  # raised in a helper thread
 
     def finish(self, steps: Steps, call: CallRecord, transport: Transport) -> None:
-        """Carries out an operation to its end; other operations in progress move forward meanwhile.
-
-        `steps` is the operation's generator of requests on `transport`, `call` its log record.
-        """
+        """Carries out an operation, a generator of requests on `transport`, to its end; other
+        operations in progress move forward meanwhile."""
         if self.error is not None:
             self.raise_error()
         if self.works:
@@ -69,10 +64,8 @@ class Progress:
 
     @contextmanager
     def works_in(self, works: "list[Work]") -> Iterator[None]:
-        """A context in which operations in progress (Works) are kept in the given list.
-
-        Its `append` and `remove` are called under the lock when a work starts and ends.
-        """
+        """A context in which operations in progress are kept in the given list, whose `append` and
+        `remove` are called under the lock when one starts and ends."""
         with self.lock:
             outer, self.works = self.works, works
             works[:] = outer
@@ -85,10 +78,8 @@ class Progress:
 
     def poll(self, keep_error: bool = False) -> None:
         """Moves every operation in progress as far as it goes without waiting, unless another
-        thread does so.
-
-        With `keep_error`, an error is stored for the rank's own thread; otherwise it is raised.
-        """
+        thread does so. With `keep_error`, an error is stored for the rank's own thread; otherwise
+        it is raised."""
         if self.error is not None and not keep_error:
             self.raise_error()
         if not self.lock.acquire(blocking=False):
@@ -122,13 +113,11 @@ class Progress:
                 work.abandon()
 
     def shrink(self) -> Transport:
-        """Abandons the Comms of this rank after a rank was lost; returns a transport of the ranks
-        left.
+        """Abandons the Comms of this rank after a rank was lost; returns the first transport of a
+        new TransportFamily, of the ranks left.
 
-        It is the first transport of a new TransportFamily, from which all later Comms are made. The
-        new family replaces the old one at once, even before a Comm uses it: if another rank is
-        lost, the next `shrink` must be that of the new family on all ranks, since some may be using
-        it already.
+        The new family replaces the old one at once: if another rank is lost, the next `shrink` must
+        be that of the new family on all ranks, since some may be using it already.
         """
         self.abandon()
         self.log.records.clear()  # calls of new Comms have the names and numbers of these
@@ -138,11 +127,9 @@ class Progress:
 
     @contextmanager
     def thread(self, pause: float) -> Iterator[None]:
-        """A context with a thread that polls every `pause` seconds while operations are pending.
-
-        An error in the thread is raised when the rank next polls, waits or calls a collective, and
-        at the end of the context at the latest.
-        """
+        """A context with a thread that polls every `pause` seconds while operations are pending. An
+        error in it is raised when the rank next polls, waits or calls a collective, or at the end
+        of the context."""
         if not 0 <= pause <= LONGEST_PAUSE:
             raise ValueError(f"a pause of {pause} s between two polls: use 0 to {LONGEST_PAUSE:g}")
         ended, wake = threading.Event(), threading.Event()
@@ -185,10 +172,8 @@ class Progress:
 
 
 class Work:
-    """An operation in progress: `poll` returns whether it is complete, `wait` completes it.
-
-    Both move all operations of this rank forward.
-    """
+    """An operation in progress: `poll` returns whether it is complete, `wait` completes it. Both
+    move all operations of this rank forward."""
 
     def __init__(
         self,
@@ -237,11 +222,8 @@ class Work:
         return self.done
 
     def wait(self) -> None:
-        """Returns when the operation is complete; meanwhile moves all operations of this rank in
-        progress.
-
-        If this is the only one, it blocks inside the MPI library instead.
-        """
+        """Returns when the operation is complete; moves all operations of this rank meanwhile, or
+        blocks inside the MPI library if this is the only one."""
         progress = self._progress
         progress.log.waits = self._record, monotonic()
         try:
@@ -260,9 +242,7 @@ class Work:
 
     def abandon(self) -> None:
         """Ends the operation without a result, since a rank was lost; later calls raise RankLost.
-
-        The caller holds the lock of the progress engine.
-        """
+        The caller holds the lock of the progress engine."""
         self._end(RankLost(f"{self.signature.operation} was abandoned, since a rank was lost"))
 
     def _raise(self, error: BaseException) -> NoReturn:
@@ -274,12 +254,9 @@ class Work:
         raise error
 
     def step(self, blocks: bool = False) -> bool:
-        """Takes the operation's next step if the requests that it waits for are complete. Returns
-        True if it has taken one, which may have been the last, and False if the operation still has
-        to wait.
-
-        With `blocks`, waits for the requests. The caller holds the lock of the progress engine.
-        """
+        """Takes the operation's next step, which may be the last, if the requests that it waits for
+        are complete, or, with `blocks`, after waiting for them; returns whether it has. The caller
+        holds the lock of the progress engine."""
         try:
             if self._needs and blocks:
                 self._transport.wait(self._needs)

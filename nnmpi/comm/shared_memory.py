@@ -33,18 +33,13 @@ class SharedBuffer:
         self._calls.finish(*self._steps(start, stop, starts=False))
 
     def start(self, start: int = 0, stop: int | None = None) -> Work:
-        """Starts an all-reduce and returns its Work. Do not touch the elements until it is
-        complete.
-
-        Several may be pending at a time. They are summed in the order in which they were started.
-        """
+        """Starts an all-reduce and returns its Work; do not touch the elements until it is
+        complete. Several may be pending, and are summed in the order in which they were started."""
         return self._calls.start(*self._steps(start, stop, starts=True))
 
     def own(self, start: int = 0, stop: int | None = None, r: int | None = None) -> slice:
-        """The slice of elements start..stop-1 that this rank, or rank r of the node, adds up.
-
-        The slices of all ranks of the node partition the range.
-        """
+        """The slice of elements start..stop-1 that this rank, or rank r of the node, adds up; those
+        of all ranks of the node partition the range."""
         return self._reduction.slice(*self._range(start, stop), r)
 
     def free(self, check: bool = True) -> None:
@@ -95,9 +90,7 @@ class NodeMemory:
         self._calls.finish(_meet(arrive), self._calls.log("node_memory.barrier"))
 
     def free(self, check: bool = True) -> None:
-        """Frees the memory; collective within the node. Raises BufferError on all ranks, and frees
-        nothing, if an array of any rank still views the memory. Without `check` such arrays become
-        invalid, and using one ends the process."""
+        """Frees the memory; collective within the node. `check` is that of `SharedBuffer.free`."""
         memory, label = self._window, f"the memory {self._calls.comm}"
         freed: Any = FreedObject(label)
         self._window = self.array = freed
@@ -113,10 +106,7 @@ def _free(
     memory: SharedReduction | SharedWindow, calls: CallRunner, name: str, label: str, check: bool
 ) -> None:
     """Frees shared memory of a Comm; with `check`, raises BufferError on all ranks, and frees
-    nothing, if arrays still view it.
-
-    `name` is the name of the call in the log, `label` that of the memory in the message.
-    """
+    nothing, if arrays still view it. `name` is for the log, `label` for the message."""
     is_viewed, free = memory.is_viewed, memory.free  # raises if freed before
     if calls.transport.family.abandoned:
         return  # the memory stays until the job ends: other ranks may still use it

@@ -12,11 +12,8 @@ NOT_YET = None
 
 
 class DeviceCopies(Protocol):
-    """The copies between an array on a device and the host array that an operation sends or
-    receives.
-
-    Both methods are called by whichever thread moves operations, which may be a helper thread.
-    """
+    """The copies between an array on a device and the host array of an operation; called by
+    whichever thread moves operations, which may be a helper thread."""
 
     def ready(self) -> bool:
         """True once the device's data are in the host array; each poll asks until then."""
@@ -30,9 +27,8 @@ Copies: TypeAlias = DeviceCopies | None
 
 
 def with_copies(steps: Steps, copies: DeviceCopies) -> Steps:
-    """Makes an operation on a device's array from `steps`, the generator of requests of an
-    operation on host memory: it waits until `copies` has filled the host array, carries out the
-    operation, then starts the copy of the result to the device."""
+    """Makes an operation on a device's array from `steps` on host memory: waits until `copies` has
+    filled the host array, carries it out, then starts the copy of the result to the device."""
     while not copies.ready():
         yield NOT_YET
     yield from steps
@@ -46,10 +42,8 @@ class OperationQueue:
         self._started = self._completed = 0
 
     def add(self, steps: Steps) -> Steps:
-        """Makes an operation that first waits for all operations that were added before it.
-
-        `steps` is the operation's generator of requests.
-        """
+        """Makes an operation from `steps` that first waits for all operations that were added
+        before it."""
         number = self._started
         self._started += 1
         while self._completed != number:

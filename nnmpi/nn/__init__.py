@@ -1,9 +1,8 @@
-"""Layers, losses and models, with PyTorch's names and shapes.
+"""Layers, losses and models, with PyTorch's names and shapes; parameters and their memory
+(`Store`), and which part of a tensor a rank has (`Place`); the recorded structure of a model
+(`Graph`).
 
-This package has `Module` and `Parameter`, layers and models; `Place` (which part of a tensor a rank
-has) and `Store` (the memory of parameters); initial values that depend on a seed and a path; and
-`Graph`, the recorded structure of a model. Optimizers are in `optim`, and the execution of a model
-on several ranks is in `parallel`.
+Optimizers are in `optim`, and the execution of a model on several ranks is in `parallel`.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

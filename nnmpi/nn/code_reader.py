@@ -9,8 +9,8 @@ followed   the code of users' functions and methods; Python modules and users' o
 refused    lists, dicts, arrays; code that sets a variable or an attribute; functions that
            `known_values.py` does not list
 
-Of modules (layers) the code may read any attribute, as in `forward`. An attribute of a value that
-is not known counts as one of every module.
+Of modules (layers) the code may read any attribute, as in `forward`. An attribute of an unknown
+value counts as one of every module.
 """
 
 import builtins
@@ -62,11 +62,9 @@ class CodeReader:
     """Finds every object on which users' code depends, and adds it to `values` for comparison;
     raises UnfitError if one could change unnoticed.
 
-    given        the modules of the model, if the code may use no others
+    given        the only modules that the code may use, or None
     kinds        classes of further objects that it may use (optimizers)
-    methods      the methods of these that it may use
     modules      the modules that it uses, without submodules
-    objects      the objects of `kinds` that it uses
     parameters   the parameters that it uses by themselves
     """
 
@@ -104,9 +102,8 @@ class CodeReader:
     # ---- values
 
     def _take(self, value: Any, name: str) -> Any:
-        """Adds `value`, which the code reads, and everything that the value's own code uses, to
-        those that are compared. `name` describes where it was read in error messages, such as
-        "model in train_step".
+        """Adds `value`, which the code reads, and all that its own code uses, to those that are
+        compared; `name`, such as "model in train_step", says in messages where it was read.
 
         Raises UnfitError if the value could change unnoticed. Returns a value itself if the code
         may read only some of its attributes, and the constant FREE for any other.
@@ -295,12 +292,9 @@ class CodeReader:
     # ---- code
 
     def _follow(self, function: FunctionType, name: str, owner: Any) -> None:
-        """Adds everything that `function`, a function that the code calls, depends on: its code,
-        its default arguments, variables of closures and globals, and what these use in turn.
-
-        name    what the function is called in error messages
-        owner   the value of its first argument, for a method; FREE if it is not known
-        """
+        """Adds all that `function` depends on: its code, default arguments, closures and globals,
+        and what these use in turn. `name` is for messages; `owner` is the first argument of a
+        method, or FREE."""
         if is_own(function) or not self._is_new(function, id(owner)):
             return
         if {*vars(function)} - {"__wrapped__"}:
@@ -322,13 +316,11 @@ class CodeReader:
     def _look_at(
         self, code: CodeType, known: Mapping[str, Any], function: FunctionType, name: str
     ) -> None:
-        """Goes through the bytecode of `code`, and of functions defined in it, and adds every
-        variable and attribute that it reads. Raises UnfitError for an operation that a replay would
-        not repeat.
+        """Adds every variable and attribute that `code`, and functions defined in it, read. Raises
+        UnfitError for an operation that a replay would not repeat.
 
         known      a dict: name of a local variable -> its value, as far as it is known
         function   the function whose code it is, which has the globals
-        name       what the function is called in error messages
         """
         of_module = any(value is MODULE for value in known.values())
         operations = [*operations_of(code)]

@@ -41,11 +41,8 @@ OPTIONS: dict[type[Module], str] = {ReLU: "relu", SiLU: "silu"}
 
 
 def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
-    """Yields the layers in groups of consecutive layers that run as one fused op (a row of
-    `FUSED`); a layer that is not fused is a group by itself.
-
-    A layer that has hooks is never fused.
-    """
+    """Yields the layers in groups of consecutive layers that run as one op (a row of `FUSED`), or
+    alone; a layer that has hooks is never fused."""
     i = 0
     for taken in fused([Module if layer._hooks else type(layer) for layer in layers]):
         yield layers[i : i + taken]
@@ -53,12 +50,10 @@ def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
 
 
 def fused(types: Sequence[type[Module]]) -> Iterator[int]:
-    """Yields the number of layers in each group of consecutive layers that run as one fused op,
-    given the types of all layers in order.
+    """Yields the number of layers in each group that runs as one op, given the types of all layers.
 
-    A subclass of a layer is not fused, since its `forward` may differ. It is fused like its base
-    class if its attribute `fuses_as` names that class, to declare that its `forward` takes the same
-    options.
+    A subclass of a layer is not fused, since its `forward` may differ, unless its attribute
+    `fuses_as` names its base class, to declare that its `forward` takes the same options.
     """
     i = 0
     while i < len(types):
@@ -111,12 +106,9 @@ def _steps_of_linears(run: Sequence[Sequence[Any]]) -> Iterator[FusedStep]:
 
 
 def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[FusedStep]) -> FusedStep:
-    """Returns a function that runs Linear layers and their ReLUs as one op.
-
-    A call runs them one by one (by `steps`) if a layer has hooks, if the graph of the model is
-    being recorded, or if several layers use the same memory for their weights in turn, as with ZeRO
-    3.
-    """
+    """Returns a function that runs Linear layers and their ReLUs as one op; or one by one (by
+    `steps`) if a layer has hooks, while the graph is recorded, or if weights share memory in turn
+    (ZeRO 3)."""
     layers = [m for group in run for m in group]
     linears, relus = [group[0] for group in run], tuple(len(group) == 2 for group in run)
 

@@ -42,11 +42,8 @@ class SampleCount:
 
 
 class Axis(NamedTuple):
-    """An axis of a tensor in a graph; its length is `size`, multiplied by the number of samples if
-    `of_samples` is True.
-
-    `axis_names.py` lists the names of axes.
-    """
+    """An axis of a tensor in a graph, of length `size`, times the number of samples if
+    `of_samples`; its name is one of `axis_names.py`."""
 
     size: int
     of_samples: bool = False
@@ -125,15 +122,13 @@ class Node:
     """A node of a graph: a layer, a module with children that is recorded as a whole, or an op
     between layers.
 
-    name       the path of the module, or the name of the op
+    name       of the module, or of the op
     result     the returned value, with TensorRef in place of tensors
     within     the path of the module whose forward calls this node
-    variables  the numbers of the parameters and buffers that the module has or the op takes, in
-               the order of their first use
+    variables  the numbers of its parameters and buffers, in the order of their first use
     layer      the class of the module; Module if the instance has its own forward; None for an op
     settings   the public attributes of the module that are numbers, text, or tuples of these
-    note       the reason, as text, why a module with children is recorded as one node; "" for
-               others
+    note       why a module with children is recorded as one node; "" for others
     """
 
     name: str
@@ -186,8 +181,7 @@ class Call(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """The structure of a model: its nodes (layers and ops) in the order in which they run, the
-    edges (tensors) between them, and the variables (parameters and buffers).
+    """The structure of a model: nodes in the order in which they run, edges, and variables.
 
     arguments  the arguments that the model is called with
     outputs    the numbers of the edges that it returns
@@ -196,7 +190,7 @@ class Graph(NamedTuple):
     shapes     the edges whose shape a `forward` reads, which therefore cannot be sharded
     fused      ranges of consecutive nodes that run as one op
     again      ranges of the nodes that `checkpoint` runs again in backward passes
-    source     functions that make and run the model again, for simulated steps (`ModelSource`)
+    source     functions that make and run the model again (`ModelSource`)
     """
 
     nodes: tuple[Node, ...]
@@ -223,16 +217,15 @@ class Graph(NamedTuple):
 
     @property
     def may_differ(self) -> bool:
-        """True if different samples may use different parameters. This is possible if a module with
-        trained parameters is recorded as one node, since what its `forward` does with each sample
-        is unknown."""
+        """True if different samples may use different parameters: if a module with trained
+        parameters is one node, what its `forward` does with each sample is unknown."""
         noted = (v for node in self.nodes if node.note for v in node.variables)
         return any(self.variables[v].is_trained for v in noted)
 
     def users(self) -> dict[int, list[int]]:
-        """Returns, for each edge (tensor), the numbers of the nodes that take it. For an output of
-        the model, the list ends with the number of nodes in the graph, which stands for the caller
-        of the model."""
+        """Returns, for each edge, the numbers of the nodes that take it; for an output of the
+        model, at last the number of nodes in the graph, which stands for the caller of the
+        model."""
         users: dict[int, list[int]] = {e: [] for e in range(len(self.edges))}
         for k, node in enumerate(self.nodes):
             for e in node.inputs:
@@ -262,11 +255,8 @@ class Graph(NamedTuple):
 
 
 def mapped(leaf: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Returns a copy of nested tuples, lists and dicts in which each leaf x is replaced by leaf(x).
-
-    With `others`, which are nested like `tree`, x is replaced by leaf(x, *xs), where xs are the
-    leaves of `others` at the same position.
-    """
+    """Returns a copy of nested tuples, lists and dicts in which each leaf x is replaced by leaf(x,
+    *xs), where xs are the leaves of `others` at the same position."""
     if isinstance(tree, TensorRef | VariableRef | SampleCount):  # first: asked in every step
         return leaf(tree, *others)
     if isinstance(tree, tuple | list):

@@ -36,10 +36,8 @@ HOOKS = "it has hooks"
 
 
 class TracedTensor(Tensor):
-    """A tensor whose elements a traced `forward` must not read.
-
-    It notifies the recorder when its elements or its shape are read, and when it is written to.
-    """
+    """A tensor whose elements a traced `forward` must not read: it notifies the recorder when its
+    elements or its shape are read, and when it is written to."""
 
     __slots__ = ()
 
@@ -112,14 +110,12 @@ class ConflictError(Exception):
 
 class GraphRecorder:
     """Records the layers and ops of one forward pass of a model as nodes of a graph: the structure
-    of the model, of which autograd and modules tell it, and not the work of a rank, which
-    `nn/record.py` records below them, as calls of kernels.
+    of the model, and not the work of a rank, which `nn/record.py` records as calls of kernels.
 
-    `notes` is a dict of the modules to record as single nodes: path -> reason. Whenever a node is
-    added, on_growth(held) is called.
+    `notes` has the modules to record as single nodes, by path, with the reason; on_growth(held) is
+    called whenever a node is added.
 
-    edges  the tensors of the recorded pass, with the lengths for its number of samples; empty until
-           `free` is called
+    edges  the tensors, with the lengths for the number of samples; empty until `free` is called
     fused  ranges of consecutive nodes that run as one op
     again  ranges of nodes that run again in the backward pass, by `checkpoint`
     held   the bytes of all tensors recorded so far
@@ -180,11 +176,11 @@ class GraphRecorder:
         return result
 
     def replace_edge(self, t: Tensor, y: Tensor) -> None:
-        """Called after an in-place op on the tensor t, which was recorded as an op with the new
-        tensor y as its result. From now on a use of t counts as a use of y.
+        """Called after an in-place op on t, recorded as an op with the new result y: from now on a
+        use of t counts as a use of y.
 
-        Raises ConflictError if the op runs within a module that is recorded as a single node: then
-        the module that called it has to be a single node as well.
+        Raises ConflictError within a module that is recorded as a single node: then the module that
+        called it has to be a single node as well.
         """
         if self._unit is not None and self._within:
             raise ConflictError(self._within[-1], WRITES)
@@ -194,9 +190,9 @@ class GraphRecorder:
             self._edges[id(t)] = self._edges[id(y)]
 
     def note_older(self, t: Tensor) -> None:
-        """Called when a `forward` uses the tensor t after an in-place op on another tensor with the
-        same memory, such as a view of t. The graph has no edge for the new values of t, so
-        ConflictError is raised: the module has to be recorded as a single node."""
+        """Called when a `forward` uses t after an in-place op on another tensor with the same
+        memory. The graph has no edge for the new values of t, so ConflictError is raised: the
+        module has to be recorded as a single node."""
         if isinstance(t, TracedTensor) and self._within:
             raise ConflictError(self._within[-1], WRITES)
 

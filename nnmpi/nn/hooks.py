@@ -58,22 +58,16 @@ class Hooked:
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> HookHandle:
         """Registers `hook` to be called as hook(module, args, output) after each forward pass; a
-        result other than None replaces the output.
-
-        prepend: True to call it before the hooks that are registered already
-        with_kwargs: True to pass the keyword arguments of the call too, as the third argument
-        """
+        result other than None replaces the output. `prepend` calls it before the hooks that are
+        registered already; `with_kwargs` passes the keyword arguments too, as the third
+        argument."""
         return self._register(Hook(hook, False, with_kwargs), prepend)
 
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> HookHandle:
         """Registers `hook` to be called as hook(module, args) before each forward pass; a result
-        other than None replaces the arguments.
-
-        prepend: True to call it before the hooks that are registered already
-        with_kwargs: True to pass the keyword arguments of the call too, as the third argument
-        """
+        other than None replaces the arguments. Options are those of `register_forward_hook`."""
         return self._register(Hook(hook, True, with_kwargs), prepend)
 
     register_full_backward_hook = refused_hook("Module.register_full_backward_hook")

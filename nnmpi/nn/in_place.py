@@ -43,9 +43,8 @@ def applied_by_layer(function: Callable[[Tensor], Tensor], x: Any, inplace: bool
 def _written_by_layer(function: Callable[[Tensor], Tensor], x: Any) -> Tensor:
     """Writes function(x) into x, the input of a layer, and returns x.
 
-    In a Trainer, which may divide a model between any two layers, x is not written to, and the
-    result is a new tensor. A model whose `forward` uses x after the layer would then get the old
-    values, so it is refused when its graph is recorded.
+    In a Trainer, which may cut a model between any two layers, the result is a new tensor. A model
+    whose `forward` uses x after the layer is refused when its graph is recorded.
     """
     if not isinstance(recording.get(), bool):
         y = function(as_tensor(x))

@@ -1,7 +1,7 @@
 """Initial values of parameters, as functions of a key and the index of an element.
 
 The functions are dataclasses, not closures, so that a parameter can be copied and pickled. The key
-of a parameter is key(seed, "init", path), and the index is that in the whole tensor.
+is key(seed, "init", path), and the index is that in the whole tensor.
 """
 
 import math

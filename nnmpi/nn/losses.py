@@ -59,9 +59,9 @@ class Loss(Module):
 
 
 def weights(name: str, label: str, weight: Any) -> np.ndarray | None:
-    """Returns the option `weight` of a loss as a float64 array on the host, or None; raises
-    ValueError unless it has only finite numbers. `name` of the loss and `label` of the option are
-    for messages."""
+    """Returns the option `weight` of the loss `name` as a float64 array on the host, or None;
+    raises ValueError unless it has only finite numbers. `label` is the option's name in
+    messages."""
     if weight is None:
         return None
     if isinstance(weight, str):
@@ -106,10 +106,8 @@ class ClassLoss(Loss):
 
     def evaluate(self, scores: Any, labels: Any) -> tuple[float, int, int]:
         """Returns (loss, correct, labels): the loss, the number of labels at which the score is
-        largest (the first one, of equal scores), and the number of labels.
-
-        Ignored labels are not counted. A device sends only these three numbers to the host.
-        """
+        largest (the first one, of equal scores), and the number of labels; ignored ones do not
+        count. A device sends only these three numbers to the host."""
         scores = as_tensor(scores)
         labels, may_ignore = self.checked(scores.shape, labels)
         on, loss = backend.of(scores.array), self.loss_of(scores, labels, may_ignore)
@@ -134,8 +132,8 @@ class ClassLoss(Loss):
         """Returns (labels as an array, may_ignore) for scores of this shape; may_ignore is False if
         it is certain that no label equals `ignore_index`.
 
-        Raises ValueError unless the labels fit the scores. The values of labels are checked only on
-        the host, since a check on a device would have to wait for the device.
+        Raises ValueError unless the labels fit the scores. Values are checked only on the host: a
+        check on a device would have to wait for it.
         """
         if not isinstance(labels, np.ndarray):
             labels = array_of(labels)
@@ -172,17 +170,14 @@ class ClassLoss(Loss):
         )
 
     def _check_ignored(self, labels: np.ndarray, classes: int, may_ignore: bool) -> None:
-        """Checks `labels` before a recorded forward and backward pass is replayed with them.
-        `may_ignore` says whether the recorded kernels can ignore labels. Raises UnlikeError if
-        these labels need the other kind of kernels: some are ignored and the recorded kernels
-        cannot, or none is ignored and they can."""
+        """Raises UnlikeError if a recorded pass cannot be replayed with `labels`: some are ignored
+        and the recorded kernels cannot ignore any (`may_ignore`), or none is and they can."""
         if self._may_ignore(labels, classes) != may_ignore:
             raise UnlikeError("some labels are ignored")
 
     def _may_ignore(self, labels: np.ndarray, classes: int) -> bool:
-        """Returns True if a label may equal `ignore_index`: if one does, or if `ignore_index` is
-        itself the number of a class, when labels are not searched for it. Returns False if none
-        does: the loss may then use the faster kernels that ignore nothing.
+        """Returns True if a label equals `ignore_index`, or if that is itself a class, when labels
+        are not searched for it; if False, the loss may use the faster kernels that ignore nothing.
 
         Raises ValueError for a label that is neither `ignore_index` nor from 0 to classes - 1.
         """

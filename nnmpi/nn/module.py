@@ -33,8 +33,8 @@ class Module(Hooked, Registries):
 
     All weights and dropout masks of a model are drawn from the `seed` of its root and their path in
     the model. A weight that is read or changed before its layer is assigned to a model is drawn at
-    that moment, and keeps its values in the model. So two equal blocks whose weights were read this
-    early start with equal weights, unless each sets its own `seed` first.
+    that moment: two equal blocks whose weights were read this early start with equal weights,
+    unless each sets its own `seed` first.
     """
 
     training: bool = True
@@ -110,13 +110,12 @@ class Module(Hooked, Registries):
 
     @property
     def _number(self) -> int:
-        """The number of modules constructed before this one if it is a layer that stands alone,
-        without a model around it; else 0.
+        """The number of modules constructed before this one if it is a layer that stands alone;
+        else 0.
 
-        Initial weights are random numbers that follow from a key: the seed, the path of the
-        parameter and, unless it is 0, this number. So layers that stand alone have different
-        weights, although their paths are equal; layers of a model have different paths. It is 0 for
-        a module with children, for a child, and after `seed` was set.
+        Initial weights follow from the seed, the path of the parameter and this number: so layers
+        that stand alone have different weights, although their paths are equal. It is 0 for a
+        module with children, for a child, and after `seed` was set.
         """
         alone = self._parent is None and not self._modules
         return self._seed_state.number if alone else 0
@@ -183,10 +182,7 @@ class Module(Hooked, Registries):
 
     def tensors(self) -> Iterator[tuple[Place, Tensor]]:
         """Yields (place, parameter or buffer) for each entry of the state dict, in its order. The
-        Place has the name and shape of the whole tensor, and the part of it that this rank has.
-
-        Its path is the name of the entry, also if two names share one tensor.
-        """
+        place has the name of the entry, also if two names share one tensor."""
         for full, m, name in self._entries("_parameters", "_buffers"):
             value = getattr(m, name)
             place = value.place if isinstance(value, Parameter) else m._buffers[name]
@@ -224,12 +220,9 @@ class Module(Hooked, Registries):
         return ()
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> LoadedKeys:
-        """Copies a state into the model if all names and shapes fit, and returns the keys that do
-        not match.
-
-        The state holds whole tensors; each rank copies the part that it owns. Without `strict`,
-        names may differ: tensors that are not in the state keep their values.
-        """
+        """Copies a state of whole tensors into the model if all names and shapes fit, each rank the
+        part that it owns; returns the keys that do not match. Without `strict`, names may differ:
+        tensors that are not in the state keep their values."""
         return load_into(list(self.tensors()), state, strict)
 
     def __repr__(self) -> str:

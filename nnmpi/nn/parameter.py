@@ -129,9 +129,8 @@ class Parameter(Tensor):
     ) -> Parameter:
         """Returns a parameter whose values are drawn by `init` when they are first needed.
 
-        where: the shape; or, if this rank has only a part of a larger tensor, a Place that says
-            which part (its path is ignored)
-        memory_axes: the order of the axes in memory; by default C order
+        `where` is the shape; or, if this rank has only a part of a larger tensor, a Place (its path
+        is ignored). `memory_axes` is the order of the axes in memory, by default C order.
         """
         place = where if isinstance(where, Place) else Place.of_whole("", where)
         place.check()
@@ -168,11 +167,8 @@ class Parameter(Tensor):
         self.seed_state: SeedState | None = None
 
     def __getstate__(self) -> tuple[Any, ...]:
-        """Returns what a copy or pickle contains: options, values and gradient, but not the Store,
-        since that may hold all parameters of the model.
-
-        `Module.__setstate__` sets the parent module again.
-        """
+        """Returns options, values and gradient for a copy or pickle, but not the Store, which may
+        hold all parameters of the model. `Module.__setstate__` sets the parent module again."""
         return (
             (self._place, self.init, self.memory_axes),
             (self._requires_grad, self.seed, self.padded_size),
@@ -213,12 +209,9 @@ class Parameter(Tensor):
         return self.store is not None
 
     def draw(self, dtype: Any = None, on: Backend | None = None) -> None:
-        """Draws the initial values, in the given type and on the given backend.
-
-        They depend on the seed, the path, and the index of each element in the whole tensor. In a
-        layer that stands alone, and whose seed was not set, they depend also on the number of
-        modules constructed before it.
-        """
+        """Draws the initial values, which depend on the seed, the path, and the index of each
+        element in the whole tensor; in a layer that stands alone, without a seed of its own, also
+        on the number of modules constructed before it."""
         self.seed, values = self._initial()
         memory = values.transpose(self.memory_axes)
         own_dtype, own_backend = self.drawn_as
@@ -237,9 +230,8 @@ class Parameter(Tensor):
         return seed, self.init(key, place.indices()).reshape(self._shape)
 
     def redraw(self, init: Init) -> None:
-        """Sets another function for initial values, which are drawn when needed. Values that are in
-        use are replaced at once: those with a gradient, and those in a flat store, into which an
-        optimizer moves parameters."""
+        """Sets another function for initial values, which are drawn when needed. Values in use are
+        replaced at once: those with a gradient, and those in a flat store."""
         self.init, store = init, self.store
         if self._parent is None:
             self.seed_state = next_seed_state()
@@ -392,12 +384,10 @@ class DataStorage(UnnoticedStorage):
 
 
 class ParameterData(Tensor):
-    """The tensor `p.data` of a parameter p: its values without gradient tracking. Writes to it
-    change the parameter.
+    """The values `p.data` of a parameter p without gradient tracking; writes change the parameter.
 
-    It looks up the memory of the values at every use, as the parameter itself does, since an
-    optimizer may move them. After `p.data = value` the attribute `parameter` is a tensor with the
-    old values.
+    It looks up the memory at every use, since an optimizer may move it. After `p.data = value` the
+    attribute `parameter` is a tensor with the old values.
     """
 
     __slots__ = ("parameter",)

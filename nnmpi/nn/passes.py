@@ -24,11 +24,8 @@ class BatchStats(Protocol):
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         """Returns the moments (number of values, mean, sum of squared deviations) of the whole
-        batch, given those of the samples on this rank.
-
-        `track` updates the running statistics of the layer. It is called once per forward pass,
-        during this call or later, with the moments of the whole batch.
-        """
+        batch, given those of this rank's samples. `track` updates the running statistics with them:
+        it is called once per forward pass, during this call or later."""
 
     def sum(self, sums: Array) -> Array:
         """Returns the sum of a 1-D array over all ranks that have samples of the batch."""
@@ -53,10 +50,9 @@ class Untracked(Local):
 
 
 class ReplayStats:
-    """BatchStats for a forward pass that runs twice, to save memory. In the second run, calls
-    return the results of the first run, and neither communicate nor update running statistics.
-
-    inner   the BatchStats of the first run"""
+    """BatchStats for a forward pass that runs twice: calls in the second run return the results of
+    the first, whose BatchStats are `inner`, and neither communicate nor update running
+    statistics."""
 
     def __init__(self, inner: BatchStats) -> None:
         self.inner, self._results = inner, list[Any]()
@@ -100,8 +96,8 @@ class Pass(NamedTuple):
     counted  whether this pass counts as a step, so that the next one draws other random numbers:
              True as soon as a module in training mode runs in it, and in passes of a trainer
     batch    the number of samples of the whole batch, on all ranks; None: the samples of the input
-    around   a function that is called as around(module, forward, *args) in place of each `forward`,
-             while the graph of a model is recorded
+    around   called as around(module, forward, *args) in place of each `forward` while the graph of
+             a model is recorded
     again    True in the second run of a function that runs again in the backward pass"""
 
     step: int
@@ -117,9 +113,8 @@ class Pass(NamedTuple):
         return self.step < steps
 
     def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
-        """Returns the key from which random numbers for a purpose, such as "dropout", are drawn in
-        this step. It is made of the seed of the model, the number of the step, the purpose and
-        further names, such as the path of a layer."""
+        """Returns the key of random numbers for a purpose, such as "dropout", in this step: made of
+        the model's seed, the step, the purpose and names, such as the path of a layer."""
         return keyed.key(seed, purpose, self.step, *names)
 
     def tensor_key(self, drawn: SeedState) -> keyed.Key:
@@ -146,16 +141,12 @@ def checked_combine(combine: Combine) -> Combine:
 def combined_buffers(
     module: object, combine: Mapping[str, Combine], current: Pass
 ) -> Iterator[None]:
-    """A context for the `forward` of a module that changes buffers (arrays that are saved with the
-    model but not trained), such as running statistics. With several ranks or micro-batches, each
-    call of `forward` sees only some samples of a batch, and changes a copy of the buffers. The
-    `batch_stats` of `current`, the Pass, combine the results of all calls for a batch as `combine`
-    says, a dict: name of a buffer -> "mean", the buffer becomes the mean of the results, or "sum",
-    all changes are added to it.
+    """A context for the `forward` of a module that changes buffers, such as running statistics.
+    With several ranks or micro-batches, each call of `forward` sees some samples of a batch, and
+    changes a copy; the `batch_stats` of `current` combine the results as `combine` says, by buffer.
 
-    If `forward` runs again in the backward pass to save memory, it starts from the values that the
-    buffers had before the first run, and what it changes is dropped. In both runs it gets copies of
-    the buffers, since autograd may keep them for the backward pass."""
+    If `forward` runs again in the backward pass, it starts from the values before the first run,
+    and what it changes is dropped. In both runs it gets copies, since autograd may keep them."""
     stats, n = current.batch_stats, 1 if current.samples is None else len(current.samples)
     buffers = {name: t for name in combine if (t := getattr(module, name)) is not None}
     arrays = {name: t._array for name, t in buffers.items()}

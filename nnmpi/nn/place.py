@@ -1,9 +1,7 @@
 """Place: the path of a tensor in the whole model, its whole shape and the part on this rank.
-StateArray: a range of elements of such a part, with the functions that read and write them.
-A rank draws initial values for its part alone, from the path and the indices in the whole tensor,
-and loads its part of a whole tensor. The state of training is a list of StateArrays
-(`parallel/model/state.py`), on which files, the digest, copies and comparisons are based.
-"""
+StateArray: a range of elements of such a part, with the functions that read and write them. The
+state of training is a list of StateArrays (`parallel/model/state.py`), on which files, the digest,
+copies and comparisons are based."""
 
 import math
 from collections.abc import Callable
@@ -81,11 +79,8 @@ def whole(shape: tuple[int, ...]) -> Box:
 
 
 class Range(NamedTuple):
-    """Elements lo..hi-1 of a rectangular part of a tensor, the `box`, counted in the order of
-    memory.
-
-    Ranges describe the elements of a tensor that a rank updates, owns or needs, that are copied
-    between ranks, or that a file holds.
+    """Elements lo..hi-1 of a rectangular part of a tensor, the `box`, in memory order: those that a
+    rank updates, owns or needs, or that a file holds.
 
     tensor   the path of the tensor in the whole model
     box      (start, stop) for each axis
@@ -105,17 +100,14 @@ class Range(NamedTuple):
 class StateArray(NamedTuple):
     """Elements lo..hi-1 of this rank's part of an array of the training state, in memory order.
 
-    The array is a parameter, a buffer, or optimizer state of a parameter. `place` has its name and
-    its whole shape.
-
     axes        the order of the axes in memory
     dtype       the name of the type of its elements
     may_differ  True if copies on several ranks may differ, as those of buffers do
     read        read(a, b) returns elements a..b-1 of the part, with lo <= a <= b <= hi, on the
                 host; None if this only describes the array, without elements
     write       copies all elements lo..hi-1 from an array on the host
-    file        the name of the file that has the elements, in place of a rank's memory; all ranks
-                can read it. "": the elements are in the memory of a rank
+    file        the file that has the elements, which all ranks can read; "": the memory of a rank
+                has them
     """
 
     place: Place

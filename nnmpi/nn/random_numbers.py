@@ -30,9 +30,8 @@ __all__ = [
 
 
 def generator_state(name: str, generator: np.random.Generator) -> StateArray:
-    """Returns the state of a NumPy generator as an array of 64-bit words, for the method
-    `state_arrays` of a module that draws from the generator: the state is then saved and restored
-    with the weights. After a restore all ranks continue from the state of the first rank."""
+    """Returns the state of a NumPy generator as 64-bit words, for `state_arrays` of a module that
+    draws from it. After a restore all ranks continue from the state of the first rank."""
 
     def read(lo: int, hi: int) -> np.ndarray:
         return np.array([*_words(generator.bit_generator.state)], np.uint64)[lo:hi]
@@ -77,9 +76,8 @@ def random(
     `normal` standard normal.
 
     They depend on the seed of the model, the step, the path of `module`, the name, and the sample:
-    not on ranks, micro-batches, or whether `forward` runs again to save memory. Two calls in one
-    `forward` need two names to give different values. Type and device are those of `like`, or
-    float32 on the CPU.
+    not on ranks, micro-batches, or repeated passes. Two calls in one `forward` need two names to
+    give different values. Type and device are those of `like`, or float32 on the CPU.
     """
     current = current_pass.get() or Pass(module.root.passes)
     on, dtype = (
@@ -182,8 +180,7 @@ def multinomial(
     """Returns int64 indices (num_samples,) or (rows, num_samples), drawn for each row with
     probabilities proportional to its weights.
 
-    Without `replacement` no index is drawn twice for one row. The weights need not add up to 1. The
-    call waits for the device.
+    Without `replacement` no index is drawn twice for one row. The call waits for the device.
     """
     weights = np.atleast_2d(on_host(input).astype("float64"))
     rows, n = weights.shape[-2:]

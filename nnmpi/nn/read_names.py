@@ -18,12 +18,9 @@ OF_MODULE_ITSELF = OF_ALL | {name for name in UNSEEN if hasattr(Module, name)}
 
 
 class ReadNames:
-    """The names of the attributes that code reads of values which are not known; raises UnfitError
-    for those by which it could read what changes.
-
-    of_values    names that are read of any value, and by which code
-    of_modules   names that methods of modules read of their own module
-    """
+    """The names of the attributes that code reads of values which are not known; UnfitError refuses
+    those by which it could read what changes. `of_values` are read of any value, and by which code;
+    `of_modules` by methods of modules, of their own module."""
 
     def __init__(self) -> None:
         self.of_values = dict[str, str]()
@@ -64,11 +61,8 @@ class ReadNames:
         self, modules: Iterable[Module], objects: Sequence[Any], methods: Sequence[str]
     ) -> None:
         """Raises UnfitError if the code reads an attribute whose change could go unnoticed, since
-        it belongs to no object that is compared before a replay.
-
-        modules   the modules that the code uses, with their submodules
-        objects   further objects that it uses (optimizers), of which it may use `methods`
-        """
+        it belongs to none of the `modules` (with submodules) and `objects` (optimizers, of which it
+        may use `methods`) that are compared before a replay."""
         for attribute, name in self.of_values.items():
             if attribute in PUBLIC or attribute in methods:
                 continue

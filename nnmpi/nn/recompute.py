@@ -3,8 +3,7 @@
 
     block       each outermost module that has a number as its name, and layers of its own, such
                 as h.0 and h.1 in a GPT
-    selective   all layers of one class; add-ons name the option's value and the class in the
-                table `recomputed` of add-ons: "selective" means attention layers
+    selective   all layers of a class in the table `recomputed` of add-ons, such as attention
 
 The first forward pass makes autograd nodes too, since they tell which parameters and inputs the
 module uses and how often; then they are dropped. Both runs get the same random numbers and batch
@@ -44,12 +43,10 @@ DIFFERS = (
 def checkpoint(
     function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None, **named: Any
 ) -> Any:
-    """Returns function(*args, **named), which must be one tensor. Only the arguments are kept until
-    the backward pass, in which the function runs again.
-
-    It is PyTorch's `utils.checkpoint.checkpoint`, for functions that a `forward` calls;
-    `use_reentrant` has no effect.
-    """
+    """Returns function(*args, **named), which must be one tensor; only the arguments are kept until
+    the backward pass, in which the function runs again. It is PyTorch's
+    `utils.checkpoint.checkpoint`, for functions that a `forward` calls; `use_reentrant` has no
+    effect."""
     current, record = current_pass.get(), recording.get()
     if not record or (current is not None and current.around is not None):
         call = partial(function, *args, **named)
@@ -101,21 +98,17 @@ class _Repeat:
             current_pass.set(after._replace(batch_stats=before.batch_stats))
 
     def _set_types(self) -> Token[OpTypes | None]:
-        """Sets the types in which ops compute (as under autocast) to those of the forward pass, for
-        one of the two runs of the function; returns the token that resets them.
-
-        Each run begins without the converted copies of parameters that autocast keeps: so both runs
-        convert the same parameters, and make the same autograd nodes.
-        """
+        """Sets the types in which ops compute (as under autocast) to those of the forward pass;
+        returns the token that resets them. Each run begins without the converted copies of
+        parameters that autocast keeps, so both make the same autograd nodes."""
         return op_types.set(self._types and self._types.afresh())
 
     def node_of(
         self, y: Tensor, last: TapeNode, began: int, call: Callable[[], Any]
     ) -> RepeatedNode:
-        """Returns a single autograd node for y, the result of the first run of a checkpointed
-        function. It replaces all nodes of that run: `last`, from which y came, and those before it
-        that were made after the time `began`. When a backward pass visits it, call() runs the
-        function again."""
+        """Returns a single node for y, the result of the first run. It replaces all nodes of that
+        run: `last`, from which y came, and those before it that were made after the time `began`.
+        When a backward pass visits it, call() runs the function again."""
         nodes, parents, needs = _made_after(began, last)
         self._is_checked &= not is_meta(y._array)
         self._digest = digest(y.array) if self._is_checked else 0
@@ -124,9 +117,8 @@ class _Repeat:
         return node
 
     def again(self, call: Callable[[], Any], node: RepeatedNode) -> TapeNode:
-        """Runs the function again in the backward pass, and returns the autograd node of its
-        result. New nodes get numbers just below that of `node`, which replaced the nodes of the
-        first run, so that the backward pass visits them next."""
+        """Runs the function again in the backward pass, and returns the node of its result. New
+        nodes get numbers just below that of `node`, so that the backward pass visits them next."""
         second = self._pass._replace(counted=True, again=True)
         tokens = current_pass.set(second), recording.set(self._record)
         of_types = self._set_types()
@@ -156,10 +148,9 @@ def digest(array: Array) -> int:
 def _made_after(
     began: int, last: TapeNode
 ) -> tuple[Sequence[TapeNode], Sequence[Any], Sequence[bool]]:
-    """Lists what a checkpointed function has recorded, whose result is the node `last`. Returns
-    (nodes, used, needs): the autograd nodes made after the time `began`, in order; the earlier
-    nodes, parameters and tensors that these use, each as often as it is used; and for each use
-    whether it gets a gradient."""
+    """Returns (nodes, used, needs) of the function whose result is the node `last`: the nodes made
+    after the time `began`, in order; the earlier nodes, parameters and tensors that these use, each
+    as often as it is used; and for each use whether it gets a gradient."""
     parents, needs = list[Any](), list[bool]()
     nodes, seen = [last], {last}
     for node in nodes:  # which grow
@@ -174,13 +165,12 @@ def _made_after(
 
 
 def _renumber(nodes: Sequence[TapeNode], number: int, others: Sequence[Any], began: int) -> None:
-    """Gives numbers to `nodes`, the autograd nodes of a function that has run again in the backward
-    pass. A backward pass visits nodes by descending number, so these nodes get the numbers that
-    those of the first run had: every second one from `number` + 1 on, with gaps where one node
-    stands for several.
+    """Gives the nodes of a function that has run again the numbers that those of the first run had,
+    since a backward pass visits nodes by descending number: every second one from `number` + 1 on,
+    with gaps where one node stands for several.
 
     In-place writes since the time `began` to the tensors of `nodes` or `others` (what the nodes
-    use) have numbers in the same sequence, and get new ones between the same nodes.
+    use) get new numbers between the same nodes.
     """
     made = [number, *(node.tick for node in nodes)]
     for node in nodes:
@@ -224,9 +214,9 @@ BLOCK = re.compile(r"(?:[^.]+\.)*?\d+(?=\.)")
 
 
 def recomputed_with(node: Node, how: str) -> str:
-    """Returns the path of the module with activation checkpointing that contains this node of a
-    graph, if the option --recompute is `how` ("none", "stage", "block" or the name of a layer
-    class); "" if there is none."""
+    """Returns the path of the module that runs again and contains this node of a graph, if
+    --recompute is `how` ("none", "stage", "block" or the name of a layer class); "" if there is
+    none."""
     if how in ("none", "stage"):
         return ""
     if how != "block":
@@ -238,12 +228,8 @@ def recomputed_with(node: Node, how: str) -> str:
 
 
 def recomputed_paths(graph: Graph, how: str) -> list[str]:
-    """Returns the paths of the modules whose `forward` runs again in the backward pass if the
-    option --recompute is `how`.
-
-    Raises ValueError if `how` asks for some and the model has none, or if one of them returns
-    several tensors.
-    """
+    """Returns the paths of the modules that run again in the backward pass if --recompute is `how`;
+    raises ValueError if it asks for some and the model has none, or one returns several tensors."""
     paths = [*dict.fromkeys(filter(None, (recomputed_with(node, how) for node in graph.nodes)))]
     if not paths and how not in ("none", "stage"):
         lacks = "in a numbered module with layers of its own, such as h.0 of a GPT"

@@ -1,5 +1,5 @@
-"""Records what a program with modules computes as a list of kernel calls, which is replayed without
-autograd. It is recorded on arrays that have a shape but no data.
+"""Records what a program with modules computes, on arrays that have a shape but no data, as a list
+of kernel calls, which is replayed without autograd.
 
     calls     kernels and array functions, in the order in which modules and autograd call them
     given     parameters, gradients, buffers: existing memory, which the calls read and write
@@ -7,8 +7,7 @@ autograd. It is recorded on arrays that have a shape but no data.
 
 The list is valid for a step of any number, with inputs of these shapes. So code that reads a value
 or the number of the step in Python raises NumbersReadError while it is recorded, unless it is
-recorded on arrays with numbers (`StandIn`). Passes of a stage (`parallel/step/recorded_pass.py`)
-and steps of a user's loop (`addons/compile/recorded_step.py`) are recorded so.
+recorded on arrays with numbers (`StandIn`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -51,10 +50,9 @@ class RecordedKey(NamedTuple):
 
 
 def uses(p: Parameter, again: bool) -> None:
-    """A marker in a recorded list of calls; it does nothing when it is called. It says that calls
-    after it read the values of p; with `again`, to run a function a second time in the backward
-    pass. With ZeRO 3, which gathers values unit by unit, a replay finds by these markers the call
-    at which each unit begins."""
+    """A marker in a recorded list of calls: calls after it read the values of p; with `again`, to
+    run a function a second time in the backward pass. With ZeRO 3 a replay finds by these markers
+    the call at which each unit begins."""
 
 
 def ready(p: Parameter) -> None:
@@ -74,13 +72,8 @@ class KeyedPass(Pass):
 
     @classmethod
     def of(cls, samples: Array, batch: int | None, stats: BatchStats, stand_in: StandIn) -> Self:
-        """Returns the Pass of one recording.
-
-        samples    the row numbers of the samples in the data set
-        batch      the number of samples of the whole batch
-        stats      makes the statistics of BatchNorm
-        stand_in   makes the arrays on which the pass is recorded
-        """
+        """Returns the Pass of one recording: `samples` are the row numbers in the data set, `batch`
+        the size of the whole batch; `stand_in` makes the arrays on which the pass is recorded."""
         new = cls(0, stand_in(samples), stats, batch=batch)
         new.keys = []
         vars(new)["stand_in"] = stand_in
@@ -117,10 +110,9 @@ def sum_over_ranks(sums: Array, total: Array) -> None:
 
 
 class StatsOfRanks:
-    """The BatchStats while a pass is recorded whose statistics are not computed from this rank's
-    samples alone: other ranks have samples of the batch, or the pass runs a second time. A request
-    for statistics adds a marker to the list of calls and returns arrays without data, which a
-    replay fills when it reaches the marker.
+    """The BatchStats while a pass is recorded whose statistics other ranks share, or that runs a
+    second time: a request adds a marker to the calls and returns arrays without data, which a
+    replay fills.
 
     counts   the number of values in the moments of each BatchNorm layer
     tracks   False in a second run, since the first one has updated the running statistics"""
@@ -147,9 +139,8 @@ def _like(array: Array) -> Any:
 
 
 class StandIns:
-    """Collects, while a pass is recorded, pairs of arrays: one without data, which occurs in the
-    recorded calls, and the existing memory (such as a parameter's) that takes its place in a
-    replay. `make` makes the first one."""
+    """Collects pairs of arrays while a pass is recorded: one without data (by `make`), which occurs
+    in the calls, and the existing memory that takes its place in a replay."""
 
     def __init__(self, make: StandIn = meta.like) -> None:
         self.pairs, self._make = list[tuple[Any, Array]](), make
@@ -230,9 +221,9 @@ def _described(array: Any, numbers: dict[int, int]) -> tuple[Any, ...]:
 def recorded_calls(
     parts: Sequence[Module], others: Collection[Parameter], stand_ins: StandIns, current: Pass
 ) -> Iterator[tuple[list[Call], Callable[[], Iterator[str]]]]:
-    """A context in which calls of kernels are recorded, with `current` as the current Pass, and no
-    data: arrays that have a shape only take the place of the parameters and buffers of `parts`, and
-    of the parameters `others`; `stand_ins` collects what stands for which memory.
+    """A context in which calls of kernels are recorded, with `current` as the current Pass: arrays
+    without data take the place of the parameters and buffers of `parts`, and of the parameters
+    `others`; `stand_ins` collects what stands for which memory.
 
     It yields the list of calls, and a function that returns the reasons why they may not be
     repeated in the place of what was recorded.

@@ -27,7 +27,7 @@ def check_operation(
     operation: Operation, known: Any, outer: set[str], name: str, of_module: bool
 ) -> None:
     """Raises UnfitError for a bytecode operation that a replay would not repeat, such as setting a
-    variable that exists outside of the function `name`.
+    variable outside of the function `name`.
 
     known       the variables whose values are known
     outer       the variables of closures

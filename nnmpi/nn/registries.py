@@ -163,11 +163,9 @@ class Registries:
         and checkpoints leave the buffer out.
 
         `place` (with any path) is needed if the tensor is a part of a larger one. `combine` is
-        needed if `forward` changes the buffer: it says how the changes by parts of a batch are
-        combined (see `nnmpi.nn.passes.Combine`). "mean": the buffer becomes the mean of its values
-        after each part, weighted by the number of samples, as for running statistics; "sum": the
-        changes are added, as for a counter of samples. With `--sync asp` and `ssp` workers average
-        buffers after each epoch. A cache that grows belongs in a plain attribute instead.
+        needed if `forward` changes the buffer: "mean", as for running statistics, or "sum", as for
+        a counter of samples (see `nnmpi.nn.passes.Combine`). With `--sync asp` and `ssp` workers
+        average buffers after each epoch. A cache that grows belongs in a plain attribute instead.
         """
         buffer = self._as_buffer(name, tensor)
         if place is not None and buffer is not None:
@@ -227,7 +225,6 @@ class Registries:
         """Converts to a type and moves to a device; all parameters move into one flat store.
 
         Positional arguments are PyTorch's: to("cpu"), to(device), to("float64"), to(device, dtype).
-        `non_blocking` and `memory_format` change nothing.
         """
         if non_blocking or memory_format is not None:
             _note_unused()
@@ -329,20 +326,15 @@ def refuse_replaced(kind: type[Registries], options: Mapping[str, Any]) -> None:
 
 
 def constructor_options(kind: type[Registries]) -> list[inspect.Parameter]:
-    """Returns the parameters of a module's constructor, without `self`.
-
-    `inspect.signature` of the class is no help: in early releases of Python 3.11 it returns the
-    signature of `__new__`.
-    """
+    """Returns the parameters of a module's constructor, without `self`. (`inspect.signature` of the
+    class returns that of `__new__` in early releases of Python 3.11.)"""
     return [*inspect.signature(kind.__init__).parameters.values()][1:]
 
 
 def buffers_of(modules: Iterable[Any]) -> list[tuple[Any, str, Tensor]]:
-    """Returns (module, name, tensor) for each buffer of these modules, except those that are None.
-
-    The library reads and writes `_array`, the array of the tensor. It replaces the array by
-    setattr(module, name, array): so a tensor that the program has got keeps its own.
-    """
+    """Returns (module, name, tensor) for each buffer that is not None. The library reads and writes
+    `_array`, and replaces it by setattr(module, name, array): so a tensor that the program has got
+    keeps its own."""
     return [(m, n, t) for m in modules for n in m._buffers if (t := getattr(m, n)) is not None]
 
 

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 
 class SeedState(NamedTuple):
-    """The seed, and the counters of modules and random tensors made so far. The next layer that
-    stands alone, or the next random tensor, draws its values from the seed and the counter, so that
-    successive ones differ."""
+    """The seed, and the counters from which, with the seed, the next layer that stands alone or the
+    next random tensor draws its values, so that successive ones differ."""
 
     seed: int = 0
     number: int = 0  # modules constructed, and tensors filled by `nn.init`, so far
@@ -24,11 +23,9 @@ seed_state: ContextVar[SeedState] = ContextVar("nnmpi_construction", default=FIR
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """In this context, modules are constructed with this seed and counted from 0.
-
-    The same code in this context gives the same weights each time, also if it reads or changes
-    weights before their layers are assigned to a model.
-    """
+    """In this context, modules are constructed with this seed and counted from 0: the same code
+    gives the same weights each time, also if it reads them before their layers are assigned to a
+    model."""
     token = seed_state.set(SeedState(seed))
     try:
         yield
@@ -37,20 +34,14 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def manual_seed(seed: int) -> None:
-    """Sets the seed of modules and random tensors that this thread makes from now on.
-
-    Existing ones keep their seed, a Trainer uses the seed of its Config, and NumPy's generators are
-    not affected.
-    """
+    """Sets the seed of modules and random tensors that this thread makes from now on. A Trainer
+    uses the seed of its Config, and NumPy's generators are not affected."""
     seed_state.set(SeedState(seed))
 
 
 class Generator:
-    """A source of random numbers with a seed and a counter of its own, for `generator=`.
-
-    The numbers follow from the seed and the number of tensors drawn from the generator before, on
-    any device; so a generator is saved as its state, two integers.
-    """
+    """A source of random numbers with a seed and a counter of its own, for `generator=`. The
+    numbers follow from these two, on any device; so a generator is saved as two integers."""
 
     def __init__(self, device: Any = "cpu") -> None:
         self.device, self._state = device, FIRST

@@ -1,5 +1,4 @@
-"""Segments: a range of nodes of a model's graph, such as a pipeline stage, as a module that can be
-run.
+"""Segments: a range of nodes of a model's graph, such as a pipeline stage, as a module.
 
 inputs    the tensors that enter the segment; for the first segment, the arguments of the model
 steps     modules that lie in the segment as a whole, and the ops of modules that are cut
@@ -31,11 +30,10 @@ from nnmpi.nn.sequential import Sequential
 def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()) -> Module:
     """Returns a module that runs the given nodes of a model's graph, for example a pipeline stage.
 
-    It contains the model's own modules, found by their paths in the graph, and the parameters and
-    buffers with the numbers `holds`, whether it uses them or not; all keep their paths in the
-    model. If the nodes form one chain of layers, the result is a Sequential, which fuses some of
-    them. If a module with activation checkpointing is cut, those of its parts that return one
-    tensor are checkpointed too.
+    It contains the model's own modules, and the parameters and buffers with the numbers `holds`,
+    whether it uses them or not; all keep their paths in the model. One chain of layers becomes a
+    Sequential, which fuses some. If a module with activation checkpointing is cut, those of its
+    parts that return one tensor are checkpointed too.
     """
     modules, calls = dict(model.named_modules()), [*graph.calls]
     divided = [*_divided(graph, nodes, modules)]
@@ -74,12 +72,11 @@ def _divided(graph: Graph, nodes: range, modules: Mapping[str, Module]) -> Itera
 
 
 def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[list[Call]]:
-    """Returns the calls that compute the given nodes of a graph, in order, as a list of chains. In
-    a chain, each call takes the result of the call before, which no other call uses.
+    """Returns the calls that compute the given nodes, as a list of chains: in a chain, each call
+    takes the result of the call before, which no other call uses.
 
-    A call computes one node; or several nodes at once, if they are all nodes of a call in `modules`
-    (calls of modules with several nodes). An op, or a module that takes or returns several tensors,
-    is a chain of its own.
+    A call computes one node, or all nodes of a call in `modules`. An op, or a module that takes or
+    returns several tensors, is a chain of its own.
     """
     runs, users, k = list[list[Call]](), graph.users(), nodes.start
     inside = [
@@ -110,9 +107,9 @@ def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[lis
 
 
 def _is_closed(graph: Graph, call: Call, users: Mapping[int, Sequence[int]]) -> bool:
-    """True if the graph nodes of a module's call can be run by calling the module: they take only
-    the arguments of the call and tensors that they make themselves, and later nodes take only the
-    result of the call. `users` has, for each edge (tensor), the nodes that take it."""
+    """True if the nodes of a module's call can be run by calling the module: they take only its
+    arguments and tensors that they make, and later nodes (`users`, by edge) take only its
+    result."""
     made = {e for k in call.nodes for e in graph.nodes[k].outputs}
     needed = {e for k in call.nodes for e in graph.nodes[k].inputs}
     outside = {e for e in made if any(k not in call.nodes for k in users[e])}

@@ -21,12 +21,9 @@ from nnmpi.nn.passes import current_pass
 
 
 class Sequential(NumberedLayers):
-    """Layers one after the other; the first may take several inputs. Given as a dictionary, such as
-    an OrderedDict, they have its keys as names.
-
+    """Layers one after the other; the first may take several inputs. A dictionary gives them names.
     Some neighbours run as one op (`fusion.FUSED`), with the values and gradients of the separate
-    layers.
-    """
+    layers."""
 
     _steps: tuple[Callable[..., Tensor], list[FusedStep]] | None = None
     """The functions to call: the first takes the arguments of the Sequential."""

@@ -9,13 +9,11 @@ from nnmpi.arrays.backend import Array
 
 
 class Store(Protocol):
-    """The interface of the memory that holds the values and gradients of some parameters, numbered
-    from 0.
+    """The memory of the values and gradients of some parameters, numbered from 0.
 
     A parameter looks up its arrays at each use and keeps no reference to them. So a store may
     gather values from other ranks when they are used, reuse memory, or keep several versions.
 
-    dtype      the type of all parameters
     rotates    whether the memory of a parameter's values may be reused for others, until `value`
                is called again
     is_shared  whether parameters share memory in turn: that of values (`rotates`) or of gradients
@@ -45,10 +43,8 @@ class Store(Protocol):
 
 
 class SingleStore(Store):
-    """The store of one parameter that is not in a flat buffer.
-
-    The gradient gets memory when it is first asked for, so a frozen parameter never has any.
-    """
+    """The store of one parameter that is not in a flat buffer. The gradient gets memory when it is
+    first asked for, so a frozen parameter never has any."""
 
     def __init__(self, value: Array) -> None:
         self._value = value

@@ -28,11 +28,8 @@ def everything(path: str) -> bool:
 
 
 def which_held(tensors: Placed, held: Callable[[str], bool]) -> list[bool]:
-    """Returns for each entry of `Module.tensors()` whether this rank has a part of that tensor;
-    held(path) is True if it has.
-
-    A tensor with several paths counts as held if `held` is true for one of them.
-    """
+    """Returns for each entry of `Module.tensors()` whether this rank has a part of it: whether
+    held(path) is true for one of the paths of the tensor."""
     ids = {id(tensor) for place, tensor in tensors if held(place.path)}
     return [id(tensor) in ids for _, tensor in tensors]
 
@@ -42,10 +39,9 @@ class StorageOrder(NamedTuple):
     is that of the outputs.
 
     is_transposed   whether the file has the outputs on the last axis
-    groups          if not 0, the rows of the tensor come from several matrices, such as those of
-                    queries, keys and values. The file has one matrix behind the other, or each
-                    under its own name; the model has this many groups of rows (such as heads), each
-                    with a share of the rows of every matrix
+    groups          if not 0, the file has several matrices, such as those of queries, keys and
+                    values; the model has this many groups of rows (such as heads), each with a
+                    share of the rows of every matrix
     shares          the relative numbers of rows in a group that belong to each matrix: (1, 1, 1)
                     for the query, the key and the value of a head
     """
@@ -151,10 +147,8 @@ def load_into(
     targets: Sequence[tuple[Place, Tensor]], state: Mapping[str, Any], strict: bool
 ) -> LoadedKeys:
     """Copies a state into `targets`, parameters and buffers, and returns the names that do not
-    match.
-
-    Raises ValueError, before it copies anything, if a shape or, with `strict`, a name does not fit.
-    """
+    match. Raises ValueError, before it copies anything, if a shape or, with `strict`, a name does
+    not fit."""
     known = {place.path: place for place, _ in targets}
     missing = [path for path in known if path not in state]
     unexpected = [name for name in state if name not in known]
@@ -175,8 +169,7 @@ def load_into(
 def check_state(
     names: Iterable[str], values: Mapping[str, Any], places: Sequence[Place], owner: str = "model"
 ) -> None:
-    """Raises ValueError unless a state has exactly the names and shapes of `places`, the parameters
-    and buffers of a model.
+    """Raises ValueError unless a state has exactly the names and shapes of `places`.
 
     names    all names in the state
     values   for each of them that the model has, an array or another object with shape and dtype

@@ -5,10 +5,9 @@ Rules:
 
 - Padding is always 0, in values and in gradients, since updates and norms run over whole slices of
   the flat buffer.
-- Only `spans_of` decides where a parameter starts: at a multiple of ALIGN elements. The code that
-  plans the work of each rank (`parallel/arrangement`) calls it too, so that gradient buckets are
-  known before there is a store. Another ALIGN would move the edges of the chunks in which an
-  all-reduce adds up, and so change the last bits of sums.
+- Only `spans_of` decides where a parameter starts: at a multiple of ALIGN elements. Another ALIGN
+  would move the edges of the chunks in which an all-reduce adds up, and so change the last bits of
+  sums.
 - A parameter takes its `padded_size`, not its size: ranks with parts of unequal sizes need buffers
   of equal length, since an all-reduce adds them up.
 - The optimizer and Update access memory by `owned` and `updates` only. A store that keeps a part of
@@ -37,13 +36,9 @@ ALIGN = 16
 
 
 class Shard(NamedTuple):
-    """Elements start..stop-1 of a flat buffer of parameters, which this rank updates (all of them
-    unless ZeRO or shared memory divides the update).
-
-    A shard may cut through parameters and their padding, so this is not a `Range`, which lies in
-    one tensor; `Optimizer.owned` has the ranges. In a buffer that holds only the shards of this
-    rank, one behind the other, the elements begin at `offset`.
-    """
+    """Elements start..stop-1 of a flat buffer, which this rank updates. It may cut through
+    parameters and their padding, so it is not a `Range`; `Optimizer.owned` has the ranges. In a
+    buffer of this rank's shards alone, one behind the other, the elements begin at `offset`."""
 
     start: int
     stop: int
@@ -56,12 +51,8 @@ class Shard(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """The arrays of one optimizer update: flat arrays of values, gradients and optimizer state (by
-    name), and the number t of the step.
-
-    In 16-bit training `values` are float32 master weights, and `mixed` has the 16-bit values to
-    which they are rounded.
-    """
+    """The flat arrays of one optimizer update, and the number t of the step. In 16-bit training
+    `values` are float32 masters, and `mixed` has the 16-bit values to which they are rounded."""
 
     values: Array
     grads: Array
@@ -84,10 +75,9 @@ class Operands(NamedTuple):
         """Yields the operands as blocks of float32 values and unscaled gradients, for optimizers
         that do not support 16-bit training themselves.
 
-        If nothing has 16 bits, or with `is_whole`, there is one block of all elements. In 16-bit
-        training, master weights whose 16-bit values a program has changed are set to these before a
-        block is yielded. When the next block is requested, the masters that the optimizer has
-        updated are rounded to 16 bits.
+        If nothing has 16 bits, or with `is_whole`, there is one block. Masters whose 16-bit values
+        a program has changed are set to these before a block is yielded; when the next one is
+        requested, the updated masters are rounded to 16 bits.
         """
         if self.grads.dtype == self.values.dtype and self.mixed.is_empty:
             yield self
@@ -106,9 +96,8 @@ class Operands(NamedTuple):
                 cast_loop(block.values, values)
 
     def sum_for(self, option: str, group: Mapping[str, Any], name: str) -> Array:
-        """Returns the state array `name`, such as a momentum buffer, which the value of the option
-        `option` in a parameter group requires; raises ValueError if the optimizer was created
-        without it."""
+        """Returns the state array `name`, such as a momentum buffer, which the value of `option` in
+        a parameter group requires; raises ValueError if the optimizer was created without it."""
         if name not in self.state:
             raise ValueError(
                 f"{option}={group[option]} needs a state array, which this optimizer was created "
@@ -119,8 +108,8 @@ class Operands(NamedTuple):
 
 
 class FlatStore(Store):
-    """The memory of parameters as two flat buffers, `flat` (values) and `flat_grad` (gradients);
-    each parameter is a view into both.
+    """The memory of parameters as two flat buffers, `flat` (values) and `flat_grad`; each parameter
+    is a view into both.
 
     Parameter i and its padding, which is always zero, lie at elements `spans[i]`. `reserved`
     elements precede the first parameter. A subclass overrides `allocate` if several ranks share the
@@ -174,13 +163,9 @@ class FlatStore(Store):
     def updates(
         self, shards: Iterable[Shard], state: Mapping[str, Array], at: int, t: int
     ) -> Iterator[Operands]:
-        """Yields the arrays for update number t of an optimizer: one Operands for each of `shards`,
-        slices of the flat buffer that this rank updates (see `own_shards`).
-
-        `state` has the optimizer's state arrays by name, which have the elements of these shards
-        one after the other, from index `at` on. The caller updates the arrays of each Operands
-        before it requests the next.
-        """
+        """Yields the arrays for update number t: one Operands for each of `shards`, which the
+        caller updates before it requests the next. The arrays of `state` have the elements of these
+        shards one after the other, from index `at` on."""
         if self._is_between_runs:
             self._refuse_update()
         for shard in shards:
@@ -221,27 +206,22 @@ class FlatStore(Store):
         return memory_order(self.parameters[i], self.value(i))[lo:hi]
 
     def reading(self) -> AbstractContextManager[None]:
-        """Returns a context in which parameters can be read. If each rank keeps only a part of the
-        values, they are gathered when they are read: so all ranks that share the values enter the
-        context together, and read the same parameters in the same order.
-
-        A training step is such a context too.
-        """
+        """Returns a context in which parameters can be read, such as a training step. If each rank
+        keeps only a part of the values, they are gathered when they are read: all ranks that share
+        the values enter it together, and read the same parameters in the same order."""
         return nullcontext()
 
     def gathered(self) -> AbstractContextManager[None]:
         """A context in which each rank has all values, and can read and change them without
-        communication; changes are kept afterwards.
-
-        All ranks that share the values enter and leave it together, between steps.
-        """
+        communication; changes are kept. All ranks that share the values enter and leave it
+        together, between steps."""
         return nullcontext()
 
     @contextmanager
     def between_runs(self) -> Iterator[None]:
         """A context between two training runs, in which each rank has all values, as in `gathered`.
-        If this rank updates only a part of them, `updates` raises ValueError in it, so that no
-        other optimizer can update them."""
+        If this rank updates only a part of them, `updates` raises ValueError, so that no other
+        optimizer can."""
         with self.gathered():
             self._is_between_runs = self.shards != shards_of([(0, self.length)])
             try:

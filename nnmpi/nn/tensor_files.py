@@ -84,10 +84,8 @@ class RawTensor(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of the result of `read`.
-
-        For bfloat16 without ml_dtypes it is float32, which represents every bfloat16 value exactly.
-        """
+        """The type of the result of `read`; for bfloat16 without ml_dtypes float32, which
+        represents every bfloat16 value exactly."""
         if self.kind not in READ:
             raise ValueError(
                 f"{shown(self.name)} in {shown(self.file)} has type {shown(self.kind)}, which "
@@ -147,11 +145,8 @@ class Contents(NamedTuple):
 
 
 def contents(file: Path) -> Contents:
-    """Returns the tensors and the metadata of a file. Of a safetensors file only the header is
-    read; a file of PyTorch is read whole.
-
-    Raises ValueError for any other file, and for an incomplete one.
-    """
+    """Returns the tensors and the metadata of a file; of a safetensors file only the header is
+    read. Raises ValueError for any other file, and for an incomplete one."""
     if is_pickle(file):
         return Contents(STATE_FILES.needed("tensors")(file), {})
     with refused(file):

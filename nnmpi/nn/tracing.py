@@ -46,13 +46,13 @@ from nnmpi.nn.single_store import SingleStore
 
 
 class ModelSource(NamedTuple):
-    """Functions that make the model of a graph and its inputs again, for simulated steps of ranks.
+    """Functions that make the model of a graph and its inputs again.
 
     make       makes a model whose layers are not sharded
     inputs     returns arguments for a number of samples
     labels     returns labels for a number of samples
-    objective  a function of the sharding and of the Comm of each mesh axis; returns the Objective
-               (loss and metrics) of a rank, which may have only a part of the scores
+    objective  (sharding, Comm of each axis): the Objective of a rank, which may have only a part of
+               the scores
     cache      results of earlier simulated runs
     """
 
@@ -79,13 +79,13 @@ def trace(
     objective: Callable[[Any, Any], Any] | None = None,
     build: Callable[[], Module] | None = None,
 ) -> Graph:
-    """Returns the graph of a model, recorded in two forward passes on zeros(n), which returns the
-    model's arguments for n samples. The model is left unchanged.
+    """Returns the graph of a model, recorded in two forward passes on zeros(n), the model's
+    arguments for n samples. The model is left unchanged.
 
     `check` is called with the result of the first pass, and may raise an error. `labels`,
-    `objective` and `build`, which makes the model again, are kept for simulated steps
-    (`ModelSource`). Raises the errors of the model and of `check`, and MemoryError if a module
-    needs real elements and these would not fit in memory.
+    `objective` and `build`, which makes the model again, are kept (`ModelSource`). Raises the
+    errors of the model and of `check`, and MemoryError if a module needs real elements and these
+    would not fit in memory.
     """
     notes: dict[str, str] = {}
     while True:
@@ -136,13 +136,11 @@ def _pass(
     on_growth: Callable[[int], object] = lambda held: None,
     check: Callable[[Any], object] = lambda outputs: None,
 ) -> GraphRecorder:
-    """Records one forward pass over the model on the arguments zeros(n), for n samples: in training
-    mode if n is MORE, the larger of two numbers of samples, else in evaluation mode.
+    """Records one forward pass on zeros(n): in training mode if n is MORE, else in evaluation mode.
 
-    dtype      the type of the parameters, whose values are replaced by zeros or arrays without data
+    dtype      of the parameters, whose values are replaced by zeros or arrays without data
     notes      the modules to record as single nodes, by path, with the reasons
     on_growth  called with the bytes of all tensors so far, whenever there are more
-    check      called with the output of the model
     """
     arguments = mapped(_without_numbers, zeros(n)) if on is META else zeros(n)
     with unchanged(model), np.errstate(all="ignore"):  # 0 / 0 is of no interest
@@ -162,9 +160,8 @@ def _pass(
 
 
 class _TracedPass(Pass):
-    """The Pass (step number and samples, on which random numbers depend) while a model is traced.
-    If a `forward` reads `step` or `samples` from it, the module is recorded as a single node, since
-    the graph cannot express the result."""
+    """The Pass while a model is traced. A `forward` that reads `step` or `samples` from it is
+    recorded as a single node, since the graph cannot express the result."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("step", "samples"):
@@ -214,11 +211,9 @@ def lazy_model(model: Module) -> Module:
 
 @contextmanager
 def unchanged(*parts: Module, others: Iterable[Parameter] = ()) -> Iterator[None]:
-    """A context in which modules are traced. Within it the buffers are copies, and parameters, also
-    `others`, may be given other stores; at its end, parameters, buffers, modes and all other
-    attributes are again the objects that they were. Changes inside such an object, such as a list,
-    are not undone.
-    """
+    """A context in which modules are traced. Buffers are copies, and parameters, also `others`, may
+    be given other stores; at its end, parameters, buffers, modes and all other attributes are the
+    objects that they were. Changes inside such an object, such as a list, are not undone."""
     modules = list(dict.fromkeys(m for part in parts for m in part.modules()))
     attributes = [vars(m) | {name: dict(vars(m)[name]) for name in REGISTRIES} for m in modules]
     of_parts = chain.from_iterable(part.parameters() for part in parts)
@@ -243,13 +238,9 @@ def unchanged(*parts: Module, others: Iterable[Parameter] = ()) -> Iterator[None
 
 
 def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) -> Graph:
-    """Combines the recordings of two forward passes, with few and with more samples, to one graph
-    that is valid for any number of samples. `notes` has the modules that are recorded as one node
-    already, by path, with the reasons.
-
-    Raises ConflictError for a further module that must be recorded as one node, because the passes
-    differ in more than lengths.
-    """
+    """Combines the recordings of two forward passes to one graph for any number of samples. Raises
+    ConflictError for a module, not yet in `notes`, that must be one node, because the passes differ
+    in more than lengths."""
     # the same calls in the same order, or else nodes and edges could not be paired
     if _calls(few.nodes, "") != _calls(more.nodes, ""):
         raise ConflictError(_differing(few.nodes, more.nodes), DIFFERS)
@@ -273,12 +264,9 @@ def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) ->
 
 
 def _edges(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) -> Iterator[Edge]:
-    """Yields the tensors of the graph, each combined from its recordings in the passes with few and
-    with more samples. Lengths that grow with the number of samples are marked.
-
-    Raises ConflictError if the recordings of a tensor differ in anything else, except within the
-    modules in `notes` (a dict by path), which are recorded as one node already.
-    """
+    """Yields the tensors of the graph; lengths that grow with the number of samples are marked.
+    Raises ConflictError if the recordings of a tensor differ in anything else, except within
+    `notes`."""
     within = {e: node.within for node in few.nodes for e in node.outputs}
     for e, (x, y) in enumerate(zip(few.edges, more.edges, strict=True)):
         lengths = [(n.size, m.size) for n, m in zip(x.axes, y.axes, strict=False)]
@@ -316,9 +304,9 @@ def _differing(few: Sequence[Node], more: Sequence[Node]) -> str:
 
 
 def _common(few: Any, more: Any, within: str) -> Any:
-    """Combines the arguments of a call in the passes with few and with more samples; an integer
-    that grows with the number of samples becomes a SampleCount. Raises ConflictError for the module
-    at path `within` if they differ otherwise."""
+    """Combines the arguments of a call in both passes; an integer that grows with the number of
+    samples becomes a SampleCount. Raises ConflictError for the module `within` if they differ
+    otherwise."""
 
     def both(a: Any, b: Any) -> Any:
         if a is b or (not backend.is_array(a) and (a == b or (a != a and b != b))):  # two NaNs

@@ -26,10 +26,8 @@ MISSING = object()
 
 
 class UnfitError(Exception):
-    """Raised for code that reads a value which may change unnoticed; the message names the value.
-
-    advice   what to write instead in a training step, as the end of a message
-    """
+    """Raised for code that reads a value which may change unnoticed. `advice` says, as the end of a
+    message, what to write instead in a training step."""
 
     def __init__(self, message: str, advice: str = "") -> None:
         super().__init__(message)
@@ -72,10 +70,8 @@ def foreign(parts: Iterable[Any]) -> str | None:
 
 
 class ReadValues:
-    """The values that the code of a recorded pass reads, for comparison before it is replayed.
-
-    is_foreign   True if any of the code is not nnmpi's own
-    """
+    """The values that the code of a recorded pass reads, for comparison before it is replayed;
+    `is_foreign` if any of the code is not nnmpi's own."""
 
     def __init__(self) -> None:
         self._reads = dict[tuple[int, str], Any]()  # (id(owner), expression) -> owner
@@ -159,11 +155,8 @@ class ReadValues:
     # ---- comparison
 
     def note(self) -> None:
-        """Reads all values, with which later ones are compared.
-
-        The source of the function that reads them is made here: it takes 1 us for 40 values, and
-        loops over their kinds take 4.
-        """
+        """Reads all values, with which later ones are compared. The source of the function that
+        reads them is made here: it takes 1 us for 40 values, and loops over their kinds take 4."""
         names = {id(owner): f"x{k}" for k, owner in enumerate(self._reads.values())}
         parts = (part.replace("@", names[number], 1) for number, part in self._reads)
         space = {names[id(owner)]: owner for owner in self._reads.values()}
@@ -203,9 +196,8 @@ class ReadValues:
     # ---- restoring
 
     def restored(self) -> AbstractContextManager[Callable[[], bool]]:
-        """A context at whose end the values that the code reads, and the states of random
-        generators, are restored. It yields a function that tells whether one of them has changed so
-        far."""
+        """A context at whose end what the code reads, and the states of random generators, are
+        restored. It yields a function that tells whether one of them has changed so far."""
         # if no code is foreign, others may draw meanwhile
         return self._restored() if self.is_foreign else nullcontext(lambda: False)
 

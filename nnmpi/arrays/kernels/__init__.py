@@ -1,8 +1,5 @@
-"""Kernels: functions of arrays that compute the values and gradients of ops.
-
-This file has what all of them use: the types of an op's result and of its vjps (vector-Jacobian
-products), the function that long computations call so that messages progress, and sums of columns.
-"""
+"""Kernels: functions of arrays that compute the values and gradients of ops. Here: what all of them
+use, such as the types of an op's result and of its vjps (vector-Jacobian products)."""
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -35,7 +32,7 @@ half sends them, the same one on every rank.
 
 
 class Result(NamedTuple):
-    """The result of an op on arrays: its value, and how to compute the gradients of its arguments.
+    """The result of an op on arrays.
 
     vjps      for each argument, a function that computes its gradient from that of the value
     prepare   computes once, from the gradient of the value, what all vjps need; None: they take
@@ -58,12 +55,11 @@ def shared_vjps(n: int) -> tuple[Vjp, ...]:
 progress_hook: ContextVar[Callable[[], object]] = ContextVar(
     "nnmpi_progress_hook", default=lambda: None
 )
-"""A function that long computations call every few milliseconds, so that messages progress
-meanwhile.
+"""A function that long computations call every few milliseconds, since MPI moves no messages while
+a rank computes; code that has messages in flight sets it.
 
-MPI moves no messages while a rank computes. Code that has messages in flight sets the hook. It is
-called between the layers of a Sequential, and in backward passes between nodes and between the
-chunks of a kernel. It is a context variable, since ranks may be threads.
+It is called between the layers of a Sequential, and in backward passes between nodes and between
+the chunks of a kernel. It is a context variable, since ranks may be threads.
 """
 
 

@@ -18,11 +18,8 @@ def floats_like(x: Array) -> Array:
 
 
 def of_value(a: Array, loop: Kernel, gradient_loop: Kernel, *options: Any) -> Result:
-    """Applies an activation whose gradient can be computed from its value y; returns the op's
-    Result.
-
-    `loop(a, y, *options)` writes the value, `gradient_loop(g, y, dx, *options)` the gradient.
-    """
+    """Applies an activation whose gradient can be computed from its value y: `loop(a, y, *options)`
+    writes the value, `gradient_loop(g, y, dx, *options)` the gradient."""
     y = floats_like(a)
     loop(a, y, *options)
     return Result(y, (lambda g, out: _gradient(gradient_loop, g, y, *options),))

@@ -40,11 +40,8 @@ _METHODS: "Table[Callable[[Array, Array, ConvShape], tuple[ConvMethod, int] | No
 many images it takes at a time; None if it has none for these."""
 
 CONVOLUTIONS = tuple(dict.fromkeys(("auto", *_METHODS.where, "im2col")))
-"""The values of `--convolution`.
-
-If the algorithm does not apply or is slower, im2col is used instead; on a GPU cuDNN is used, if it
-is installed, except for "im2col".
-"""
+"""The values of `--convolution`. If the algorithm does not apply or is slower, im2col is used; on a
+GPU cuDNN, if it is installed, except for "im2col"."""
 
 
 class ConvShape(NamedTuple):
@@ -69,8 +66,7 @@ class ConvShape(NamedTuple):
 
 
 class ConvMethod(Protocol):
-    """A way to compute a convolution of x by w and its gradients, such as im2col, in chunks of
-    images.
+    """A way to compute a convolution of x by w and its gradients, in chunks of images.
 
     kept      {first image of a chunk: array that the backward pass of this chunk needs}
     adds_db   True if `gradients` adds to the gradient of b, False if it overwrites it
@@ -90,8 +86,7 @@ class ConvMethod(Protocol):
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
-        """Computes gradients of the convolution for images x[s], from the gradient g of their
-        outputs.
+        """Computes gradients for images x[s], from the gradient g of their outputs.
 
         Writes shared.dx[s], and adds to shared.dw and shared.db; None for one that is not needed. y
         are the outputs (None without ReLU), and `largest` has the position of the maximum in each
@@ -118,10 +113,8 @@ def _of_add_on(algorithm: str) -> Any:
 
 
 def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
-    """Chooses how to compute a convolution of x (N, H, W, C) by w (kh, kw, C / groups, O).
-
-    Returns the ConvMethod, and the number of images that it takes at a time.
-    """
+    """Returns the ConvMethod for x (N, H, W, C) and w (kh, kw, C / groups, O), and the number of
+    images that it takes at a time."""
     choose = _of_add_on(f.algorithm) if of(x).is_host else None
     by_add_on: tuple[ConvMethod, int] | None = choose and choose(x, w, f)
     if by_add_on:
@@ -131,11 +124,8 @@ def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
 
 
 def im2col(x: Array, w: Array, f: ConvShape) -> tuple[Im2col, int]:
-    """Chooses the ConvMethod of convolutions that no add-on and no device computes: Depthwise,
-    Direct or Im2col.
-
-    Returns the ConvMethod, and the number of images that it takes at a time.
-    """
+    """Returns the ConvMethod of convolutions that no add-on and no device computes (Depthwise,
+    Direct or Im2col), and the number of images that it takes at a time."""
     N, H, W, C = x.shape
     kh, kw, _, O = w.shape
     h, v = (window.outputs(size) for window, size in zip(f.windows, (H, W), strict=True))
@@ -155,11 +145,8 @@ def images_per_chunk(N: int, bytes_per_image: int, budget: int) -> int:
 
 
 def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
-    """Computes a convolution of images x (N, C, H, W) by w (O, C / groups, kh, kw), plus b (O),
-    with pooling and ReLU if the options f ask for them. Returns the value with its vjps.
-
-    Arrays have these shapes, but are channels-last in memory.
-    """
+    """Convolves images x (N, C, H, W) by w (O, C / groups, kh, kw), plus b (O), with pooling and
+    ReLU if f asks for them. Arrays have these shapes, but are channels-last in memory."""
     xl = x.transpose(0, 2, 3, 1)
     wl = xp_of(w).ascontiguousarray(w.transpose(2, 3, 1, 0))
     method, chunk = method_of(xl, wl, f)
@@ -197,9 +184,8 @@ def conv_transpose2d(
     """Computes a transposed convolution: x (N, C, h, w), w (C, O / groups, kh, kw) to y (N, O,
     *size).
 
-    It is computed like the gradient of a convolution's images, by im2col: x stands for the gradient
-    of the outputs, y for that of the images, of height and width `size`, and f has the options of
-    that convolution. Memory is channels-last.
+    It is the gradient of the images y, of height and width `size`, in the convolution with the
+    options f: x stands for the gradient of the outputs. Memory is channels-last.
 
         y <--method.backward-- x        + bias
         dx <--method.forward-- g        dw <--method.backward-- x, g
@@ -238,12 +224,8 @@ def conv_transpose2d(
 def _gradients(
     method: ConvMethod, shape: tuple[int, ...], O: int, needs: Sequence[bool]
 ) -> epilogue.Gradients:
-    """Allocates arrays for the gradients that `method` is to write: of x, with the shape (N, H, W,
-    C), of w, and of b (O,).
-
-    `needs` has a bool for each of the three; in the result, None takes the place of a gradient that
-    is not needed.
-    """
+    """Allocates the gradients that `method` is to write: of x, of `shape` (N, H, W, C), of w and of
+    b (O,); None where `needs` is False."""
     xp, dtype = xp_of(method.x), method.x.dtype
     sums = xp.zeros if method.adds_db else xp.empty
     return epilogue.Gradients(
@@ -255,10 +237,7 @@ def _gradients(
 
 def _vjps(finish_dw: Callable[[Array], Array], dtype: Any) -> tuple[Vjp, Vjp, Vjp]:
     """Makes the functions that return the gradients of x, w and b from a `Gradients`, in
-    channels-first shapes and in this dtype.
-
-    `finish_dw` is that of the ConvMethod, which computed the gradients.
-    """
+    channels-first shapes and in this dtype. `finish_dw` is that of the ConvMethod."""
 
     def vjp_w(shared: epilogue.Gradients, out: Array | None) -> Array:
         dw = finish_dw(shared.dw)

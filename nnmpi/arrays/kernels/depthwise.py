@@ -20,10 +20,8 @@ Term = tuple[tuple[int, int], Array, Array]
 
 def _met(inputs: int, outputs: int, offset: int, step: int) -> tuple[slice, slice]:
     """Returns, for one weight and along an axis, the inputs that it multiplies and the outputs to
-    which the products are added.
-
-    Output p reads input p * step + offset; inputs outside of the image are left out.
-    """
+    which the products are added: output p reads input p * step + offset, unless it is outside of
+    the image."""
     first = max(0, -(offset // step))
     end = max(first, min(outputs, (inputs - 1 - offset) // step + 1))
     start = first * step + offset
@@ -32,8 +30,7 @@ def _met(inputs: int, outputs: int, offset: int, step: int) -> tuple[slice, slic
 
 def _terms(x: Array, w: Array, z: Array, *steps: int) -> Iterator[Term]:
     """Yields, for each element of the kernel: its index, the pixels of x that it multiplies, and
-    the pixels of z to which the products are added. `steps` are two paddings, two strides and two
-    dilations."""
+    the pixels of z to which the products are added. `steps` are those of `depthwise_outputs`."""
     top, left, down, right, dh, dw = steps
     for i in range(w.shape[0]):
         rows, h = _met(x.shape[1], z.shape[1], i * dh - top, down)
@@ -78,10 +75,7 @@ def depthwise_images(
     dw: int,
 ) -> None:
     """Writes the gradient of images x (n, H, W, C), or adds it to x if `adds`, from the gradient z
-    of the outputs of a depthwise convolution with weights w (kh, kw, C).
-
-    `top` and `left` are paddings, `down` and `right` strides, `dh` and `dw` dilations.
-    """
+    of the outputs. Options are those of `depthwise_outputs`."""
     if not adds:
         x.fill(0)
     rows = _rows(w, z)
@@ -94,10 +88,7 @@ def depthwise_weights(
     x: Array, z: Array, w: InOut, top: int, left: int, down: int, right: int, dh: int, dw: int
 ) -> None:
     """Adds the gradient of the weights to w (kh, kw, C), from images x (n, H, W, C) and the
-    gradient z (n, h, w, C) of the outputs.
-
-    `top` and `left` are paddings, `down` and `right` strides, `dh` and `dw` dilations.
-    """
+    gradient z (n, h, w, C) of the outputs. Options are those of `depthwise_outputs`."""
     for k, pixels, part in _terms(x, w, z, top, left, down, right, dh, dw):
         w[k] += column_sum((pixels * part).reshape(-1, w.shape[2]))
 
@@ -108,11 +99,8 @@ class Depthwise(Im2col):
     narrow_up_to = 0
 
     def __init__(self, x: Array, w: Array, windows: Windows, pool: bool) -> None:
-        """Takes images x (N, H, W, C) with any strides and contiguous weights w (kh, kw, 1, O).
-
-        `windows` have the stride, padding and dilation of rows and columns; `pool` is True if a 2x2
-        max-pool follows.
-        """
+        """Takes images x (N, H, W, C) with any strides and contiguous weights w (kh, kw, 1, O);
+        `pool` is True if a 2x2 max-pool follows."""
         super().__init__(x, w, windows, 1, pool, 0)
         rows, columns = windows
         self.steps = (
@@ -128,12 +116,12 @@ class Depthwise(Im2col):
         return self.xp.moveaxis(w.reshape(kh, kw, C, O // C), -1, 0)
 
     def _parts(self, n: int, z: Array) -> Iterator[tuple[int, Array, tuple[int, ...]]]:
-        """Yields the output arrays that one call of a depthwise kernel can write, as (m, outputs,
+        """Yields the outputs that one call of a depthwise kernel can write, as (m, outputs,
         numbers).
 
         Such a call computes one output per channel, so there is an item for each m below O / C, and
         with pooling for each position in a window. `outputs` is a view (n, h, w, C) of z (T, O),
-        the outputs of n images, and `numbers` are the integer arguments of the kernel.
+        and `numbers` are the integer arguments of the kernel.
         """
         C, (rows, columns) = self.x.shape[3], self.windows
         z = z.reshape(self.f, self.f, n, *self.covers, C, z.shape[1] // C)
@@ -155,12 +143,8 @@ class Depthwise(Im2col):
             depthwise_outputs(x, weights[m], part, *numbers)
 
     def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
-        """Computes gradients for images x[s]: writes dx[s] and adds to dw, the gradient of the
-        weights.
-
-        dz (T, O) is the gradient of the outputs, one row per pixel. dx or dw may be None: not
-        needed.
-        """
+        """Writes dx[s] and adds to dw, the gradient of the weights, from the gradient dz (T, O) of
+        the outputs, one row per pixel. dx or dw may be None: not needed."""
         if dw is not None:
             x, multiples = self._images(s), self._multiples(dw)
             for m, part, numbers in self._parts(len(x), dz):

@@ -31,19 +31,15 @@ NARROW = 4
 
 @partial(kernel, composed=True)
 def gather_loop(places: Array, columns: Out) -> None:
-    """Copies the windows of images to the rows of an im2col matrix, rounded to its dtype.
-
-    `places` is a view (..., kh, kw, C) of images in which windows overlap; `columns`, the matrix,
-    has as many elements.
-    """
+    """Copies windows of images, a view (..., kh, kw, C) in which they overlap, to the rows of an
+    im2col matrix of as many elements, rounded to its dtype."""
     columns[...] = places
 
 
 @kernel
 def overlap_loop(places: InOut, columns: Array) -> None:
-    """Adds each column of an im2col matrix to the window of the images, in `places`, from which
-    `gather_loop` copied it: the transpose of `gather_loop`. Pixels in several windows get the
-    sum."""
+    """Adds each column to the window from which `gather_loop` copied it, of which this is the
+    transpose: pixels in several windows get the sum."""
     for i in range(places.shape[-3]):
         for j in range(places.shape[-2]):
             place = places[..., i, j, :]
@@ -60,11 +56,8 @@ class Im2col:
         self, x: Array, w: Array, windows: Windows, groups: int, pool: bool, chunk: int
     ) -> None:
         """Takes images x (N, H, W, C) with any strides and contiguous weights w (kh, kw, C /
-        groups, O).
-
-        `windows` have the stride, padding and dilation of rows and columns; `pool` is True if a 2x2
-        max-pool follows; `chunk` is the number of images that are computed at a time.
-        """
+        groups, O); `pool` is True if a 2x2 max-pool follows, and `chunk` images are computed at a
+        time."""
         self.x, self.w, self.xp = x, w, xp_of(x)
         self.windows, self.groups, self.f = windows, groups, 2 if pool else 1
         self.sums = types_of(x.dtype).sums
@@ -86,11 +79,8 @@ class Im2col:
         self.padded = self._zeros(0 if self.unpadded else chunk, x.dtype)
 
     def _zeros(self, n: int, dtype: Any) -> Array:
-        """Allocates n padded images of zeros, (n, Hp, Wp, C).
-
-        Images with at most 4 channels are stored with channels first, so that a row of pixels is
-        contiguous.
-        """
+        """Allocates n padded images of zeros, (n, Hp, Wp, C), narrow ones with channels first in
+        memory, so that a row of pixels is contiguous."""
         (_, H, W, C), (rows, columns) = self.x.shape, self.windows
         size = (rows.padded(H), columns.padded(W))
         if not self.narrow:
@@ -126,12 +116,8 @@ class Im2col:
         return self.padded[:n]
 
     def _columns(self, s: slice) -> Array:
-        """Returns the im2col matrices of images x[s], (groups, T, kh*kw*C): a row for each output
-        pixel has the input pixels in its window.
-
-        For images with at most 4 channels they are stored transposed, and kept for the backward
-        pass.
-        """
+        """Returns the im2col matrices of images x[s], (groups, T, kh*kw*C), with the window of each
+        output pixel as a row; narrow ones are stored transposed, and kept for the backward pass."""
         if s.start in self.kept:
             return self.kept[s.start]
         places = self._places(self._padded(s))
@@ -149,11 +135,8 @@ class Im2col:
         return columns
 
     def _outputs(self, z: Array, n: int) -> Array:
-        """Returns a view of z (T, O), which has a row for each output pixel of n images, as (n, h,
-        w, O).
-
-        With pooling the view is (2, 2, n, h, w, O): first the position in a pooling window.
-        """
+        """Returns a view (n, h, w, O) of z (T, O), the outputs of n images; with pooling (2, 2, n,
+        h, w, O), first the position in a window."""
         z = z.reshape(self.f, self.f, n, *self.covers, -1)
         return z if self.f > 1 else z[0, 0]
 
@@ -163,10 +146,8 @@ class Im2col:
         products_loop(self._columns(s), self._grouped(w), self._grouped(z), False)
 
     def room(self, n: int, dtype: Any) -> tuple[Array, Array]:
-        """Allocates an array (T, O) for the outputs of n images before pooling, one row per pixel.
-
-        Returns the array and a view of it with image axes, (2, 2, n, h, w, O) with pooling.
-        """
+        """Allocates an array (T, O) for the outputs of n images before pooling; returns it and the
+        view of `_outputs`."""
         T = self.f**2 * n * self.covers[0] * self.covers[1]
         dz = self.xp.empty((T, self.w.shape[3]), dtype)
         return dz, self._outputs(dz, n)
@@ -190,11 +171,7 @@ class Im2col:
             self.padded = self._zeros(0, self.x.dtype)
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
-        """Writes the outputs y (n, h, w, O) of images x[s], after pooling, bias and ReLU.
-
-        `largest` receives the position of the maximum in each pooling window, and `rows` has the
-        bias.
-        """
+        """Writes the outputs y (n, h, w, O) of images x[s], as `ConvMethod.outputs` says."""
         if self._is_whole(y) and y.dtype == self.sums:
             self.forward(s, y.reshape(-1, y.shape[3]))
             epilogue.bias_relu(y, rows)
@@ -211,12 +188,7 @@ class Im2col:
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
-        """Computes gradients for images x[s], from the gradient g of their outputs y (None without
-        ReLU).
-
-        Writes shared.dx[s], and adds to shared.dw and shared.db; None for one that is not needed.
-        `largest` has the position of the maximum in each pooling window (None without pooling).
-        """
+        """Computes gradients for images x[s], as `ConvMethod.gradients` says."""
         g = epilogue.masked(g, y, shared.db)
         dz = g.reshape(-1, g.shape[3])
         if not self._is_whole(g):
@@ -226,12 +198,8 @@ class Im2col:
         self.backward(s, dz, shared.dx, shared.dw)
 
     def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
-        """Computes gradients for images x[s]: writes dx[s] and adds to dw, the gradient of the
-        weights.
-
-        dz (T, O) is the gradient of the outputs, one row per pixel. dx or dw may be None: not
-        needed.
-        """
+        """Writes dx[s] and adds to dw, the gradient of the weights, from the gradient dz (T, O) of
+        the outputs, one row per pixel. dx or dw may be None: not needed."""
         w, dz = self._grouped(self.w.reshape(-1, self.w.shape[3])), self._grouped(dz)
         if dw is not None:
             total = self._grouped(dw.reshape(-1, dw.shape[3]))
@@ -280,9 +248,8 @@ def direct_outputs(
     """Writes y (n, h, w, O): padded images x (n, H, W, C) convolved by w (kh, kw, C, O), after 2x2
     max-pooling, bias and ReLU.
 
-    `bias` is a row of biases, and `zero` a row of zeros, which ReLU compares with; None: no bias,
-    no ReLU. `largest` receives the position of the maximum in each pooling window; None: no
-    pooling. `stride` is that of the convolution, along both axes.
+    `bias` and `zero` are those of `RowConstants`. `largest` receives the position of the maximum in
+    each pooling window; None: no pooling. `stride` is that along both axes.
     """
     method = _im2col(x, w, stride, largest is not None)
     method.outputs(slice(0, len(x)), y, largest, RowConstants(bias, zero))
@@ -298,12 +265,9 @@ def direct_gradients(
     dw: InOut,
     stride: int,
 ) -> None:
-    """Adds the gradients of a convolution's weights and bias to dw and db, from the gradient g of
-    its outputs y, for padded images x (n, H, W, C) with few channels.
-
-    y is None without ReLU; `largest` has the position of the maximum in each pooling window, or is
-    None without pooling. `stride` is that of the convolution, along both axes.
-    """
+    """Adds the gradients of weights and bias to dw and db, from the gradient g of the outputs y
+    (None without ReLU), for padded images x (n, H, W, C). `largest` and `stride` are those of
+    `direct_outputs`."""
     method = _im2col(x, dw, stride, largest is not None)
     method.gradients(slice(0, len(x)), g, y, largest, Gradients(None, dw, db))
 
@@ -314,20 +278,15 @@ def _im2col(x: Array, w: Array, stride: int, pool: bool) -> Im2col:
 
 
 class Direct(Im2col):
-    """A convolution method that multiplies rows of pixels in place, without copying them to
-    columns.
-
-    The code is C, for images with at most 4 channels (see `suits`). Padded images are kept for the
-    backward pass.
-    """
+    """Multiplies rows of pixels in place, without copying them to columns, in compiled code for
+    images with at most 4 channels. Padded images are kept for the backward pass."""
 
     narrow_up_to = 0  # channels are last
 
     @staticmethod
     def suits(x: Array, w: Array, windows: Windows, groups: int) -> bool:
-        """True if the compiled kernel of this class can compute the convolution of images x (N, H,
-        W, C) by w (kh, kw, C, O) on the host: at most 4 channels, one group, equal strides, no
-        dilation."""
+        """True if the compiled kernel can convolve images x (N, H, W, C) by w (kh, kw, C, O) on the
+        host: at most 4 channels, one group, equal strides, no dilation."""
         (rows, columns), (_, _, C, O) = windows, w.shape
         plain = groups == 1 and rows.stride == columns.stride
         few = C <= NARROW and O % 16 == 0 and types_of(x.dtype).sums == "float32"
@@ -336,23 +295,16 @@ class Direct(Im2col):
         return compiled and plain and few and undilated
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
-        """Writes the outputs y of images x[s] by the compiled kernel, after bias, ReLU and pooling.
-
-        `largest` receives the position of the maximum in each pooling window (None without
-        pooling), and `rows` has the bias.
-        """
+        """Writes the outputs y of images x[s], as `ConvMethod.outputs` says, by the compiled
+        kernel."""
         x = self.kept[s.start] = self._padded(s).copy()
         direct_outputs(x, self.w, y, largest, *rows, self.windows[0].stride)
 
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
-        """Computes gradients for images x[s], from the gradient g of their outputs y (None without
-        ReLU).
-
-        Writes shared.dx[s], and adds to shared.dw and shared.db; None for one that is not needed.
-        `largest` has the position of the maximum in each pooling window (None without pooling).
-        """
+        """Computes gradients for images x[s], as `ConvMethod.gradients` says; that of weights by
+        the kernel."""
         if shared.dw is not None or shared.db is not None:
             dw = self.new_dw() if shared.dw is None else shared.dw
             x = self.kept[s.start]

@@ -17,10 +17,8 @@ from nnmpi.arrays.native.table import InOut, Out, kernel
 
 @kernel
 def products_loop(A: Array, B: Array, C: InOut, adds: bool) -> None:
-    """Writes C[g] = A[g] @ B[g] for each matrix g of a stack, or adds the products to C if `adds`.
-
-    C may be float32 where A and B have 16 bits.
-    """
+    """Writes C[g] = A[g] @ B[g] for each matrix g of a stack, or adds it to C if `adds`; C may be
+    float32 where A and B have 16 bits."""
     if adds:
         C += xp_of(A).matmul(A, B)
     else:
@@ -36,10 +34,8 @@ def dot(a: Array, b: Array, out: Array) -> None:
 
 
 def matmul(a: Array, b: Array, dtype: Any = None) -> Array:
-    """Computes a @ b of matrices or stacks of matrices, in `dtype`, by default that of a.
-
-    On a device products of 16-bit factors are added up in float32.
-    """
+    """Computes a @ b of matrices or stacks of them, in `dtype`, by default that of a. On a device
+    products of 16-bit factors are added up in float32."""
     xp = xp_of(a)
     if min(a.ndim, b.ndim) < 2 or of(a).is_host or a.dtype != b.dtype:
         product: Array = xp.matmul(a, b)
@@ -87,12 +83,9 @@ def gradients(
 
 
 def prefers_compiled(n: int, K: int, O: int) -> bool:
-    """True if the compiled kernel should multiply (n, K) by (K, O), although the product is so
-    large that the kernel leaves it to BLAS by default: on some processors the kernel is faster than
-    BLAS.
-
-    Products of a matrix and a vector are left to BLAS.
-    """
+    """True if the compiled kernel is faster than BLAS at (n, K) by (K, O) on this processor,
+    although it leaves such large products to BLAS by default. Products of a matrix and a vector are
+    left to BLAS."""
     return (
         n * K * O > LARGEST
         and min(n, K, O) > 1
@@ -104,11 +97,8 @@ def prefers_compiled(n: int, K: int, O: int) -> bool:
 
 @partial(kernel, narrow=True)
 def linear_outputs(x: Array, w: Array, b: Array | None, y: Out, relu: bool, large: bool) -> None:
-    """Writes the outputs of a linear layer, y = x w^T + b, and ReLU of them if `relu`; b may be
-    None.
-
-    The compiled version of this kernel leaves large products to BLAS, unless `large` is True.
-    """
+    """Writes y = x w^T + b, and ReLU of it if `relu`; b may be None. The compiled kernel leaves
+    large products to BLAS, unless `large`."""
     dot(x, w.T, y)
     bias_relu_loop(y, b, constant((len(w),), 0.0, y.dtype, xp_of(x)) if relu else None)
 
@@ -117,11 +107,9 @@ def linear_outputs(x: Array, w: Array, b: Array | None, y: Out, relu: bool, larg
 def linear_gradients(
     g: Array, w: Array, x: Array | None, dx: Out | None, dw: Out | None, db: Out | None, large: bool
 ) -> None:
-    """Writes the gradients dx, dw and db of a linear layer, from the gradient g of its outputs
-    before ReLU; each may be None, if it is not needed.
-
-    The compiled version of this kernel leaves large products to BLAS, unless `large` is True.
-    """
+    """Writes the gradients dx, dw and db (None: not needed) of a linear layer, from the gradient g
+    of its outputs before ReLU. The compiled kernel leaves large products to BLAS, unless
+    `large`."""
     if dx is not None:
         dot(g, w, dx)
     if dw is not None:
@@ -157,11 +145,8 @@ def mlp_gradients(
     dbs: Sequence[Out | None],
 ) -> None:
     """Writes the gradients of an MLP, from the gradient g of its last outputs: dx of its input, dws
-    and dbs of the weights and biases of its layers; each may be None (not needed).
-
-    `ws` are the weights and `ys` the outputs of all layers; relus[i] is True if layer i ends in
-    ReLU.
-    """
+    and dbs of its weights and biases; None: not needed. `ws` are the weights and `ys` the outputs
+    of all layers; relus[i] is True if layer i ends in ReLU."""
     for i in reversed(range(len(ws))):
         g = relu_gradient(g, ys[i]) if relus[i] else g
         inputs = ys[i - 1] if i else x

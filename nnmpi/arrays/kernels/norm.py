@@ -89,8 +89,7 @@ def normalise_silu_loop(x: Array, mean: Array, scale: Array, shift: Array | None
 def norm_relu_sums_loop(
     g: Array, x: Array, y: Array, mean: Array, masked: Out, total: Out, dot: Out
 ) -> None:
-    """Computes what the backward pass of normalisation with ReLU needs first, from the gradient g
-    of the output y, for x (N, P, C).
+    """Writes what the gradient of normalisation with ReLU needs first, from the gradient g of y:
 
     masked   g where y is positive, and 0 elsewhere: the gradient before ReLU
     total    the sum of `masked` over positions, (N, C)
@@ -104,11 +103,8 @@ def norm_relu_sums_loop(
 def norm_gradient_loop(
     g: Array, x: Array, mean: Array, a: Array, b: Array, e: Array, dx: Out
 ) -> None:
-    """Writes dx = g a - (x - mean) b - e, the common form of the gradients of normalisations.
-
-    g and x are (N, P, C); mean and the coefficients a, b and e have one value per sample and
-    channel.
-    """
+    """Writes dx = g a - (x - mean) b - e, the common form of the gradients of normalisations, for g
+    and x (N, P, C), and one value of mean, a, b and e per sample and channel."""
     d = x - mean[:, None]
     d *= b[:, None]
     xp_of(x).multiply(g, a[:, None], out=dx)
@@ -118,11 +114,8 @@ def norm_gradient_loop(
 
 @kernel
 def channel_scales_loop(m2: Array, n: int, w: Array | None, eps: float, r: Out, scale: Out) -> None:
-    """Writes for each channel r = 1 / sqrt(m2 / n + eps), the inverse standard deviation, and scale
-    = r w.
-
-    m2 is the sum of squared deviations of n elements, and w the weight, or None.
-    """
+    """Writes for each channel r = 1 / sqrt(m2 / n + eps) and scale = r w, where m2 is the sum of
+    squared deviations of n elements, and w the weight, or None."""
     r[...] = 1 / xp_of(m2).sqrt(m2 / n + eps)
     scale[...] = r if w is None else r * w
 
@@ -238,11 +231,8 @@ def track_loop(
 def layer_norm_loop(
     x: Array, w: Array | None, b: Array | None, eps: float, mean: Out, r: Out, y: Out
 ) -> None:
-    """Computes LayerNorm of each row of x (M, K): y = (x - mean) r w + b, with r = 1 / sqrt(var +
-    eps).
-
-    Also writes mean and r of each row, which the backward pass needs. w and b may be None.
-    """
+    """Writes LayerNorm of each row of x (M, K): y = (x - mean) r w + b, with r = 1 / sqrt(var +
+    eps); mean and r too, which the backward pass needs. w and b may be None."""
     xp = xp_of(x)
     mean[...] = x.mean(axis=1, dtype=mean.dtype)
     d = y if y.dtype == mean.dtype else xp.empty(y.shape, mean.dtype)

@@ -101,11 +101,8 @@ def _max_pool_2x2(x: Array) -> Result:
 
 @widened
 def avg_pool2d(x: Array, windows: Windows, count_include_pad: bool) -> Result:
-    """Computes the mean of each window of x (N, C, H, W). `windows` are the kernel size, stride and
-    padding along the rows and the columns.
-
-    The divisor is the number of pixels in the window, with `count_include_pad` including padding.
-    """
+    """Computes the mean of each window of x (N, C, H, W). The divisor is the number of pixels in
+    the window, with `count_include_pad` including padding."""
     xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
     shape = xl.shape
     shares = _shares(x, windows, count_include_pad)
@@ -127,11 +124,8 @@ def avg_pool2d(x: Array, windows: Windows, count_include_pad: bool) -> Result:
 
 
 def _shares(x: Array, windows: Windows, count_include_pad: bool) -> Array | float:
-    """Returns the factor of each window in average pooling: 1 / (number of pixels that its mean is
-    over). Padding counts as pixels if `count_include_pad`.
-
-    The result is (h, w, 1), or one number if all are equal.
-    """
+    """Returns the factor of each window in average pooling, 1 / (number of pixels in the mean), as
+    (h, w, 1), or one number if all are equal. Padding counts if `count_include_pad`."""
     rows, columns = (
         _counts(window, size, count_include_pad)
         for window, size in zip(windows, x.shape[2:], strict=True)
@@ -143,9 +137,8 @@ def _shares(x: Array, windows: Windows, count_include_pad: bool) -> Array | floa
 
 
 def _counts(window: Window, size: int, count_include_pad: bool) -> np.ndarray:
-    """Returns how many inputs each output of average pooling is the mean of, along an axis with
-    `size` inputs. Padding counts if `count_include_pad`; positions beyond the padding never
-    count."""
+    """Returns how many of `size` inputs along an axis each mean is over. Padding counts if
+    `count_include_pad`; positions beyond the padding never count."""
     padding = window.before
     start = np.arange(window.outputs(size)) * window.stride - padding
     stop = np.minimum(start + window.kernel, size + padding)
@@ -154,11 +147,10 @@ def _counts(window: Window, size: int, count_include_pad: bool) -> np.ndarray:
 
 @widened
 def adaptive_avg_pool2d(x: Array, size: tuple[int, int]) -> Result:
-    """Divides each image of x (N, C, H, W) into `size` blocks (rows, columns of blocks), and
-    computes their means; blocks overlap where `size` does not divide the image.
+    """Computes the means of `size` blocks (rows, columns) of each image of x (N, C, H, W), as two
+    products with matrices that average; blocks overlap where `size` does not divide the image.
 
     Block i of o has the rows from floor(i * H / o) to ceil((i + 1) * H / o), and columns likewise.
-    It is computed as two products with matrices that average.
     """
     xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
     n, H, W, C = xl.shape
@@ -178,9 +170,8 @@ def adaptive_avg_pool2d(x: Array, size: tuple[int, int]) -> Result:
 
 
 def _parts(length: int, parts: int) -> np.ndarray:
-    """Returns the matrix (parts, length) by which a vector of this length is multiplied to get the
-    means of its parts: row i averages elements floor(i * length / parts) to ceil((i + 1) * length /
-    parts) - 1."""
+    """Returns the matrix (parts, length) whose row i averages elements floor(i * length / parts) to
+    ceil((i + 1) * length / parts) - 1 of a vector."""
     i, k = np.arange(parts)[:, None], np.arange(length)
     mine = (k >= i * length // parts) & (k < -(-(i + 1) * length // parts))
     shares: np.ndarray = mine / mine.sum(axis=1, keepdims=True)

@@ -44,12 +44,9 @@ def round_loop(x: Array, y: Out) -> None:
 
 @kernel
 def merge_loop(masters: InOut, values: Array) -> None:
-    """Updates masters, the full-precision parameters, from `values`, their 16-bit copies.
-
-    Where `values` is not the master rounded to 16 bits, the program has written to it since the
-    last optimizer step, and the master becomes this value. All other masters keep their full
-    precision.
-    """
+    """Sets masters, the full-precision parameters, to `values`, their 16-bit copies, where these
+    are not the masters rounded: there the program has written to them since the last step. All
+    other masters keep their full precision."""
     xp = xp_of(masters)
     bits = f"u{values.dtype.itemsize}"
     same = masters.astype(values.dtype).view(bits) == values.view(bits)
@@ -113,10 +110,7 @@ multiplied = partial(_of_two, multiply_loop, operator.mul)
 
 def by_float32(op: Callable[..., Array], *args: Any) -> Array:
     """Computes op(*args) in float32 and rounds the result, if all arrays have the same 16-bit
-    dtype.
-
-    Otherwise op is called with the arrays as they are.
-    """
+    dtype; else calls op with the arrays as they are."""
     dtype = ([a.dtype for a in args if in_16_bits(a)] or [None])[0]
     if dtype is None or any(getattr(a, "dtype", dtype) != dtype for a in args):
         return op(*args)
@@ -273,12 +267,9 @@ widened_products = _widening(
 
 
 def in_float32(op: Callable[..., Result], *arrays: Array) -> Result:
-    """Computes an op on float32 copies of 16-bit arrays. The copies are kept if the backward pass
-    reads them.
-
-    The value and the gradients have the dtype of the first 16-bit array; Python numbers are passed
-    unchanged.
-    """
+    """Computes an op on float32 copies of 16-bit arrays, which are kept if the backward pass reads
+    them. Value and gradients have the dtype of the first 16-bit array; Python numbers are
+    unchanged."""
     dtype = next(a.dtype for a in arrays if in_16_bits(a))
     result = op(*(cast(a, np.float32) if in_16_bits(a) else a for a in arrays))
     plain = result.prepare

@@ -65,12 +65,9 @@ def add_sorted_loop(to: InOut, rows: Array, order: Array, g: Array) -> None:
 
 
 def _sums_so_far(g: Array, rows: Array, shape: tuple[int, ...]) -> Array:
-    """Overwrites g by its prefix sums within each run of equal values in `rows`, and returns it:
-    g[i] becomes the sum of g from the first entry of the run of rows[i] to entry i.
-
-    `rows` is sorted, with a value for each entry of g. `shape`, such as (-1, 1), turns a vector
-    into an array with as many axes as g, so that it broadcasts.
-    """
+    """Overwrites g by its prefix sums within each run of equal values in `rows`, and returns it.
+    `rows` is sorted, with a value for each entry of g; `shape`, such as (-1, 1), makes a vector
+    broadcast to g."""
     xp, step = xp_of(g), 1
     while step < len(rows):
         same = (rows[step:] == rows[:-step]).reshape(shape)

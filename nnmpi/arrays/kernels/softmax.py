@@ -42,11 +42,8 @@ NARROW = 32
 
 
 def like_scores(z: Array) -> Array:
-    """Allocates the probabilities of `cross_entropy_loop`, in the shape (n, C) of z.
-
-    Up to `NARROW` classes it is the transpose of an array (C, n): a batch is longer than a row, and
-    NumPy is fastest with a long last axis.
-    """
+    """Allocates probabilities in the shape (n, C) of z; up to `NARROW` classes as the transpose of
+    (C, n): a batch is longer than a row, and NumPy is fastest with a long last axis."""
     xp, (n, C), dtype = xp_of(z), z.shape, float_type(z)
     return xp.empty((C, n), dtype).T if C <= NARROW else xp.empty((n, C), dtype)
 
@@ -111,11 +108,7 @@ def class_losses_loop(z: Array, labels: Array, scale: float, loss: Out, sums: Ou
 @kernel
 def class_gradient_loop(z: Array, at: Array, sums: Array, g: Array, scale: float, dz: Out) -> None:
     """Writes the gradient of the scores in cross-entropy: dz = (softmax(z) - onehot(label)) g
-    scale.
-
-    `at` and `sums` are what `class_losses_loop` has written, from which the softmax is computed
-    again; g is the gradient of the loss, a value for each row or one for all.
-    """
+    scale, from what `class_losses_loop` has written; g has a value for each row, or one for all."""
     xp = xp_of(z)
     xp.exp(z - sums[0][:, None] - sums[1][:, None], out=dz)
     dz[xp.arange(len(at)), at] -= 1

@@ -70,11 +70,10 @@ BLOCK_OF_SQUARES = 8192
 class MixedStep(NamedTuple):
     """The arguments that mixed precision adds to an optimizer step.
 
-    values   the 16-bit parameters that the model computes with, rounded from the parameters p that
-             the optimizer updates; None without mixed precision
-    factor   a number by which gradients are multiplied, or an array on a device with two elements,
-             which `decide_loop` has written: the number, and 1 if the step is made or 0 if it is
-             not
+    values   the 16-bit parameters, rounded from those that the optimizer updates; None without
+             mixed precision
+    factor   a number by which gradients are multiplied, or the array `by` that `decide_loop` has
+             written
     """
 
     values: Array | None = None
@@ -105,13 +104,9 @@ PLAIN = MixedStep()  # no mixed precision
 def _chunks(
     *arrays: Array, scratches: int = 1, mixed: MixedStep = PLAIN
 ) -> Iterator[tuple[Array, ...]]:
-    """Yields matching chunks of an optimizer step's arrays, which fit in cache, with scratch
-    arrays.
-
-    `arrays` are the parameters, their gradient, and optimizer state; `scratches` is the number of
-    scratch arrays. Gradients are yielded as copies, multiplied by the factor of `mixed`. If the
-    device decides to skip the step, all changed arrays are restored at the end.
-    """
+    """Yields matching chunks of an optimizer step's arrays (parameters, gradient, state), which fit
+    in cache, with scratch arrays. Gradients are copies, multiplied by the factor of `mixed`. If the
+    device decides to skip the step, all changed arrays are restored at the end."""
     xp, p, values = xp_of(arrays[0]), arrays[0], mixed.values
     factor: Any = mixed.factor
     total = p.size
@@ -151,13 +146,9 @@ def adam(
     largest: Array | None = None,
     mixed: MixedStep = PLAIN,
 ) -> None:
-    """Makes one step of Adam or AdamW, with the options c, on the parameters p with the gradient g,
-    in place.
-
-    M and V are Adam's running sums of gradients and of squared gradients, divided by 1 - beta1 and
-    by 1 - beta2. With `largest`, the largest V so far takes the place of V (AMSGrad). `mixed` has
-    the 16-bit copy of p, and a factor of g.
-    """
+    """Makes one step of Adam or AdamW on p, in place; M and V are the running sums of g and of g^2,
+    divided by 1 - beta1 and by 1 - beta2. With `largest`, the largest V so far takes the place of V
+    (AMSGrad)."""
     k = ((1 - c.beta2) / (1 - c.beta2**c.t)) ** 0.5
     a, e = c.lr * (1 - c.beta1) / (1 - c.beta1**c.t) / k, c.eps / k
     decay = 0.0 if c.decoupled else c.weight_decay
@@ -184,10 +175,9 @@ def adam_loop(
 ) -> None:
     """Makes one step of Adam on flat arrays: p *= shrink, then p -= a M / (sqrt(V) + e).
 
-    M and V are Adam's running sums of g and of g^2, divided by 1 - beta1 and 1 - beta2; a and e are
-    the learning rate and epsilon with the corrections for the step. `largest` is None or AMSGrad's
-    largest V, and `values` None or the 16-bit copy of p. Weight decay adds decay * p to the
-    gradient, or is `shrink` if decoupled. `factor` multiplies the gradients.
+    M, V and `largest` are those of `adam`; a and e are the learning rate and epsilon with the
+    corrections for the step. Weight decay adds decay * p to g, or is `shrink` if decoupled.
+    `values` and `factor` are those of `MixedStep`.
     """
     xp, arrays = xp_of(p), (p, g, M, V, V if largest is None else largest)
     for P, G, m, v, top, t in _chunks(*arrays, mixed=MixedStep(values, factor)):
@@ -210,11 +200,8 @@ def adam_loop(
 
 
 def sgd(p: Array, g: Array, velocity: Array | None, c: SgdStep, mixed: MixedStep = PLAIN) -> None:
-    """Makes one step of SGD, with the options c, on the parameters p with the gradient g, in place.
-
-    Without momentum `velocity` is not used, and may be None. `mixed` has the 16-bit copy of p, and
-    a factor of g.
-    """
+    """Makes one step of SGD, with the options c, on p, in place. Without momentum `velocity` may be
+    None."""
     used_velocity = velocity if c.momentum else None
     rate = c.lr * (c.momentum if c.nesterov else 1)
     direct, decay = c.nesterov or not c.momentum, c.weight_decay
@@ -241,8 +228,7 @@ def sgd_loop(
     Nesterov's), and p -= rate velocity with momentum.
 
     The velocity becomes momentum velocity + g first; None without momentum. Weight decay adds decay
-    * p to the gradient. `values` is None or the 16-bit copy of p, and `factor` multiplies the
-    gradients.
+    * p to the gradient. `values` and `factor` are those of `MixedStep`.
     """
     xp, arrays = xp_of(p), (p, g, p if velocity is None else velocity)
     for P, G, v, t in _chunks(*arrays, mixed=MixedStep(values, factor)):
@@ -268,9 +254,8 @@ def rmsprop(
     c: RmsPropStep,
     mixed: MixedStep = PLAIN,
 ) -> None:
-    """Makes one step of RMSprop, with the options c, on the parameters p with the gradient g, in
-    place. Without momentum `velocity` is not used, and may be None. `mixed` has the 16-bit copy of
-    p, and a factor of g.
+    """Makes one step of RMSprop, with the options c, on p, in place. Without momentum `velocity`
+    may be None.
 
     squares = alpha squares + (1 - alpha) g^2
     mean    = alpha mean + (1 - alpha) g          if not None; mean^2 is subtracted from squares
@@ -299,9 +284,8 @@ def rmsprop_loop(
     """Makes one step of RMSprop on flat arrays, in place: p -= lr d with d = g / (sqrt(squares) +
     eps); with momentum velocity = momentum velocity + d and p -= lr velocity.
 
-    squares and mean are running means of g^2 and of g: alpha times the old value plus `rest` = 1 -
-    alpha times the new one. If mean is not None, the root is that of squares - mean^2. `decay` * p
-    is added to g. `values` is None or the 16-bit copy of p, and `factor` multiplies the gradients.
+    squares and mean are those of `rmsprop`, with `rest` = 1 - alpha; `decay` * p is added to g.
+    `values` and `factor` are those of `MixedStep`.
     """
     xp = xp_of(p)
     arrays = (p, g, squares, p if velocity is None else velocity, p if mean is None else mean)

@@ -49,11 +49,8 @@ class Window(NamedTuple):
         return Window(self.span + self.stride, 2 * self.stride, self.before, self.after)
 
     def ceiled(self, size: int) -> "Window":
-        """Returns this window with the padding that `ceil_mode` adds after the last input.
-
-        The last output may read padding, but must begin in the inputs or in the padding before
-        them.
-        """
+        """Returns this window with the padding that `ceil_mode` adds after the last input: the last
+        output may read padding, but must begin in the inputs or in the padding before them."""
         outputs = -(-(size + self.before + self.after - self.span) // self.stride) + 1
         # as in PyTorch, no window begins in the padding after the inputs
         if (outputs - 1) * self.stride >= size + self.before:

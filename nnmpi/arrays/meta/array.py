@@ -37,11 +37,8 @@ OF_METHODS = frozenset(
 
 
 class MetaArray(np.ndarray):
-    """An array without data: NumPy's shape, dtype, strides and views, at addresses that are never
-    read.
-
-    is_scalar   True if it has no axes and stands for what NumPy returns as a scalar
-    """
+    """NumPy's shape, dtype, strides and views, at addresses that are never read. `is_scalar` is
+    True if it has no axes and stands for what NumPy returns as a scalar."""
 
     is_scalar = False
 

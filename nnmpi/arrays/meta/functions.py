@@ -180,10 +180,8 @@ RULES.update(_OF_SHAPES)
 
 
 class Namespace:
-    """The module that `xp_of` returns for arrays without data: NumPy, but new arrays have no data.
-
-    Arrays of `arange` have data: they are short, and their values are used as indices.
-    """
+    """NumPy as `xp_of` returns it for arrays without data: new arrays have none, but for those of
+    `arange`, which are short, and whose values are used as indices."""
 
     lib = SimpleNamespace(
         stride_tricks=SimpleNamespace(as_strided=partial(stride_tricks.as_strided, subok=True))

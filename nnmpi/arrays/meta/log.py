@@ -14,11 +14,8 @@ import numpy as np
 
 
 class Call(NamedTuple):
-    """A logged call, function(*args, **options), to be executed later.
-
-    is_check   True if it writes nothing, but raises an error if values are not as they were
-               expected
-    """
+    """A logged call, function(*args, **options), to be executed later; `is_check` if it writes
+    nothing, but raises an error if values are not as they were expected."""
 
     function: Callable[..., object]
     args: Sequence[Any]
@@ -52,9 +49,8 @@ def log_call(function: Callable[..., object], *args: Any, **options: Any) -> Non
 
 
 def log_check(function: Callable[..., object], *args: Any) -> None:
-    """Appends to the log, if calls are being logged, the call function(*args) as a check: the
-    function raises an error, when the log is executed, if values differ from those that it was
-    logged for."""
+    """Logs, if calls are being logged, function(*args) as a check: it raises an error, when the log
+    is executed, if values differ from those that it was logged for."""
     if (calls := call_log.get()) is not None:
         calls.append(Call(function, args, is_check=True))
 

@@ -82,9 +82,8 @@ def most_alive(
     stop: float = math.inf,
     size: Callable[[Lifetime], int] = attrgetter("room"),
 ) -> int:
-    """Returns the largest number of bytes of arrays that are in use at the same time, during the
-    calls numbered `start` to `stop` - 1. `size` returns the bytes of an array: by default `room`,
-    rounded up for alignment."""
+    """Returns the most bytes of arrays that are in use at the same time, during calls `start` to
+    `stop` - 1; `size` gives those of an array, by default `room`, rounded up for alignment."""
     changes = Counter[float]()
     for a in arrays:
         if a.first < stop and a.last >= start:
@@ -104,11 +103,8 @@ class _Placed(NamedTuple):
 
 
 def _placed(order: Iterable[Lifetime], fixed: Iterable[_Placed]) -> list[_Placed]:
-    """Assigns each array, in the given order, the lowest offset that is free while the array is
-    used.
-
-    Returns the new places together with the `fixed` ones, sorted by where they start.
-    """
+    """Assigns each array, in the given order, the lowest offset that is free while it is used;
+    returns the new places and the `fixed` ones, sorted by where they start."""
     arena = sorted(fixed, key=itemgetter(0))
     for new in order:
         offset, room, (_, begins, ends) = 0, new.room, new
@@ -142,10 +138,8 @@ def _smallest(arrays: Iterable[Lifetime], fixed: Sequence[_Placed] = ()) -> list
 
 
 def _plan_of(arena: Iterable[_Placed], base: int = 0) -> MemoryPlan:
-    """Returns the MemoryPlan of the arrays that are placed at offset `base` or later in an arena.
-
-    Offsets in the plan are relative to `base`.
-    """
+    """Returns the MemoryPlan of the arrays at offset `base` of an arena or later, with offsets from
+    `base`."""
     offsets = {id(p.array.array): p.start - base for p in arena if p.array and p.start >= base}
     return MemoryPlan(offsets, max(_size(arena) - base, 0))
 
@@ -158,12 +152,12 @@ def plan(arrays: Iterable[Lifetime]) -> MemoryPlan:
 def plan_in_parts(
     arrays: Sequence[Lifetime], starts: Sequence[int], in_flight: int
 ) -> tuple[MemoryPlan, MemoryPlan]:
-    """Plans memory for the logged calls of a computation that runs in several parts (such as a
-    forward and a backward pass), with other computations between the parts.
+    """Plans memory for calls that run in several parts (such as a forward and a backward pass),
+    with other computations between them; part k begins with call starts[k].
 
-    Part k begins with call starts[k]. Returns the plans of two arenas. The first keeps its contents
-    between parts, and exists `in_flight` times, once for each computation that has begun. The
-    second is scratch memory, for arrays that live within one part and find no room in the first.
+    Returns the plans of two arenas. The first keeps its contents between parts, and exists
+    `in_flight` times, once for each computation that has begun. The second is scratch memory, for
+    arrays that live within one part and find no room in the first.
     """
     if in_flight == 1:  # nothing is shared, and arrays of both kinds fill each other's gaps
         return plan(arrays), MemoryPlan({}, 0)
@@ -193,11 +187,8 @@ def places_in(arena: np.ndarray, plan: MemoryPlan) -> Places:
 
 
 def places_of(given: Iterable[tuple[Any, np.ndarray]]) -> Places:
-    """Returns places for arrays without data that stand for existing arrays.
-
-    `given` has pairs (array without data, real array): the place of the first is the memory of the
-    second.
-    """
+    """Returns places for arrays without data: of each pair in `given`, the memory of the second, a
+    real array, is that of the first."""
     return {id(owner(stand_in)): (_as_bytes(array), 0) for stand_in, array in given}
 
 

@@ -173,11 +173,8 @@ def addresses_filled_with(byte: int | None) -> Iterator[None]:
 
 
 def axis_order(array: Any) -> tuple[int, ...]:
-    """Returns the axes of an array by decreasing stride: the order in which the function `strides`
-    takes them.
-
-    Of axes with equal strides, those of length 1 come last.
-    """
+    """Returns the axes of an array by decreasing stride, as `strides` takes them; of axes with
+    equal strides, those of length 1 come last."""
     return _axis_order(array.shape, array.strides)
 
 
@@ -197,11 +194,8 @@ def strides(shape: Sequence[int], itemsize: int, order: Iterable[int]) -> tuple[
 
 
 def small(value: Any) -> Any:
-    """Returns a small example of an array, with its dtype and memory layout and with axes of length
-    2 at most.
-
-    A Number gives its example. Anything else is returned unchanged.
-    """
+    """Returns an example of an array with its dtype and memory layout, and axes of length 2 at
+    most; that of a Number; anything else unchanged."""
     if not isinstance(value, np.ndarray):
         return getattr(value, "example", value)
     gap = 1 if value.flags.forc else 2  # NumPy takes other loops for arrays with gaps
@@ -210,10 +204,8 @@ def small(value: Any) -> Any:
 
 @lru_cache
 def _small(dtype: np.dtype[Any], given_shape: Shape, given_strides: Shape, gap: int) -> np.ndarray:
-    """Returns a small read-only array that stands for all arrays of this dtype, shape and strides.
-
-    Axes have length 2 at most; `gap` is the number of elements from one to the next in memory.
-    """
+    """Returns a read-only array with axes of length 2 at most for all arrays of this dtype, shape
+    and strides; `gap` is the number of elements from one to the next in memory."""
     shape = [min(n, 2) for n in given_shape]
     steps = strides(shape, gap * dtype.itemsize, _axis_order(given_shape, given_strides))
     small_strides = [step if given else 0 for step, given in zip(steps, given_strides, strict=True)]

@@ -53,10 +53,7 @@ def check() -> None:
 
 def modules(wanted: str = "") -> Iterator[tuple[str, ModuleType]]:
     """Yields the compiled modules that this processor can run, as (instruction set, module), best
-    first.
-
-    `wanted`, a value of NNMPI_NATIVE, may name the best one to use; "0" yields none.
-    """
+    first. `wanted`, a value of NNMPI_NATIVE, may name the best one to use; "0" yields none."""
     names, has = [*NEEDS], available()
     best = names.index(wanted) if wanted in names else 0
     for name in names[best:] if wanted != "0" else ():

@@ -44,9 +44,9 @@ def _mark(annotation: Any) -> Any:
 class DeviceKernels(NamedTuple):
     """Kernels for arrays of a device.
 
-    loops        a dict: name -> device version of an entry of KERNELS, or another kernel that ops
-                 look up by name. Each returns NotImplemented, before it writes anything, for arrays
-                 that it does not support
+    loops        a dict: name -> device version of an entry of KERNELS, or another kernel. Each
+                 returns NotImplemented, before it writes anything, for arrays that it does not
+                 support
     convolution  (x, w, shape): returns a ConvMethod; None if it has none for these
     """
 
@@ -71,12 +71,8 @@ def _of_device() -> DeviceKernels:
 
 
 class Kernel:
-    """A kernel: a function that computes on arrays and writes its results into some of them. It has
-    up to three implementations: in NumPy, in compiled C, and for the arrays of a device.
-
-    All arrays of a call are on one backend; the first array determines which implementation
-    computes.
-    """
+    """A function that computes on arrays of one backend and writes its results into some of them,
+    in NumPy, in compiled C, or for a device: the first array determines which."""
 
     __slots__ = ("compiled", "composed", "marks", "name", "narrow", "reference")
 

@@ -46,8 +46,7 @@ def of_auto(topology: NodeTopology, nbytes: int, has_room: bool) -> str:
 
 
 class PreparedSum(NamedTuple):
-    """Everything that all-reduces of arrays of one length and type need, prepared once and used
-    again.
+    """Everything that all-reduces of arrays of one length and type need, prepared once.
 
     signature   the description of the call that is written to the call log
     first_tag   the first tag of its messages
@@ -77,11 +76,8 @@ class AllReduceDispatch:
         self._custom: dict[str, Algorithm] = {}  # users' algorithms, proved for this many ranks
 
     def prepare(self, signature: CallSignature) -> PreparedSum:
-        """Returns what is needed to sum flat buffers; `signature` says by which algorithm, and the
-        length and type of the buffers.
-
-        If `lacks_setup` returns True for these, `set_up` must be called first.
-        """
+        """Returns what is needed to sum flat buffers by the algorithm, length and type of
+        `signature`; if `lacks_setup` returns True for these, `set_up` must be called first."""
         name, n, dtype = signature.algorithm, signature.elements, np.dtype(signature.dtype)
         tag, short = first_tag(signature, self._transport.marks), None
         if name == "shared":
@@ -100,12 +96,8 @@ class AllReduceDispatch:
         return partial(self._interpreter.carry_out, plan)
 
     def lacks_setup(self, name: str, n: int, dtype: np.dtype[Any]) -> bool:
-        """True if `set_up` must be called before the algorithm `name` can sum n elements of this
-        type.
-
-        The result is the same on all ranks. It is called only for the algorithms in NEED_SETUP,
-        which need memory or transports of their own.
-        """
+        """True if `set_up` must be called before the algorithm `name`, one of NEED_SETUP, can sum n
+        elements of this type; the same on all ranks."""
         if name == "mpi":
             return self._library is None
         if self._topology is None:
@@ -168,7 +160,7 @@ class AllReduceDispatch:
 
     def _agree_and_sum(self, row: Array, tag: int, starts: bool) -> Steps:
         """Sums the row in place by MPI_Allreduce if all ranks make a blocking call, otherwise by
-        MPI_Iallreduce; `starts` is True if this rank's call is not to block.
+        MPI_Iallreduce, as `starts` asks.
 
         MPI does not match one with the other, so the ranks agree first, also that all make this
         call, which has this `tag`: MPI would sum arrays of other lengths or types. MPI_Allreduce is

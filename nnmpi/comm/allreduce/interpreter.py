@@ -45,12 +45,10 @@ and memory for received data that is added or moved later (SCRATCH)."""
 
 
 class Message(NamedTuple):
-    """A message to or from rank `peer`: a slice of bytes of one of this rank's buffers.
-
-    `buffer` is ROW (the array to reduce), SUMS (partial sums in a wider type) or SCRATCH (memory
-    for received data). If `packed` is given, these slices of the buffer are packed one after
-    another, and `bytes` is a slice of the packed data.
-    """
+    """A message to or from rank `peer`: a slice of bytes of the `buffer` ROW (the array to reduce),
+    SUMS (partial sums in a wider type) or SCRATCH (memory for received data). If `packed` is given,
+    these slices of the buffer are packed one after another, and `bytes` is a slice of the packed
+    data."""
 
     peer: int
     buffer: int
@@ -69,14 +67,13 @@ class Move(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All that one rank does in a collective algorithm, for buffers of one length and type: a Move
-    for each round.
+    """All that one rank does in an algorithm, for buffers of one length and type: a Move for each
+    round.
 
-    Sums are kept in `sums_dtype`, and partial sums travel in it. For float16 and bfloat16 buffers
-    it is float32: the rank that sends a complete sum rounds it first, so complete sums travel in 16
-    bits. If the Comm was made with `narrow_sums`, `sums_dtype` is the type of the buffer: each
-    addition is made in `adds_dtype`, float32, and rounded. In both cases the bits depend on the
-    order of additions alone.
+    Sums are kept in `sums_dtype`, and partial sums travel in it. For float16 and bfloat16 it is
+    float32: the rank that sends a complete sum rounds it first. With `narrow_sums` it is the type
+    of the buffer: each addition is made in `adds_dtype`, float32, and rounded. In both cases the
+    bits depend on the order of additions alone.
     """
 
     moves: tuple[Move, ...]
@@ -97,12 +94,8 @@ def make_plan(
     message_limit: int = 1 << 30,
     narrow_sums: bool = False,
 ) -> Plan:
-    """Returns the Plan of rank r of p, all messages and additions by which it runs a collective
-    algorithm on a buffer.
-
-    `bounds` are the first elements of the buffer's chunks, and its length. No message is longer
-    than `message_limit` bytes. With `narrow_sums`, sums of 16-bit floats are kept in 16 bits.
-    """
+    """Returns the Plan of rank r of p. `bounds` are the first elements of the buffer's chunks, and
+    its length. No message is longer than `message_limit` bytes."""
     chunks, sums_dtype = algorithm.chunks(p), accumulator(dtype, narrow_sums)
     assert len(bounds) == chunks + 1
     rounded = np.zeros(chunks, bool)
@@ -143,9 +136,8 @@ def make_plan(
 
 
 def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
-    """Raises ValueError if step `s` of an algorithm sends or receives partial sums of a chunk whose
-    sum is already complete; `rounded` says for each chunk whether its complete sum was rounded to
-    16 bits."""
+    """Raises ValueError if step `s` sends or receives partial sums of a chunk whose complete sum
+    was rounded to 16 bits, as `rounded` says."""
     for message in (*s.sends(len(rounded)), *s.receives(len(rounded))):
         for lo, hi in message:
             if rounded[lo:hi].any():
@@ -157,12 +149,8 @@ def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
 
 
 def _bytes(message: Pieces, bounds: Bounds, itemsize: int) -> tuple[tuple[slice, ...], int, int]:
-    """Returns the slices of bytes that a message consists of, the first byte of the message, and
-    its number of bytes.
-
-    `message` has ranges of chunks, `bounds` the first element of each chunk, and `itemsize` is the
-    number of bytes of an element.
-    """
+    """Returns the slices of bytes of a message (ranges of chunks), its first byte, and its number
+    of bytes; `bounds` has the first element of each chunk."""
     parts = tuple(slice(bounds[lo] * itemsize, bounds[hi] * itemsize) for lo, hi in message)
     return parts, parts[0].start, sum(part.stop - part.start for part in parts)
 
@@ -172,13 +160,9 @@ def _packed(memory: Array, parts: tuple[slice, ...]) -> Array:
 
 
 def _end_to_end(parts: tuple[slice, ...], start: int, unit: int) -> Iterator[Slices]:
-    """Yields, for each piece of a packed message, its slice of the buffer and its slice of the
-    memory with the packed data, where pieces are stored one after another; empty pieces are left
-    out.
-
-    `parts` are the pieces in the buffer, and `start` is where the packed data begin, all in bytes;
-    the slices are in units of `unit` bytes.
-    """
+    """Yields, for each piece of a packed message that is not empty, its slice of the buffer and its
+    slice of the packed data, in units of `unit` bytes. `parts` are the pieces in the buffer, and
+    `start` is where the packed data begin, in bytes."""
     for part in parts:
         end = start + part.stop - part.start
         if end > start:
@@ -192,10 +176,8 @@ def _cut(start: int, size: int, most: int) -> list[slice]:
 
 
 def _round(rounded: NDArray[np.bool_], message: Pieces, bounds: Bounds) -> list[slice]:
-    """Returns the slices of sums that must be rounded to 16 bits before a message is sent.
-
-    `rounded` says which chunks are rounded already; the message's chunks are marked in it.
-    """
+    """Returns the slices of sums that must be rounded to 16 bits before a message is sent, and
+    marks its chunks in `rounded`."""
     due = [c for piece in message for c in range(*piece) if not rounded[c]]
     rounded[due] = True
     return [slice(bounds[c], bounds[c + 1]) for c in due]
@@ -226,15 +208,14 @@ class Interpreter:
         sums: Array | None = None,
         bounds: Bounds | None = None,
     ) -> Steps:
-        """Runs an algorithm on a flat buffer, in place: a generator that yields requests, and is to
-        be resumed when these are complete.
+        """Runs an algorithm on a flat buffer `row`, in place: a generator that yields requests, and
+        is to be resumed when these are complete.
 
-        `row` is the buffer, and `tag` that of its messages. `blocks` allows blocking calls, which
-        are faster. `sums` is memory for sums in a wider type. `bounds` are the first elements of
-        the chunks, and the length; by default lengths of chunks differ by at most one.
-
-        In each round all messages of a rank are posted at once. Received data is added when all of
-        them are complete, since the rank may still be sending the elements to which it adds.
+        `tag` is that of its messages. `blocks` allows blocking calls, which are faster. `sums` is
+        memory for sums in a wider type. `bounds` are the first elements of the chunks, and the
+        length; by default chunks are about equal. In each round all messages of a rank are posted
+        at once. Received data is added when all of them are complete, since the rank may still be
+        sending the elements to which it adds.
         """
         plan = self.plan(algorithm, row.size if bounds is None else bounds, row.dtype)
         return self.carry_out(plan, row, tag, blocks, sums)
@@ -242,12 +223,7 @@ class Interpreter:
     def carry_out(
         self, plan: Plan, row: Array, tag: int, blocks: bool = False, sums: Array | None = None
     ) -> Steps:
-        """Runs a plan, all messages and additions of this rank in an algorithm, on a flat buffer in
-        place: a generator that yields requests, and is to be resumed when these are complete.
-
-        `row` is the buffer, and `tag` that of its messages. `blocks` allows blocking calls, which
-        are faster. `sums` is memory for sums in a wider type.
-        """
+        """Runs a plan on a flat buffer in place; arguments and result are those of `steps`."""
         separate = plan.sums_dtype is not plan.dtype
         if sums is None:
             sums = row.astype(plan.sums_dtype) if separate else row
@@ -295,11 +271,8 @@ class Interpreter:
         self._transport.free()
 
     def plan(self, algorithm: Algorithm, cuts: int | Bounds, dtype: np.dtype[Any]) -> Plan:
-        """Returns all that this rank does in an algorithm, a Plan, cached by algorithm, cuts and
-        type.
-
-        `cuts` is the length of a buffer to be cut evenly, or the bounds of its chunks.
-        """
+        """Returns the Plan of this rank, cached by algorithm, cuts and type; `cuts` is the length
+        of a buffer to be cut evenly, or the bounds of its chunks."""
         plan = self._plans.get((algorithm, cuts, dtype))
         if plan is None:
             if len(self._plans) == MOST_PLANS:

@@ -58,10 +58,7 @@ class NodeTopology(NamedTuple):
 
     def check_memory(self, needed: int, label: str, remedy: str) -> None:
         """Raises NoRoomError on all ranks if a node has less shared memory than `needed` bytes;
-        collective. `label` and `remedy` are for the message.
-
-        Without this check, the first write to a page without memory would kill the process.
-        """
+        collective. Without it, the first write to a page without memory would kill the process."""
         free = np.zeros(self.size, np.int64)
         free[self.ranks[self.node.rank]] = self.node.free_memory()
         self.control.finish(ALL_GATHERS["ring"], free)
@@ -78,12 +75,8 @@ class NodeTopology(NamedTuple):
 
 
 class SharedReduction:
-    """Shared memory for sums over the ranks of a node, and then over the nodes if there are
-    several.
-
-    `mine` holds the values that this rank adds. `total` holds the sum, one array for all ranks of
-    the node.
-    """
+    """Shared memory for sums over the ranks of a node, and then over the nodes: `mine` has the
+    values that this rank adds, `total` the sum, one array for all ranks of the node."""
 
     def __init__(self, topology: NodeTopology, interpreter: Interpreter, n: int, dtype: Any):
         self.dtype: np.dtype[Any] = np.dtype(dtype)
@@ -127,18 +120,15 @@ class SharedReduction:
 
         With `blocks`, it may block in barriers. Without, several sums may be pending, and each
         begins when all earlier sums in this memory are complete. `tag` is for messages between
-        nodes, and names the call to the other ranks of the node.
+        nodes.
         """
         steps = self._reduce(start, stop, tag, blocks)
         return steps if blocks else self._queue.add(steps)
 
     def all_reduce(self, array: Array, tag: int, blocks: bool) -> Steps:
-        """Sums `array`, which lies outside shared memory, over the ranks, in place: a generator of
-        the requests to wait for.
-
-        Of a long array, a rank copies to shared memory only the elements that other ranks add up.
-        `tag` is as in `reduce`; `blocks` allows it to block in barriers.
-        """
+        """Sums `array`, which lies outside shared memory, over the ranks, in place. Of a long
+        array, a rank copies to shared memory only the elements that other ranks add up. `tag` and
+        `blocks` as in `reduce`."""
         if self._is_short:
             steps = self._exchange(array, tag, blocks)
         else:
@@ -153,8 +143,7 @@ class SharedReduction:
         return self._window.short_sum(first_tag, self._turn, *self._half_segments(n))
 
     def _exchange(self, array: Array, tag: int, blocks: bool) -> Steps:
-        """Sums a short array over the ranks of a node through shared memory, with a single barrier:
-        a generator of the requests to wait for. `blocks` allows it to wait in the barrier.
+        """Sums a short array over the ranks of a node through shared memory, with a single barrier.
 
         Each rank's segment has two halves, used in turns. A half is overwritten only in the next
         but one sum; the barrier of the sum between ensures that all ranks have read it.
@@ -166,11 +155,8 @@ class SharedReduction:
         sum_loop(array, *parts)
 
     def _half_segments(self, n: int) -> list[tuple[Array, ...]]:
-        """Returns the arrays of n elements in which ranks put what they add: a tuple with one array
-        of each rank, for each of the two halves of the segments.
-
-        Sums use the halves in turns. The result is cached by n.
-        """
+        """Returns the arrays of n elements in which ranks put what they add, cached by n: for each
+        of the two halves, a tuple with one of each rank."""
         if n not in self._halves:
             segments = [segment.view(self.dtype) for segment in self._window.segments]
             starts = 0, self.total.size
@@ -180,12 +166,8 @@ class SharedReduction:
     def _reduce(
         self, start: int, stop: int, tag: int, blocks: bool, array: Array | None = None
     ) -> Steps:
-        """Sums elements start..stop-1 of the segments `mine` of all ranks into `total`: a generator
-        of the requests to wait for.
-
-        `array`, if given, is used in place of this rank's `mine`, and receives the sum. `tag` is
-        for messages between nodes; `blocks` allows it to block in barriers.
-        """
+        """Does what `reduce` says; `array`, if given, is used in place of this rank's `mine`, and
+        receives the sum."""
         slice_here, parts = self.slice(start, stop), list(self._segments)
         if array is not None:
             mine, parts[self._node.rank] = parts[self._node.rank], array
@@ -240,10 +222,7 @@ def _sizes(n: int, dtype: np.dtype[Any], p: int) -> tuple[int, int, int]:
 
 def _is_short(n: int, dtype: np.dtype[Any]) -> bool:
     """True if arrays of n elements are so short that each rank of a node adds up all elements
-    itself.
-
-    Its segment of shared memory then has two halves, used in turns.
-    """
+    itself; its segment then has two halves, used in turns."""
     return n * dtype.itemsize <= WHOLE_SUM_BYTES and accumulator(dtype) is dtype
 
 

@@ -39,12 +39,9 @@ class CallComparison:
         self._transport.free()
 
     def steps(self, call: LoggedCall, blocks: bool) -> Steps:
-        """Compares a call over all ranks: a generator of the requests to wait for.
-
-        It completes if all ranks make this call; otherwise it raises the same MismatchError on all
-        of them. Lines of code are not compared: in correct programs, ranks may call from different
-        lines.
-        """
+        """Compares a call over all ranks: completes if all make this call; otherwise raises the
+        same MismatchError on all. Lines of code are not compared: correct programs may call from
+        different lines."""
         return self._queue.add(self._steps(call, blocks))
 
     def _steps(self, call: LoggedCall, blocks: bool) -> Steps:

@@ -35,11 +35,8 @@ Report: TypeAlias = Callable[[Kind, BaseException, bool], None]
 
 
 class JobEnd(NamedTuple):
-    """How a rank ends: with the whole job, or alone in a fault-tolerant job.
-
-    `end_job(status)` ends all ranks with an exit status. A fault-tolerant job (`mpirun --with-ft
-    ulfm`) continues without a rank that ends alone.
-    """
+    """How a rank ends: with the whole job, by `end_job(status)`, or alone in a fault-tolerant job,
+    which then continues."""
 
     end_job: Callable[[int], None]
     fault_tolerant: bool = False
@@ -52,9 +49,7 @@ class JobEnd(NamedTuple):
 
 
 class Failures(NamedTuple):
-    """The failures that a failing rank knows of: whether it is the first rank to fail, the messages
-    of other ranks that failed, by rank, and whether all other ranks have failed or reached their
-    end."""
+    """The failures that a failing rank knows of."""
 
     is_first: bool = True  # this rank failed first
     others: Mapping[int, str] = {}  # other ranks that failed, and their messages
@@ -63,12 +58,9 @@ class Failures(NamedTuple):
 
 @contextmanager
 def fatal(who: str, ending: JobEnd, passed: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Returns a context in which an exception is printed and ends this rank.
-
-    Exceptions of the types in `passed` propagate instead. `who` names the rank in the message, and
-    `ending` ends it, or the whole job. The context is for code that runs before the hooks are
-    installed, or after Python stops calling them.
-    """
+    """Returns a context in which an exception, unless `passed`, is printed and ends this rank, or
+    the whole job. It is for code that runs before the hooks are installed, or after Python stops
+    calling them."""
     try:
         yield
     except passed:
@@ -197,10 +189,8 @@ TRUNCATED = (
 
 
 def traceback_text(error: BaseException) -> str:
-    """The traceback of an exception without frames of nnmpi, unless it has no other frames.
-
-    With NNMPI_TRACEBACK=full it is Python's full traceback.
-    """
+    """The traceback of an exception without frames of nnmpi, unless it has no other frames, or
+    NNMPI_TRACEBACK=full."""
     described = TracebackException.from_exception(error)
     # the text of MPI_ERR_TRUNCATE, in any MPI
     hint = TRUNCATED if "message truncated" in str(described).lower() else ""

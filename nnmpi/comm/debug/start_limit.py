@@ -62,11 +62,9 @@ def limited_start(timeout: float) -> Iterator[None]:
 
 
 def _problem(ends: int, timeout: float, parent: int) -> str:
-    """Waits until MPI has started and returns "", or returns the reason why the job must be ended.
-
-    `ends` is a pipe that the rank closes when it has started, `timeout` the seconds that the start
-    may take, and `parent` the launcher's process.
-    """
+    """Waits until MPI has started and returns "", or returns the reason why the job must be ended
+    after `timeout` seconds. The rank closes the pipe `ends` when it has started; `parent` is the
+    launcher."""
     rank, began = rank_of(os.environ), time.monotonic()
     # later for higher ranks: the first rank that ends the job keeps the others from printing
     until, complete, now = began + timeout + BETWEEN_RANKS * min(rank, 5), began, began
@@ -99,11 +97,8 @@ if not select.select([0], [], [], limit)[0]:
 
 
 def limit_end(timeout: float) -> None:
-    """Starts a process that ends this rank with a message after `timeout` seconds.
-
-    It cannot be a thread, as none runs in MPI_Finalize, nor a fork, as a process that exits cannot
-    fork.
-    """
+    """Starts a process that ends this rank with a message after `timeout` seconds. It cannot be a
+    thread, as none runs in MPI_Finalize, nor a fork, as a process that exits cannot fork."""
     if timeout > threading.TIMEOUT_MAX:
         return
     ends, _ = os.pipe()  # never closed here: the system closes it when this process ends

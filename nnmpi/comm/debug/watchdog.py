@@ -81,19 +81,13 @@ class SilentRanks(Protocol):
 
     def kill(self, reason: str, limit: float) -> bool:
         """Has the ranks that make no progress killed; returns False if that cannot help, as when
-        all ranks wait.
-
-        The watchdog calls it every TICK seconds while this rank has waited for longer than `limit`
-        seconds. `reason` is for the message.
-        """
+        all ranks wait. The watchdog calls it every TICK seconds while this rank has waited for
+        longer than `limit` seconds."""
 
 
 class Watchdog:
     """A thread that watches the thread that creates it, and exchanges messages with other ranks'
-    watchdogs.
-
-    Until `channel` is set it knows of no other ranks.
-    """
+    watchdogs, once `channel` is set."""
 
     def __init__(self, rank: int, progress: Progress, ending: JobEnd) -> None:
         self.rank, self.progress, self._ending = rank, progress, ending
@@ -120,13 +114,9 @@ class Watchdog:
         return self._ended.is_set() or self.progress.waiting() is not None
 
     def failures(self, message: str, follows: bool) -> Failures:
-        """Tells the other ranks that this rank fails with `message`; returns the failures of other
-        ranks.
-
-        `follows` is True for an error caused by another rank's failure; such an error is not sent
-        if the job ends anyway. Of ranks that fail at the same time, the lowest number counts as the
-        first.
-        """
+        """Tells the other ranks that this rank fails with `message`, unless that only `follows`
+        from another rank's failure and the job ends anyway; returns the failures of others. Of
+        ranks that fail at the same time, the lowest number counts as the first."""
         channel = self.channel
         if channel is None or self._ended.is_set() or (follows and not self._ending.fault_tolerant):
             return Failures(is_first=not follows)
@@ -302,11 +292,8 @@ def warn(rank: int, call: LoggedCall, seconds: float) -> None:
 
 def join(threads: Sequence[threading.Thread], ranks: Sequence[Progress], hub: Hub) -> None:
     """Waits for `threads`, which run as ranks, to end. If one waits for longer than NNMPI_TIMEOUT,
-    or while another one calls something else, `hub` ends all with an error that says so. `ranks`
-    are their progress engines.
-
-    A thread cannot be stopped: one that computes for ever is left running.
-    """
+    or while another one calls something else, `hub` ends all with an error that says so. A thread
+    that computes for ever is left running."""
     timeout, until, warned = ranks[0].log.settings.timeout, math.inf, set[int]()
     while any(thread.is_alive() for thread in threads) and time.monotonic() < until:
         for thread in threads:
@@ -330,12 +317,9 @@ def join(threads: Sequence[threading.Thread], ranks: Sequence[Progress], hub: Hu
 
 
 def report(rank: int, progress: Progress, thread: int, late: LoggedCall | None = None) -> str:
-    """Returns a report on a rank: the call that it waits in, its last calls and the stack of its
-    thread, whose id is `thread`.
-
-    `late` is the call in which another rank timed out: the report says if this rank has not made
-    it. Called from a thread other than the rank's own.
-    """
+    """Returns a report on a rank: the call that it waits in, its last calls and its stack, and
+    whether it lacks the call `late`, in which another rank timed out. Another thread than the
+    rank's own calls it."""
     log, waiting = progress.log, progress.waiting()
     does = "computes or sleeps: it waits for no other rank"
     if waiting is not None:

@@ -63,12 +63,9 @@ class Ledger:
 
 
 class TransportFamily:
-    """All transports that one rank has made since it started, or since ranks were last lost
-    (`shrink`).
-
-    All of them become unusable together ("revoked") when a rank is lost. In this base class a lost
-    rank ends the job; subclasses can continue.
-    """
+    """All transports that one rank has made since it started or last shrank. All of them become
+    unusable together ("revoked") when a rank is lost. In this base class a lost rank ends the
+    job."""
 
     abandoned = False
     gone: Sequence[int] = ()  # job ranks that were lost before
@@ -76,10 +73,7 @@ class TransportFamily:
 
     def abandon(self) -> None:
         """Makes all transports of the family unusable on all ranks, without waiting: operations on
-        them raise RankLost.
-
-        It may be called again.
-        """
+        them raise RankLost. It may be called again."""
         self.abandoned = True
 
     def lost(self, reason: str) -> RankLost:
@@ -88,11 +82,9 @@ class TransportFamily:
         return RankLost(f"{reason}: every rank that is left has to call Comm.shrink()")
 
     def confirm(self) -> None:
-        """Checks for lost ranks: returns on all ranks if all call it and none is lost; otherwise
-        raises RankLost on all that are left.
-
-        Ranks that call `shrink` meanwhile count as not confirming. After RankLost all ranks shrink.
-        """
+        """Returns on all ranks if all call it and none is lost; otherwise raises RankLost on all
+        that are left, which then shrink. Ranks that call `shrink` meanwhile count as not
+        confirming."""
 
     def shrink(self) -> "Transport":
         """Returns a transport of the ranks that are left, in their old order. It belongs to a new
@@ -116,20 +108,15 @@ class Segments(NamedTuple):
 
 
 class ShortSum(NamedTuple):
-    """A compiled all-reduce of a short array through shared memory.
-
-    `call` starts a sum, and often completes it too; `wait` completes it if `call` has not.
-    """
+    """A compiled all-reduce of a short array through shared memory."""
 
     call: Callable[[NDArray[Any]], bool]  # starts; True if complete, as all other ranks called soon
     wait: Callable[[NDArray[Any]], None]  # completes a sum for which `call` has returned False
 
 
 class SharedWindow(NamedTuple):
-    """Memory that all ranks of a node can read and write: one segment of each rank, as arrays of
-    bytes, and functions to synchronize the ranks, to sum short arrays, and to free the memory.
-
-    In a barrier each rank names its call by a number, a mark; it ends if all have the same."""
+    """Memory that all ranks of a node can read and write: one segment of each rank, as bytes. In a
+    barrier each rank names its call by a number, a mark; it ends if all have the same."""
 
     segments: list[Bytes]
     barrier: Callable[[int], None]  # of the node; writes before it are visible to all after it
@@ -182,11 +169,8 @@ class Transport(Receiver, Protocol):
         unless None; returns when both are complete."""
 
     def receiver(self) -> Receiver:
-        """Returns a receiver that raises MessageLengthError for messages of an unexpected length.
-
-        The methods `wait` and `test` of the receiver take only requests that the receiver's `irecv`
-        has returned.
-        """
+        """Returns a receiver that raises MessageLengthError for messages of an unexpected length;
+        its `wait` and `test` take only requests of its own `irecv`."""
 
     def ibarrier(self) -> Request:
         """Returns a request that is complete when all ranks have called `ibarrier` or `barrier`."""
@@ -200,10 +184,8 @@ class Transport(Receiver, Protocol):
     def start_all_reduce(self, array: NDArray[Any]) -> list[Request]: ...
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
-        """Returns a transport of the same ranks, whose messages cannot match those of this one.
-
-        It counts messages in the same ledger unless another is given.
-        """
+        """Returns a transport of the same ranks, whose messages cannot match those of this one. It
+        counts messages in the same ledger unless another is given."""
 
     def split(self, color: int | None, key: int) -> Self | None:
         """Returns a transport of the ranks of this color, in order of `key`, or None."""
@@ -215,19 +197,15 @@ class Transport(Receiver, Protocol):
         """Returns a transport of the ranks that share memory with this one."""
 
     def free(self) -> None:
-        """Frees a transport made by `duplicate`, `split` or `group`; collective.
-
-        Does nothing if the family was abandoned after the loss of a rank.
-        """
+        """Frees a transport made by `duplicate`, `split` or `group`; collective. Does nothing if
+        the family was abandoned."""
 
     def free_memory(self) -> int:
         """The free bytes of shared memory on this node."""
 
     def window(self, nbytes: int) -> SharedWindow:
-        """Allocates `nbytes` of shared memory on this rank; collective within a node.
-
-        Returns a window with the segments of all ranks of the node.
-        """
+        """Allocates `nbytes` of shared memory on this rank, and returns the segments of all ranks
+        of the node; collective within the node."""
 
     def abort(self, message: str, status: int = 1) -> NoReturn:
         """Prints a message and ends all ranks, processes with the exit status `status`."""

@@ -34,12 +34,8 @@ class RankKilled(BaseException):  # not an Exception: a killed process handles n
 
 
 class Caller(Protocol):
-    """The rank that calls an operation of the hub. It knows when the job last shrank, that is, made
-    new communicators without lost ranks.
-
-    era      how often the job has shrunk
-    members  the ranks that were left when it last shrank; at first all ranks
-    """
+    """The rank that calls an operation. `era` says how often the job has shrunk (made new
+    communicators without lost ranks), `members` which ranks were left then; at first all."""
 
     job_rank: int
     era: int
@@ -90,11 +86,10 @@ _DONE = attrgetter("done")
 
 
 class Hub:
-    """The object through which ranks that are threads of one process exchange messages; one lock
-    guards all its state.
+    """The object through which ranks that are threads exchange messages; one lock guards all its
+    state.
 
-    `killed` maps ranks to the number, from 1, of the operation at which each is lost. The scheduler
-    decides when each thread runs, and when a rank learns of other ranks' actions. If every rank
+    `killed` maps ranks to the number, from 1, of the operation at which each is lost. If every rank
     waits, `explain` may return the error that says why.
     """
 
@@ -147,12 +142,9 @@ class Hub:
     def join(
         self, caller: Caller, key: Hashable, ranks: Sequence[int], value: Any, callback: Callback
     ) -> Rendezvous:
-        """Enters the calling rank, with a value, into a collective of the job ranks `ranks`;
-        returns the collective, which may not be complete yet. Calls of the ranks with the same
-        `key` belong together.
-
-        When all ranks have joined, `callback` gets their values, in the order of `ranks`.
-        """
+        """Enters the calling rank, with a value, into a collective of the job ranks `ranks` that
+        calls with the same `key` make; returns it, complete or not. When all have joined,
+        `callback` gets their values, in the order of `ranks`."""
         with self._lock:
             self._begin(caller, "joins", ())
             rendezvous = self._rendezvous.get(key) or Rendezvous(caller.era, ranks)
@@ -269,10 +261,8 @@ class Hub:
 
     def _begin(self, caller: Caller, verb: str, requests: Sequence[Posted]) -> None:
         """Waits, at the start of each operation, until the scheduler lets the rank `caller` go on,
-        and counts the operation. `verb` and `requests` tell the scheduler which operation it is.
-
-        Raises RankKilled if the rank is to be lost at this operation, or is lost already.
-        """
+        and counts it; raises RankKilled if the rank is to be lost at this operation, or is lost
+        already."""
         rank = caller.job_rank
         self.scheduler.turn(rank, verb, requests)
         if rank in self._remaining:
@@ -284,10 +274,7 @@ class Hub:
 
     def _can_go_on(self, rank: int, requests: Sequence[Posted]) -> bool:
         """Returns True if a rank that waits for these requests need not wait longer: they are
-        complete, or one of them can never be.
-
-        A failure of the job, or the loss of this rank, ends the wait too.
-        """
+        complete, one of them can never be, the job has failed, or this rank is lost."""
         if self._failure is not None or all(map(_DONE, requests)):
             return True
         return self.fault_tolerant and (rank in self._lost or self._any_broken(rank, requests))
@@ -322,10 +309,8 @@ class Hub:
         self.scheduler.wake(range(self.size))
 
     def _all_done(self, caller: Caller, requests: Sequence[Posted]) -> bool:
-        """Returns True if all requests are complete; raises an error if one can never be.
-
-        A complete request stays complete even if a rank fails.
-        """
+        """Returns True if all requests are complete; raises an error if one can never be. A
+        complete request stays complete even if a rank fails."""
         done = all(map(_DONE, requests))
         if not done:
             self._check(caller, requests)

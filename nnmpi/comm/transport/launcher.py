@@ -23,12 +23,8 @@ def is_launcher(process: int) -> bool:
 
 
 def terminate(launcher: int) -> None:
-    """Sends SIGTERM to process `launcher` if it is Open MPI's launcher, which ends all ranks with
-    status 1.
-
-    MPI_Abort would make it print 14 lines. Returns at once if the process is not that launcher;
-    otherwise waits 5 s, in which the launcher should end this process.
-    """
+    """Sends SIGTERM to Open MPI's launcher, which ends all ranks with status 1, and waits 5 s to be
+    ended; returns at once if the process is another. MPI_Abort would make it print 14 lines."""
     with suppress(OSError), open(f"/proc/{launcher}/comm") as name:
         if name.read() == NAME:
             with suppress(BlockingIOError):  # another rank does: a second signal prints a message
@@ -38,11 +34,8 @@ def terminate(launcher: int) -> None:
 
 
 def wait_for_other_ranks() -> None:
-    """Returns when the other ranks of this node have ended, or after 2 seconds.
-
-    A rank that exits with a status other than 0 calls it to end last: otherwise the launcher prints
-    seven lines.
-    """
+    """Returns when the other ranks of this node have ended, or after 2 seconds. A rank with a
+    status other than 0 calls it to end last: otherwise the launcher prints seven lines."""
     launcher, until = os.getppid(), time.monotonic() + 2.0
     time.sleep(0.1)  # for ranks of other nodes, and systems without /proc
     with suppress(OSError):

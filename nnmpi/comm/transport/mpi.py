@@ -193,10 +193,8 @@ class Receive:
         self._status, self._done = MPI.Status(), False
 
     def complete(self, waits: bool) -> bool:
-        """Returns True if the message has arrived, after waiting for it if `waits`.
-
-        Raises MessageLengthError if the message is longer or shorter than the buffer.
-        """
+        """Returns True if the message has arrived, after waiting for it if `waits`; raises
+        MessageLengthError if it is longer or shorter than the buffer."""
         if self._done:
             return True
         request = self._request
@@ -213,11 +211,8 @@ class Receive:
 
 
 class MPIReceiver:
-    """Receives on a transport and checks the length of each message.
-
-    The transport itself checks no lengths, since that takes time, and all ranks of a collective
-    know the lengths of its messages.
-    """
+    """Receives and checks the length of each message. The transport itself checks none, since that
+    takes time, and all ranks of a collective know the lengths of its messages."""
 
     def __init__(self, transport: MPITransport) -> None:
         self._irecv = transport.irecv

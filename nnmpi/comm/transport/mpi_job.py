@@ -12,11 +12,8 @@ from nnmpi.comm.transport.start_mpi import MPI, at_exit, finalize
 
 
 class MPIChannel:
-    """A channel for watchdogs' messages, on a new communicator; ranks are numbered as in the whole
-    job.
-
-    A watchdog sends from a thread other than the rank's, so MPI must run with THREAD_MULTIPLE.
-    """
+    """A channel for watchdogs' messages, on a new communicator, by ranks of the whole job. A
+    watchdog sends from a thread other than the rank's, so MPI must run with THREAD_MULTIPLE."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm, job = comm, MPI.COMM_WORLD.Get_group()

@@ -56,13 +56,12 @@ def meet_loop(
     sync: Callable[[], Any],
     others: tuple[Counts, ...],
 ) -> None:
-    """Enters a barrier of a node's ranks: writes how often this rank has arrived, `count`, to its
-    counter `own`, then checks up to `looks` times if the counters of the other ranks, `others`,
-    have come as far, with the same `mark`.
+    """Enters a barrier of a node's ranks: writes how often this rank has arrived, `count`, to
+    `own`, then checks up to `looks` times if `others` have come as far, with the same `mark`;
+    here[0] becomes 1 if so, else 0.
 
     A counter is followed by two marks, of even and of odd counts, since a rank may be in the next
-    barrier already. here[0] becomes 1 if all have come, else 0. `sync` makes writes visible; the
-    compiled kernel uses atomic stores and loads instead.
+    barrier already. `sync` makes writes visible; the compiled kernel uses atomic stores and loads.
     """
     at = 1 + count % 2
     own[at] = mark
@@ -117,13 +116,12 @@ class Barrier:
         self._wait(self._own.item(0))
 
     def short_sum(self, mark: int, turn: Counts, *parts: tuple[Numbers, ...]) -> ShortSum | None:
-        """Returns compiled code that sums short arrays of all ranks of a node, or None if none is
-        compiled. Ranks arrive with `mark`.
+        """Returns compiled code that sums short arrays of all ranks of a node, or None.
 
         `parts` are two tuples with an array of each rank in shared memory, used in turns: turn[0]
-        is the number, 0 or 1, of the next. A rank writes what it adds to its array in
-        parts[turn[0]] and arrives at the barrier, then all arrays of that tuple are added. So one
-        barrier is enough for each sum.
+        is the next. A rank writes what it adds to its array in parts[turn[0]] and arrives at the
+        barrier with `mark`, then all arrays of that tuple are added. So one barrier is enough for
+        each sum.
         """
         make = native.kernel("marked_sum")
         counts = self._own, turn, *self._others
@@ -156,8 +154,7 @@ def shared_window(
     barrier: Callable[[], None],
     make_barrier: Callable[[Sequence[Counts], int, Callable[[], Any]], Barrier],
 ) -> SharedWindow:
-    """Returns the SharedWindow of a node: memory that all its ranks can read and write, with a
-    barrier of these ranks in it. Every rank of the node calls it.
+    """Returns the SharedWindow of a node; every rank of the node calls it.
 
     memory        one buffer of shared memory for each rank; its end has room for a count and marks
     rank          the index of this rank among the ranks of the node
@@ -189,11 +186,8 @@ def shared_window(
 
 
 def has_room(segment: Bytes) -> bool:
-    """Allocates the pages of a segment; returns False if there is no memory for them.
-
-    Without memory, a write to the segment would end the process by SIGBUS. Returns True if the
-    system cannot tell.
-    """
+    """Allocates the pages of a segment; returns False if there is no memory for them: a write would
+    end the process by SIGBUS. True if the system cannot tell."""
     if sys.platform != "linux" or not segment.size:
         return True
     populate_write = 23  # MADV_POPULATE_WRITE, from Linux 5.14 on

@@ -16,11 +16,8 @@ from nnmpi.comm.transport.system import OperatingSystem, System
 
 
 class Scheduler(System, Protocol):
-    """Decides when ranks that are threads run, and when their messages arrive; the methods below
-    are called under `lock`.
-
-    pending  True if a delivery or notification is under way that may let a waiting rank continue
-    """
+    """Decides when ranks that are threads run, and when their messages arrive; called under `lock`.
+    `pending` is True if something is under way that may let a waiting rank continue."""
 
     lock: Any
     pending: bool
@@ -44,9 +41,7 @@ class Scheduler(System, Protocol):
         """Calls `complete`, which copies a message, at the moment when it is to arrive."""
 
     def notify(self, rank: int, fact: tuple[str, int], notice: Callable[[], object]) -> None:
-        """Calls `notice` at the moment when `rank` is to learn of a fact: ("lost", rank), or
-        ("revoked", era) if communicators have become unusable.
-        """
+        """Calls `notice` when `rank` is to learn of a fact: ("lost", rank), or ("revoked", era)."""
 
     def end(self, rank: int) -> None:
         """Records that a rank makes no more operations."""

@@ -30,10 +30,8 @@ class OperatingSystem:
 
     @staticmethod
     def in_thread(f: Callable[[], T]) -> Future[T]:
-        """Runs f in a daemon thread, and returns a Future with its result.
-
-        The process can end without waiting for a daemon thread.
-        """
+        """Runs f in a daemon thread, for which the process need not wait at its end; returns a
+        Future."""
         future = Future[T]()
 
         def run() -> None:

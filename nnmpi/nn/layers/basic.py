@@ -37,12 +37,9 @@ def check_choice(layer: str, name: str, value: str, known: Collection[str]) -> N
 
 
 def each_axis(layer: str, axes: int, least: int, **size: Size) -> tuple[int, ...]:
-    """Returns the size that was given for an option of a layer as a tuple with one integer for each
-    axis; an integer stands for all axes. The option is the single keyword argument, such as
-    kernel_size=3.
-
-    Raises ValueError unless each size is an integer of at least `least`.
-    """
+    """Returns the single option, such as kernel_size=3, as a tuple with an integer for each axis;
+    an integer stands for all axes. Raises ValueError unless each is an integer of at least
+    `least`."""
     ((name, given),) = size.items()
     sizes = tuple(given) if isinstance(given, Sequence) else (given,) * axes
     if len(sizes) != axes or any(not isinstance(n, int | np.integer) or n < least for n in sizes):
@@ -88,11 +85,9 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """A table of vectors: row i of the weight (num_embeddings, embedding_dim) for every integer i
-    of the input.
+    """A table of vectors: row i of the weight (num_embeddings, embedding_dim) for every integer i.
 
-    Row `padding_idx` starts at zero and gets no gradient. `sparse` is accepted as in PyTorch, but
-    gradients are dense: the values are the same.
+    Row `padding_idx` starts at zero and gets no gradient. Gradients are dense, also with `sparse`.
     """
 
     def __init__(
@@ -138,10 +133,9 @@ class Embedding(Module):
 
     @staticmethod
     def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
-        """Returns the number of operations of a forward pass for one sample, to estimate the cost
-        of the layer: one for each of the `elements` elements of its output. The method of other
-        layers also depends on `settings`, their options, and `sample`, the shape of an output for
-        one sample."""
+        """Returns the operations of a forward pass for one sample, to estimate the cost of the
+        layer: one for each of the `elements` of its output. That of other layers also depends on
+        their options, `settings`, and on the shape of an output `sample`."""
         return elements
 
     def forward(self, index: Any) -> Tensor:
@@ -219,12 +213,11 @@ def dropout_key(layer: Module, path: str, x: Array) -> tuple[keyed.Key, Array]:
 
 
 def dropout_mask(key: keyed.Key, rows: Array, index: Array, p: float, dtype: Any, xp: Any) -> Array:
-    """Returns a dropout mask of shape (samples, elements), drawn from `key`: 0 with probability p,
-    and 1 / (1 - p) elsewhere.
+    """Returns a dropout mask (samples, elements) drawn from `key`: 0 with probability p, else 1 /
+    (1 - p).
 
     rows: the row numbers of the samples in the data set
     index: the indices of the elements in a whole sample, C order
-    xp: the array library, NumPy or CuPy
     """
     mask = xp.empty((len(rows), len(index)), dtype)
     dropout_mask_loop(index, rows, *key, int(p * 2**32), 1 / (1 - p), mask)
@@ -239,8 +232,7 @@ class Dropout(Module):
     in the data set, so it is the same however work is divided among ranks. A layer that is used
     twice in one pass has the same mask twice; make two layers instead.
 
-    If a layer is divided among ranks (tensor parallelism), `part` is the range of channels of each
-    sample that this rank has, and `axis` the axis along which they lie.
+    If it is divided among ranks, `part` is the range of channels on this rank, along `axis`.
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
@@ -266,12 +258,9 @@ class Dropout(Module):
         return shape
 
     def _indices(self, shape: tuple[int, ...], xp: Any) -> Array:
-        """Returns, for each element of this rank's part of a sample, its index (in C order) in the
-        whole sample, so that masks do not depend on how samples are divided. `shape` is that of the
-        part.
-
-        Several consecutive elements may belong to one channel, as they do after a Flatten.
-        """
+        """Returns, for each element of this rank's part of a sample, of shape `shape`, its index in
+        the whole sample (C order), so that masks do not depend on how samples are divided. Several
+        consecutive elements may belong to one channel, as they do after a Flatten."""
         shape = shape or (1,)
         if xp is META.xp and call_log.get() is None:  # the indices of a long sample are large
             return np.broadcast_to(np.uint32(0), prod(shape))
@@ -282,9 +271,8 @@ class Dropout(Module):
         return index
 
     def along(self, axis: int, shape: tuple[int, ...], xp: Any) -> tuple[Array, int]:
-        """Returns, as an array of the library `xp`, the indices in a whole sample of this rank's
-        positions along an axis, and the length of that axis in the whole sample; `shape` is that of
-        the sample on this rank."""
+        """Returns the indices in a whole sample of this rank's positions along an axis, and the
+        length of that axis in the whole sample; `shape` is that of the sample on this rank."""
         length, (start, stop, total) = shape[axis], self.part
         if axis != axis_within(self.axis, len(shape)):
             return xp.arange(length, dtype="uint32"), length

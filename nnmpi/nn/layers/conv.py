@@ -30,12 +30,9 @@ def check_groups(name: str, in_channels: int, out_channels: int, groups: int) ->
 
 
 class _Convolution(Module):
-    """The base class of convolutions: checks and stores the sizes, one for each axis, and has
-    weight and bias.
-
-    The weight has the shape (out, in / groups, *kernel_size), and in memory the order
-    (*kernel_size, in / groups, out). In a transposed convolution, in and out are swapped.
-    """
+    """The base class of convolutions, with a size for each axis. The weight is (out, in / groups,
+    *kernel_size), and in memory (*kernel_size, in / groups, out); if transposed, in and out are
+    swapped."""
 
     axes: ClassVar[int]
     op: ClassVar[Callable[..., Result]]
@@ -97,9 +94,8 @@ class _Convolution(Module):
         return apply(self.op, x, self.weight, self.bias, **self.options())
 
     def options(self) -> dict[str, Any]:
-        """Returns the keyword arguments with which the layer calls its op, such as stride and
-        padding (integers if there is one axis). Arguments for layers that are fused with it, such
-        as relu=True, are not among them."""
+        """Returns the keyword arguments of the op, such as stride and padding (integers if there is
+        one axis), without those of layers that are fused with it, such as relu=True."""
         sizes: dict[str, Any] = {
             "stride": self.stride,
             "padding": self.padding,

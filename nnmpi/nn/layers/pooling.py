@@ -27,9 +27,8 @@ class _Pool(Module):
         self.padding, self.ceil_mode = self._size(0, padding=padding), ceil_mode
 
     def _size(self, least: int, **size: Size) -> Size:
-        """Checks an option of the layer that is a size, given as the single keyword argument such
-        as stride=2, and returns it: an integer if windows have one axis, else the integer or tuple
-        that was given. Sizes must be at least `least`."""
+        """Returns the single option, such as stride=2, which must be at least `least`: an integer
+        if windows have one axis, else the integer or tuple that was given."""
         sizes = each_axis(type(self).__name__, self.axes, least, **size)
         return sizes[0] if self.axes == 1 else next(iter(size.values()))
 
@@ -133,12 +132,8 @@ class AvgPool2d(_AvgPool):
 
 
 class AdaptiveAvgPool2d(Module):
-    """Divides images of any size into a grid of `output_size` parts, and returns the mean of each
-    part.
-
-    `output_size` is an integer or (rows, columns); None in place of a number keeps the size of the
-    image along that axis.
-    """
+    """Divides images of any size into a grid of `output_size` parts, and returns the mean of each:
+    an integer or (rows, columns), of which None keeps the size of the image along that axis."""
 
     def __init__(self, output_size: int | Sequence[int | None] | None) -> None:
         given = output_size if isinstance(output_size, Sequence) else (output_size, output_size)
@@ -161,11 +156,10 @@ class Upsample(Module):
 
     mode                    "nearest" or "nearest-exact", which copy pixels, or "bilinear", which
                             interpolates between them
-    align_corners           only for "bilinear": True if the centres of the corner pixels of the
-                            input and of the output are the same points, so that these pixels keep
-                            their values
-    recompute_scale_factor  True: the positions of pixels are computed from the ratio of the sizes
-                            of input and output, which are whole numbers; False: from `scale_factor`
+    align_corners           only for "bilinear": True if the centres of the corner pixels of input
+                            and output are the same points
+    recompute_scale_factor  True: positions follow from the ratio of the sizes of input and output,
+                            which are whole numbers; False: from `scale_factor`
     """
 
     def __init__(

@@ -29,10 +29,10 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
 ) -> Array:
     """Scales all gradients so that their total norm is at most `max_norm`, and returns the norm
-    that they had before.
+    that they had before, a 0-d array on the device: the host waits for it only with
+    `error_if_nonfinite`.
 
     The norm has the order `norm_type`, which may be inf, and is computed in the accumulation type.
-    It is a 0-d array on the device, so the host waits for it only with `error_if_nonfinite`.
     """
     if not max_norm > 0 or not norm_type > 0:
         raise ValueError(f"max_norm {max_norm} and norm_type {norm_type} must be above 0")
@@ -73,9 +73,8 @@ def _gradients(parameters: Parameter | Iterable[Parameter]) -> list[Array]:
 
 
 def skip_init(parameters: Iterable[Parameter]) -> None:
-    """Makes zeros the initial values of parameters that have no values yet, in place of random
-    ones, which saves time if a state is loaded next. (Layers draw initial values when these are
-    first used.)"""
+    """Makes zeros, in place of random numbers, the initial values of parameters that have none yet,
+    which saves time if a state is loaded next."""
     for p in parameters:
         if not p.is_drawn:
             p.init = constant(0.0)

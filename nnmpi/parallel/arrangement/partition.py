@@ -180,8 +180,8 @@ def split_points(
     one wins whose longest message is shortest; then the one whose largest stage needs least memory;
     then the fastest.
 
-    live: for each stage, the number of micro-batches whose activations it keeps at a time notes:
-    sentences to add to an error: why some modules stay in one stage"""
+    live: for each stage, the number of micro-batches whose activations it keeps at a time
+    notes: sentences to add to an error: why some modules stay in one stage"""
     refuse_few(sum(costs.trained), stages, notes)
     border = np.array([0.0, *costs.border[1:], 0.0])
     starts, ends = _spans(costs, border, stages)
