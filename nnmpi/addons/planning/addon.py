@@ -3,11 +3,9 @@ arrangement.
 
     lists of a rank, walked (paper/) ─► exchanges ─┐
                             machine.json ─► Machine ├─► step_time ─► StepTime    terms that add up
-                                      Arrangement ─┘
+                                       Arrangement ─┘
 
-This folder has steps on paper (`paper`: what a rank exchanges and holds, found by walking its
-lists), predictions from them, and the search for a layout. `run/planning` measures
-machines (`addons/planning/run/measuring.py`) and has the text of the command."""
+`run/` has what a run and its commands do with them, and measures machines."""
 
 from nnmpi.addons import AddOn
 

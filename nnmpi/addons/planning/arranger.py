@@ -41,10 +41,8 @@ class Arranger:
     """Makes the arrangement of any layout of one model on one cluster. Results are cached; for a
     layout that is impossible, every call raises ValueError.
 
-    model        the seconds of the model's parts
     check        a function of (config, ranks): raises ValueError if the config is impossible
-    sharding_of  a function of (config, prices of ways or None): how layers and sequences are
-                 divided"""
+    sharding_of  a function of (config, prices of ways or None)"""
 
     def __init__(
         self,
@@ -64,8 +62,7 @@ class Arranger:
 
     @cached_property
     def has_blocks(self) -> bool:
-        """True if the model consists of repeated blocks, such as those of a transformer: the option
-        --recompute block recomputes the activations of one block at a time."""
+        """True if the model has repeated blocks, as --recompute block needs."""
         return any(recomputed_with(node, "block") for node in self.graph.nodes)
 
     def config(self, candidate: Candidate) -> Config:
@@ -73,17 +70,15 @@ class Arranger:
         return replace(self.plain, **candidate.options)
 
     def sharding(self, candidate: Candidate) -> Sharding:
-        """Returns the Sharding of a layout: how it divides layers among ranks along tp, and
-        sequences among ranks along cp. These two divisions are computed, and cached, independently
-        of each other."""
+        """How a layout divides layers along tp, and sequences along cp: cached apart, since neither
+        depends on the other."""
         in_parts, ways = candidate.sequence_parallel, candidate.layout or None
         layers = self._cut(tp=candidate.tp, sequence_parallel=in_parts, layout=ways)
         return layers._replace(positions=self._cut(cp=candidate.cp).positions)
 
     def _cut(self, **options: Any) -> Sharding:
-        """Returns, from a cache, the Sharding of the model if `options` replace options of the
-        run's config. The caller gives the options that divide layers along tp, or the one that
-        divides sequences along cp."""
+        """Returns, from a cache, the Sharding under `options`: those that divide layers along tp,
+        or the one that divides sequences along cp."""
 
         def made() -> Sharding:
             return self._sharding_of(replace(self.plain, **options), None)
@@ -100,9 +95,8 @@ class Arranger:
         return _cached(self._divisions, key, lambda: self._divided(self.config(candidate)))
 
     def division_key(self, candidate: Candidate) -> tuple[Place, bool]:
-        """Returns a key for the cache of divisions into pipeline stages: the rank along pp of each
-        stage, and whether these ranks are on one node. Layouts with equal keys have the same
-        stages."""
+        """A cache key: layouts with equal keys have the same stages. It has the rank along pp of
+        each stage, and whether these ranks are on one node."""
         key = candidate.shape, candidate.schedule
         if key not in self._division_keys:
             schedule = find(candidate.schedule)
@@ -128,9 +122,8 @@ class Arranger:
         return division_on_paper(self._model, cut_for, link)
 
     def refusal(self, candidate: Candidate) -> str:
-        """Returns an error message if the model cannot be divided among ranks by the options of
-        this layout, or "". Layouts with the same options for dividing the model get the same
-        message."""
+        """Returns why the model cannot be divided as this layout says, or "". Layouts with the same
+        options for dividing the model get the same message."""
         try:
             self.sharding(candidate)
             self.division(candidate)
@@ -154,8 +147,7 @@ class Arranger:
         return arrange(config, self.cluster, self.graph, sharding, division)
 
     def without_parameters(self, candidate: Candidate) -> Arrangement:
-        """Returns an incomplete arrangement of a layout, with the stages and layers of the last
-        rank and no parameters: enough to compute exchanges within passes."""
+        """Returns a layout's arrangement without parameters, enough for exchanges within passes."""
         config = self.config(candidate)
         sharding = self.sharding(candidate)
         division = self.division(candidate)
@@ -168,8 +160,7 @@ class Arranger:
 
 
 def _cached(known: dict[K, T | ValueError], key: K, make: Callable[[], T]) -> T:
-    """Returns known[key], or what `make` returns on the first call; if that raised ValueError,
-    every later call raises it again."""
+    """Returns known[key], made on the first call; a ValueError of it is raised again each time."""
     if key not in known:
         try:
             known[key] = make()

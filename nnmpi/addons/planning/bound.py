@@ -45,8 +45,7 @@ ROUNDING = 1 - 1e-9
 
 
 def _ways(candidate: Candidate) -> tuple[bool, str, str]:
-    """Returns (sequence_parallel, layout, recompute): the options of a layout that decide which
-    part of each layer a rank along tp computes, and whether activations are recomputed."""
+    """Returns the options of a layout that decide what of each layer a rank along tp computes."""
     return candidate.sequence_parallel, candidate.layout, candidate.recompute
 
 
@@ -56,8 +55,7 @@ class _RankEnds(NamedTuple):
     start  until its first pass begins
     busy   spent in all of its passes
     end    until its last backward pass ends, which waits for those of later stages
-    last   spent in the passes that may still be left when the gradients of one of its stages are
-           complete; sums of gradients may run at the same time as these passes
+    last   of the passes beside which sums may still run, when a stage's gradients are complete
     """
 
     start: np.ndarray
@@ -67,8 +65,7 @@ class _RankEnds(NamedTuple):
 
 
 class _RankElements(NamedTuple):
-    """How many elements of trained parameters a rank has, together with the ranks along tp that
-    have the other parts of the same layers.
+    """How many elements of trained parameters a rank has, before tp divides them.
 
     all      in total
     modules  in each module, the largest first
@@ -82,8 +79,7 @@ class _RankElements(NamedTuple):
 
 class LowerBounds:
     """Computes lower bounds on the seconds and bytes of the layouts of one model on one cluster,
-    without arranging ranks. Methods raise ValueError if the model cannot be divided as a layout
-    says."""
+    without arranging ranks. Methods raise ValueError if the model cannot be divided so."""
 
     def __init__(self, arranger: Arranger, costs: CostModel) -> None:
         self._arranger, self._costs = arranger, costs
@@ -117,9 +113,7 @@ class LowerBounds:
         return self._until_updated(candidate, self._stages(candidate))
 
     def with_messages(self, candidate: Candidate) -> float:
-        """A lower bound on the seconds of a step of the layout `candidate`, from three times: of
-        computing, of all-reduces of gradients between nodes, and of the messages of tensor (tp) and
-        context parallelism (cp) within forward and backward passes."""
+        """A lower bound on a step's seconds, with messages of tp and cp within passes as well."""
         passes = self._stages(candidate) + self._in_passes(candidate)
         return self._until_updated(candidate, passes)
 
@@ -134,8 +128,7 @@ class LowerBounds:
         return ROUNDING * (float(ends.max()) + self._fixed_seconds(candidate))
 
     def _until_updated(self, candidate: Candidate, passes: np.ndarray) -> float:
-        """A lower bound on the seconds from the start of a step to the end of the update. `passes`,
-        an array (stages, 3), has the seconds of the passes F, B and I of each stage."""
+        """A lower bound on the seconds until the update ends; `passes` is (stages, 3): F, B, I."""
         count, mesh = self._count(candidate), self._arranger.mesh(candidate)
         along = mesh.group(mesh.size - 1, "pp")
         of_ranks, ends, gathers = self._of_ranks(candidate, passes), list[float](), [0.0]
@@ -161,8 +154,7 @@ class LowerBounds:
         return ROUNDING * (max(ends) + max(gathers) + self._fixed_seconds(candidate))
 
     def nbytes(self, candidate: Candidate) -> float:
-        """A lower bound on the values, gradients and optimizer state of the largest rank, in
-        bytes."""
+        """A lower bound on the bytes of values, gradients and optimizer state of any rank."""
         return ROUNDING * max(self._state(candidate))
 
     def with_activations(self, candidate: Candidate) -> float:
@@ -184,9 +176,8 @@ class LowerBounds:
 
     def _gathered(self, candidate: Candidate, held: _RankElements) -> float:
         """For ZeRO 3: a lower bound on the share of its parameters, from 0 to 1, that a rank
-        gathers in the forward passes of a micro-batch, and again in the backward passes. Buckets
-        that are still in memory from their last use are not gathered again. `held` has the numbers
-        of parameter elements."""
+        gathers in the forward passes of a micro-batch, and again in the backward passes: buckets
+        that are still in memory from their last use are not gathered again."""
         config = self._arranger.plain
         if self._has_many_slots or candidate.recompute == "block":
             return 0.0
@@ -202,15 +193,13 @@ class LowerBounds:
         return min(candidate.micro_batches, self._arranger.plain.batch_size)
 
     def _sizes(self, candidate: Candidate) -> tuple[int, int]:
-        """Returns the samples of the smallest and the largest micro-batch, on the rank along dp
-        with the most samples."""
+        """Returns the samples of the smallest and the largest micro-batch on any rank."""
         batch, count = self._arranger.plain.batch_size, self._count(candidate)
         return ceil(batch // count / candidate.dp), ceil(ceil(batch / count) / candidate.dp)
 
     def _fixed_seconds(self, candidate: Candidate) -> float:
-        """Returns the seconds of a step that do not depend on the order of its passes: the update,
-        and the machine's overheads of a step and of its micro-batches. Replicas divide the update
-        among them with ZeRO, or if all are on one node."""
+        """Returns the seconds of a step outside its passes: the update, which replicas divide with
+        ZeRO or if all are on one node, and the machine's overheads."""
         machine = self._costs.machine
         parts = candidate.replicas if candidate.zero or self._is_near(candidate) else 1
         numbers = self._most_elements(candidate) / parts
@@ -247,8 +236,7 @@ class LowerBounds:
         return self._passes[key]
 
     def _of_ranks(self, candidate: Candidate, passes: np.ndarray) -> _RankEnds:
-        """Returns lower bounds on when each rank along pp begins and ends its passes, given the
-        seconds of each stage's passes F, B and I: an array (stages, 3)."""
+        """Bounds when each rank along pp begins and ends its passes; `passes` is (stages, 3)."""
         stages, count = passes.reshape(-1, candidate.pp, 3), self._count(candidate)
         forward, backward, _ = stages.sum(axis=0).T
         f, b, i = stages[0].T  # of the first stage of each rank
@@ -307,9 +295,8 @@ class LowerBounds:
         return np.array([until[part.stop] - until[part.start] for part in nodes])
 
     def _of_samples(self, candidate: Candidate, samples: int) -> np.ndarray:
-        """Returns the seconds of exchanges along tp and cp in the passes F, B and I of a
-        micro-batch with `samples` samples, as cumulative sums over the nodes of the graph: row k
-        has the sums over graph nodes 0 to k - 1."""
+        """Returns the seconds of exchanges along tp and cp in the passes F, B and I as cumulative
+        sums: row k has those of graph nodes 0 to k - 1."""
         key = candidate.tp, candidate.cp, *_ways(candidate), samples
         if key not in self._messages:
             graph = self._arranger.graph
@@ -329,9 +316,8 @@ class LowerBounds:
 
     def _halves(self, candidate: Candidate, place: int, held: _RankElements) -> tuple[float, float]:
         """Returns lower bounds on the seconds of two reduce-scatters between nodes: of the
-        gradients of all parameters that the rank with number `place` trains, and of those in its
-        last bucket alone. All-gathers take as long. `held` has the numbers of elements of these
-        parameters."""
+        gradients of all parameters of the rank with number `place`, and of its last bucket.
+        All-gathers take as long."""
         key = candidate.shape, self._arranger.division_key(candidate), candidate.zero > 0, place
         if key not in self._sums:
             group = self._arranger.mesh(candidate).group(place, *REPLICAS)

@@ -1,6 +1,5 @@
-"""Lower bounds on the time of a step with ZeRO 2 or 3 on several nodes, from the exchanges of its
-buckets: reduce-scatters of gradients in each backward pass, and gathers of parameters, as far as
-computing does not hide them."""
+"""Lower bounds on a step with ZeRO 2 or 3 on several nodes, from reduce-scatters and gathers of
+buckets, as far as computing does not hide them."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -43,9 +42,8 @@ class BucketBounds:
         return exposed
 
     def _alone(self, of_micro_batch: Sequence[Exchange]) -> float:
-        """A lower bound on the seconds of the exchanges that no pass can hide: the last
-        reduce-scatter and, with ZeRO 3, the first gather. `of_micro_batch` are all exchanges of a
-        rank in a micro-batch."""
+        """The seconds of those that no pass can hide: the last reduce-scatter and, with ZeRO 3, the
+        first gather."""
         least = dict[Collective, float]()
         for e in of_micro_batch:
             seconds = self._times.seconds(e._replace(times=1))
@@ -70,9 +68,8 @@ class BucketBounds:
 
 
 def _exchanges(a: Arrangement, rank: int, times: ExchangeTimes) -> Iterator[Exchange]:
-    """Yields the reduce-scatters of gradients that a rank makes in a micro-batch and, with ZeRO 3,
-    its gathers of parameters. Those of equal length are one Exchange, whose `times` is their
-    number."""
+    """Yields a rank's reduce-scatters in a micro-batch and, with ZeRO 3, its gathers of parameters;
+    those of equal length are one Exchange."""
     buckets = a.model_on(rank).buckets  # from the last one down
     groups = {a.summed_over(rank, bucket) for bucket in buckets}
     if len(groups) != 1 or times.links(group := groups.pop()).node_count == 1:

@@ -16,10 +16,9 @@ SCHEDULES_OF_PLANS = "1f1b", "interleaved", "zb-h1"
 
 
 class Candidate(NamedTuple):
-    """A layout that the search considers. The fields are the options of a run, named as in Config:
-    the number of ranks along dp, cp, pp and tp, the ZeRO stage and so on.
+    """A layout that the search considers; fields are named as in Config.
 
-    layout  how to divide layers along tp, as a value of --layout; "" for the ways that --tp chooses
+    layout  a value of --layout; "" for the ways that --tp chooses
     """
 
     dp: int = 1
@@ -78,8 +77,7 @@ def shapes(ranks: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def candidates(config: Config, shape: tuple[int, int, int, int]) -> Iterator[Candidate]:
-    """Yields those layouts with these numbers of ranks (dp, cp, pp, tp) that may be the fastest
-    one. None of them recomputes activations, which only saves memory."""
+    """Yields the layouts of this shape that may be fastest; to recompute only saves memory."""
     dp, cp, pp, tp = shape
     for zero, in_parts, schedule, count in product(
         (0, 1, 2, 3) if dp * cp > 1 else (0,),
@@ -91,8 +89,7 @@ def candidates(config: Config, shape: tuple[int, int, int, int]) -> Iterator[Can
 
 
 def counts_of_micro_batches(batch: int, dp: int) -> list[int]:
-    """Returns the numbers of micro-batches to try for a batch of `batch` samples on `dp` replicas:
-    powers of 2, and all numbers that divide the samples of a replica evenly."""
+    """Returns numbers of micro-batches to try: powers of 2, and divisors of a replica's samples."""
     samples = batch // dp
     powers = {1 << k for k in range(samples.bit_length()) if 1 << k <= MOST_UNEVEN}
     return sorted(powers | {m for m in _divisors(samples) if not batch % dp})
@@ -105,8 +102,7 @@ def _divisors(n: int) -> set[int]:
 
 def recomputed(candidate: Candidate, has_blocks: bool) -> list[Candidate]:
     """Returns the variants of a layout that recompute activations, to try if the layout does not
-    fit: they take less memory and more time. `has_blocks` says whether the model has repeated
-    blocks, which can be recomputed one by one.
+    fit: they take less memory and more time.
 
     Recomputing attention alone is not tried, since its kernels keep no scores. Recomputing whole
     stages is not tried if each backward pass directly follows its forward pass: it would change

@@ -105,9 +105,8 @@ class ExchangeTimes:
 
 
 def _measured_as(exchange: Exchange) -> str:
-    """Returns the name of an exchange's algorithm under which a machine file has its measured
-    times. Sums of gradients in shared memory ("shared") have a name of their own, since they work
-    in place."""
+    """Returns the name under which a machine file has an exchange's times: sums of gradients in
+    shared memory have one of their own, since they work in place."""
     of_gradients = exchange.during is Kind.SUM and exchange.algorithm == "shared"
     return IN_PLACE if of_gradients else exchange.algorithm
 
@@ -120,8 +119,7 @@ def _messages_seconds(links: Network, nbytes: float) -> float:
 
 
 def _neighbours_seconds(links: Network, graph: Gossip, nbytes: float) -> float:
-    """Returns the seconds in which every rank sends a buffer to its neighbours in a gossip graph,
-    all at once."""
+    """Returns the seconds in which every rank sends a buffer to its neighbours, all at once."""
     pairs = [(r, peers.to) for r in range(graph.replicas) for peers in graph.exchanges(r)]
     source, to = np.array(pairs).T
     seconds = links.seconds(source, to, np.full(len(pairs), float(nbytes)), len(graph.offsets))
@@ -140,8 +138,7 @@ def _two_level_seconds(links: Network, nbytes: int, travelling: int) -> float:
 
 
 def _ring_seconds(links: Network, nbytes: int, operation: Collective) -> float:
-    """Returns the seconds of a ring all-reduce, reduce-scatter or all-gather of `nbytes` bytes: in
-    every round each rank sends a chunk to the next one, and all wait for the slowest link."""
+    """Returns the seconds of a ring: in every round all wait for the slowest link."""
     p = len(links.nodes)
     ranks, chunk = np.arange(p), nbytes / p
     slowest = float(links.seconds(ranks, (ranks + 1) % p, np.full(p, chunk)).max())

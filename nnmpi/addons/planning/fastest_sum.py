@@ -13,15 +13,13 @@ from nnmpi.parallel.arrangement.store_kinds import asked_kind
 from nnmpi.schedules.op import Kind
 
 ALL_REDUCES = ("halving", "doubling", "tree", "ring")
-"""The all-reduces to choose from. Not among them are ps and p2p, which are never faster, since they
-send as many bytes or more; and algorithms that use several ports, bruck and pat, for which no plan
-has been measured. Algorithms through shared memory of a node or of libraries are used only if
-`auto` takes them."""
+"""The all-reduces to choose from. ps and p2p are never faster, since they send as many bytes or
+more; no plan has been measured for bruck and pat, which use several ports. Those through shared
+memory or libraries are used only if `auto` takes them."""
 
 
 def with_fastest_sum(a: Arrangement, times: ExchangeTimes) -> Arrangement:
-    """Returns the arrangement with its all-reduce for gradients replaced by the fastest one. It is
-    unchanged unless the option --allreduce is `auto` and gradients are summed by messages."""
+    """Replaces the all-reduce, if --allreduce is `auto`, by the fastest one over messages."""
     of_library = LIBRARY_SUMS.row(a.algorithm)
     if a.config.allreduce != "auto" or a.algorithm == "shared" or of_library or a.tied:
         return a

@@ -22,8 +22,7 @@ from nnmpi.schedules.pipeline import Schedule
 
 
 class SectionBytes(NamedTuple):
-    """The bytes of activations that each section of a model (a part such as one block) keeps for
-    its backward pass.
+    """The bytes of activations that each section (`paper/repeated.py`) keeps for its backward pass.
 
     starts      the first node of each section
     of_samples  the bytes of all sections, for one sample and for two
@@ -42,8 +41,7 @@ class KeptBytes:
         self._stages = dict[tuple[Any, ...], np.ndarray]()
 
     def of_ranks(self, candidate: Candidate, samples: int) -> np.ndarray:
-        """A lower bound on the peak bytes of activations of each rank along pp, shape (pp,), for
-        micro-batches of `samples` samples."""
+        """A lower bound on the peak bytes of activations of each rank along pp, shape (pp,)."""
         # 1F1B keeps no more at once with more micro-batches
         count = min(candidate.micro_batches, 2 * candidate.pp)
         of_stages = self._of_stages(candidate, samples)
@@ -95,18 +93,16 @@ def _way(candidate: Candidate) -> tuple[Any, ...]:
 def _recorded(
     a: Arrangement, halves: bool
 ) -> tuple[list[int], tuple[list[PassBytes], list[PassBytes]]]:
-    """Records the passes of all sections of a model, with `halves` also I and W, the halves of a
-    backward pass. Returns (the first node of each section, two lists with the bytes of each
-    section: for one sample and for two)."""
+    """Records all sections of a model, with `halves` also I and W; returns (the first node of each
+    section, two lists with the bytes of each section: for one sample and for two)."""
     starts, one = section_bytes(a, 0, 1, halves)
     return starts, (one, section_bytes(a, 0, 2, halves)[1])
 
 
 def _kept(starts: list[int], parts: list[PassBytes], nodes: range) -> tuple[int, int, int]:
-    """Returns lower bounds on the bytes that the stage with the graph nodes `nodes` keeps of a
-    micro-batch: (of its input, of all activations, of all that is kept between the halves I and W
-    of a backward pass). Only sections that are wholly in the stage count: `starts` has the first
-    node of each section, `parts` its PassBytes."""
+    """Returns lower bounds on the bytes that a stage with these nodes keeps of a micro-batch: (of
+    its input, of all activations, between the halves I and W). Only sections wholly in the stage
+    count."""
     ends = [*starts[1:], nodes.stop]
     inside = [k for k, start in enumerate(starts) if start in nodes and ends[k] <= nodes.stop]
     if not inside:
@@ -119,10 +115,9 @@ def _kept(starts: list[int], parts: list[PassBytes], nodes: range) -> tuple[int,
 
 @cache
 def in_flight(schedule: Schedule, p: int, m: int, v: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns two arrays with a number for each rank: how many micro-batches are between their
-    forward and backward pass, and how many between the halves I and W of a backward pass, at the
-    time when the sum of the two is largest. They are for p ranks, m micro-batches and v stages per
-    rank. A micro-batch counts once for each stage of the rank."""
+    """Returns two numbers for each rank: the micro-batches between their forward and backward pass,
+    and those between I and W, when the sum of the two is largest. There are p ranks, m
+    micro-batches and v stages per rank; a micro-batch counts once for each stage."""
     most = list[tuple[int, int]]()
     for ops in schedule.compute(p, m, v):
         flying = accumulate((op.kind is Kind.F) - (op.kind in (Kind.B, Kind.I)) for op in ops)

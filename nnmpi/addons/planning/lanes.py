@@ -1,5 +1,4 @@
-"""Computes the predicted timeline of a pipeline's step, for drawings: what each rank computes, the
-exchanges that run at the same time, and the memory of its activations."""
+"""Computes the predicted timeline of a pipeline's step and its memory, for drawings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, groupby, pairwise
@@ -70,10 +69,9 @@ def _timeline(a: Arrangement, rank: int, spans: Sequence[tuple[Op, Span]]) -> Ti
 def _levels(
     a: Arrangement, rank: int, spans: Sequence[tuple[Op, Span]], shares: Mapping[int, float]
 ) -> Iterator[Level]:
-    """Yields, as rows for a drawing, how many bytes of activations the rank keeps at each time:
-    while each unit runs, and between passes. `spans` says when the units run in which operations. A
-    pass adds or frees the activations of its units one after the other; `shares` has the share of
-    each unit in those of its stage."""
+    """Yields, as rows for a drawing, the bytes of activations that the rank keeps while each unit
+    runs, and between passes. A pass adds or frees those of its units one after the other; `shares`
+    has the share of each unit in its stage."""
     sizes, clock = micro_batches(a, rank, a.config.batch_size), 0.0
     kept = {(op.kind, op.micro, op.stage): held for op, held, _ in alive(a, rank, sizes)}
     passes = [*_passes_of_stages(spans)]
@@ -91,8 +89,7 @@ def _levels(
 
 
 def _before(kept: Mapping[tuple[Kind, int, int], int], op: Op) -> int:
-    """Returns the bytes of activations kept when the pass of `op` begins: `kept` has them by (kind,
-    micro-batch, stage)."""
+    """Returns the bytes kept when the pass of `op` begins."""
     where = op.micro, op.stage
     # in a list, all of the backward pass of a stage that gets data is its B
     return kept[op.kind, *where] if (op.kind, *where) in kept else kept[Kind.W, *where]

@@ -1,8 +1,7 @@
-"""The exchanges that layers divided along tp or cp need in passes, computed by formulas instead of
-a simulated step: for lower bounds in the search, and to compare ways to divide a layer.
+"""The exchanges that layers divided along tp or cp need in passes, by formulas instead of a list:
+for lower bounds in the search, and to compare ways to divide a layer.
 
-Batch statistics, the loss and tokens of experts are left out; the log of a simulated step
-(`paper/`) has all exchanges. Tests of the search compare the bound with the time of that step.
+Batch statistics, the loss and tokens of experts are left out; a step on paper has all exchanges.
 """
 
 from collections import Counter, defaultdict
@@ -26,12 +25,9 @@ PASS_OF = {Kind.F: Kind.F, Kind.I: Kind.B, Kind.W: Kind.B}
 def in_passes(
     a: Arrangement, rank: int, samples: int
 ) -> Iterator[tuple[list[int], Iterable[Kind], Exchange]]:
-    """Yields the exchanges that a rank without pipeline makes in one forward and one backward pass
-    over `samples` samples.
-
-    Each is yielded as (nodes that make it, passes that make it, Exchange). The passes are F and B,
-    and also I if a backward pass in two halves makes the exchange in its first half.
-    """
+    """Yields (nodes, passes, Exchange) for each exchange of a rank without pipeline in one forward
+    and one backward pass. The passes are F and B, and also I if a backward pass in two halves makes
+    the exchange in its first half."""
     alike = defaultdict[Hashable, list[ShardedLayer]](list)  # the layers of blocks
     for layer in a.sharding.layers if len(a.mesh.group(rank, "tp")) > 1 else ():
         if a.runs(layer.node, rank):
@@ -67,8 +63,7 @@ def summed(a: Arrangement, group: tuple[int, ...], n: int) -> Exchange:
 
 
 def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> int:
-    """Returns how many elements a message carries for so many samples, over all ranks along tp
-    together."""
+    """Returns how many elements a message carries over all ranks along tp together."""
     cp = a.mesh.coordinates(rank)["cp"]
     return sequences_of(a.sharding).share(message.elements, cp) * samples
 
@@ -82,8 +77,7 @@ def _by_sum(
 def _by_ring(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterator[Exchange]:
-    """Yields a reduce-scatter or all-gather by a ring, whose chunks are the ranks' channels,
-    positions or samples."""
+    """Yields a ring's collective, whose chunks are the ranks' channels, positions or samples."""
     numbers, group = _numbers(a, rank, message, samples), a.mesh.group(rank, "tp")
     bounds = message.bounds or parts_of(samples, len(group))
     edges = tuple(numbers * b // max(bounds[-1], 1) for b in bounds)

@@ -38,8 +38,7 @@ NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 class LayerWays:
-    """Finds the fastest way to divide each layer among ranks along tp (such as column, or by
-    samples). The result depends on the sizes of dp and tp, and is cached by them."""
+    """Finds the fastest way to divide each layer along tp, for sizes of dp and tp."""
 
     def __init__(self, arranger: Arranger, costs: CostModel) -> None:
         self._arranger, self._costs = arranger, costs
@@ -81,9 +80,8 @@ class LayerWays:
 
 
 class _Prices:
-    """Computes, for a layout along dp and tp, how many seconds a layer takes in a step if it is
-    divided along tp in a given way, such as column. `plain` is the layout, and `a` its arrangement
-    with the ways that --tp chooses."""
+    """Computes the seconds of a layer in a step if it is divided along tp in a given way, for a
+    layout along dp and tp, `plain`, whose arrangement `a` has the ways that --tp chooses."""
 
     def __init__(self, a: Arrangement, costs: CostModel, plain: Candidate) -> None:
         self._a, self._exchanges, model = a, costs.exchanges, costs.model
@@ -104,8 +102,7 @@ class _Prices:
         self._of_number = sums + costs.machine.updates[a.config.optimizer]
 
     def _of_nodes(self, units: Sequence[Unit], times: np.ndarray) -> list[float]:
-        """Returns the seconds of each node: those of its unit, a row of `times`, divided in
-        proportion to multiplications."""
+        """Returns each node's part of its unit's seconds, in proportion to multiplications."""
         graph = self._a.graph
         seconds = [0.0] * len(graph.nodes)
         for unit, of_unit in zip(units, times.sum(axis=1).tolist(), strict=True):
@@ -115,8 +112,7 @@ class _Prices:
         return seconds
 
     def seconds(self, k: int, choice: NodeChoice) -> float:
-        """Returns the seconds of node k in a step, divided by `choice`: passes, messages within
-        them, sums and update."""
+        """Returns the seconds of node k in a step: passes, messages, sums and update."""
         return self._passes(k, choice) + self._sends(k, choice) + self._of_parameters(choice)
 
     def _passes(self, k: int, choice: NodeChoice) -> float:
@@ -141,8 +137,7 @@ class _Prices:
         return seconds
 
     def _of_parameters(self, choice: NodeChoice) -> float:
-        """Returns the seconds to sum the gradients of a node's parameters and to update them,
-        divided by `choice`."""
+        """Returns the seconds to sum the gradients of a node's parameters and to update them."""
         seconds, variables = 0.0, self._a.graph.variables
         for v, cut in choice.variables:
             if variables[v].is_trained:
@@ -170,9 +165,8 @@ def _largest_part(bounds: Bounds) -> float:
 
 
 def as_layout(ways: Mapping[str, str]) -> str:
-    """Converts a choice of ways to divide layers, a dict such as {"h.0.mlp.c_fc": "column"}, to a
-    value of --layout. Layers whose paths differ only in numbers become one pattern if all are
-    divided in the same way."""
+    """Converts ways, such as {"h.0.mlp.c_fc": "column"}, to a value of --layout. Layers whose paths
+    differ only in numbers become one pattern if all are divided in the same way."""
     by_pattern = dict[str, str]()
     for path, how in ways.items():
         pattern = NUMBER.sub("*", path)

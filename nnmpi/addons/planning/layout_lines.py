@@ -17,8 +17,7 @@ BLOCK = re.compile(r"(?<![^.])(\d+)\.")
 
 
 def merge_blocks(rows: Iterable[Row]) -> list[tuple[str, Row]]:
-    """Merges rows that are equal except for a block number in the layer name in their first cell,
-    and returns (name, row) pairs: h.0.fc and h.1.fc become h.0-1.fc."""
+    """Merges rows, as (name, row), whose names differ in a block: h.0.fc, h.1.fc are h.0-1.fc."""
     groups: dict[tuple[object, ...], tuple[list[int], Row]] = {}
     for row in rows:
         prefix, *number = BLOCK.split(str(row[0]), maxsplit=1)
@@ -49,8 +48,7 @@ class DrawnLayer(NamedTuple):
     name    the name of the layer; "h.0-1.fc" for equal layers of several blocks
     kind    its class, such as "Linear", or the name of an op
     how     the way in which it is divided, such as "column"; "" if it is whole
-    parts   for each rank along tp, the part of the layer's parameters that it holds: (start, stop)
-            from 0 to 1
+    parts   the part of its parameters on each rank along tp: (start, stop) from 0 to 1
     """
 
     name: str

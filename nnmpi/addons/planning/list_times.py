@@ -38,9 +38,7 @@ class PassTimes(NamedTuple):
 
     passes     a dict: (stage, kind of pass) -> seconds
     on_link    the same for the seconds in which a pass uses the link between nodes
-    of_units   seconds of all units, shape (units, 3): forward, gradients of inputs and of
-               parameters
-    units      all units of the model"""
+    of_units   seconds of all units, (units, 3): forward, gradients of inputs and of parameters"""
 
     passes: Mapping[tuple[int, Kind], float]
     on_link: Mapping[tuple[int, Kind], float]
@@ -98,8 +96,7 @@ class ListTimes:
         return Cost(of_rank, beside=seconds, link=LINK)
 
     def _is_hidden(self, kind: Kind, exchange: Exchange) -> bool:
-        """True if the rank goes on computing while this exchange runs, which started in an
-        operation of this kind: between nodes, or if the description of the machine says so."""
+        """True if the rank computes meanwhile: between nodes, or as the machine's sheet says."""
         is_behind = kind is Kind.GATHER and not self._for_use
         is_of_passes = kind is Kind.GATHER or self.a.store.scatters
         by = ("zero1",) if is_behind else ("dp", "zero3") if is_of_passes else ("dp",)
@@ -113,9 +110,8 @@ class ListTimes:
 def unit_shares(
     a: Arrangement, chain: Chain, stage: int, times: PassTimes
 ) -> dict[tuple[int, Kind], float]:
-    """Returns a dict: (unit, kind of pass) -> the share, from 0 to 1, that a unit has in the
-    seconds of such a pass through the stage. `times` has the seconds; `chain` says which units each
-    stage has."""
+    """Returns a dict: (unit, kind of pass) -> the share of a unit in such a pass through the
+    stage."""
     starts, shares = [unit.nodes.start for unit in times.units], dict[tuple[int, Kind], float]()
     for kind, columns in COLUMNS.items():
         seconds = times.of_units[:, columns].sum(axis=1).tolist()
@@ -128,11 +124,10 @@ def shares_of(
     a: Arrangement, chain: Chain, stage: int, starts: Sequence[int], amounts: Sequence[float]
 ) -> dict[int, float]:
     """Returns the share, from 0 to 1, that each unit of a stage has in `amounts`, such as seconds
-    or bytes.
+    or bytes; equal shares if all are 0.
 
     `amounts` belong to parts of the model that begin at the graph nodes `starts`; these may be
-    smaller than units. If all are 0, the units get equal shares. `chain` says which units the stage
-    has."""
+    smaller than units."""
     begins = [*unit_begins(a, chain, stage), a.division.stages[stage].nodes.stop]
     rows, units = pairwise(bisect_left(starts, begin) for begin in begins), chain.of_stage[stage]
     of_units = [float(sum(amounts[lo:hi])) for lo, hi in rows]
@@ -156,6 +151,5 @@ def unit_begins(a: Arrangement, chain: Chain, stage: int) -> list[int]:
 
 
 def hides(machine: Machine, what: str) -> bool:
-    """True if ranks compute while an exchange of kind `what` ("tp", "dp", "zero1" or "zero3") runs.
-    Only a machine that a data sheet describes says so; for a measured one the result is False."""
+    """True if ranks compute while an exchange of this kind runs, as only a data sheet says."""
     return machine.sheet is not None and what in machine.sheet.hides

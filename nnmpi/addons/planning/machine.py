@@ -21,10 +21,8 @@ ONCE = "adding", "step", "micro_batch", "spread", "load", "moving"
 
 
 class Curve(NamedTuple):
-    """Seconds as a piecewise linear function of a size, extrapolated outside the given points.
-
-    points  (size, seconds), sizes ascending
-    """
+    """Seconds as a piecewise linear function of a size, extrapolated outside the given points:
+    pairs (size, seconds), sizes ascending."""
 
     points: tuple[tuple[float, float], ...]
 
@@ -38,9 +36,7 @@ class Curve(NamedTuple):
 
 
 class UnitTimes(NamedTuple):
-    """The seconds that a unit of a model takes on this machine for one micro-batch: `forward`, its
-    forward pass, `input_gradient`, the gradient of its input, and `weight_gradient`, the gradients
-    of its parameters."""
+    """The seconds that a unit of a model takes on this machine for one micro-batch."""
 
     forward: float
     input_gradient: float
@@ -107,21 +103,20 @@ class Machine(NamedTuple):
     ranks        the number of ranks on the node, which were measured together
     near, far    the cost of a message within a node, and between nodes
     adding       seconds to add a byte to another one
-    sums         a dict: collective, algorithm and number of ranks of a node, such as
-                 "all_reduce shared 2" -> its seconds as a function of bytes
+    sums         a dict: collective, algorithm and ranks, such as "all_reduce shared 2" -> its
+                 seconds as a function of bytes
     updates      a dict: optimizer -> seconds of the update per element
     step         overhead of a step: its seconds without units, exchanges and the update
     micro_batch  overhead of each micro-batch, in seconds
     speed        multiply-adds per second in large layers
-    models       the models whose units were measured
-    spread       by how much two measurements differ: the mean ratio of sums or of units, minus 1
+    spread       the mean ratio of two measurements of sums or of units, minus 1
     load         the load average before measuring: the number of processes that wanted a core
     moving       seconds in which array functions read or write a byte
-    coding       a dict: value of an option that compresses gradients -> seconds per element that
-                 this takes, besides reading and writing memory
+    coding       a dict: value of an option that compresses gradients -> seconds per element,
+                 besides reading and writing memory
     sheet        the figures of a described machine; None for a measured one
-    missing      a dict: field whose figures there was no time to measure -> a description of them;
-                 the field has the figures of a typical machine instead
+    missing      a dict: field that there was no time to measure -> a description; it has the
+                 figures of a typical machine instead
     """
 
     cpu: str
@@ -150,9 +145,8 @@ class Machine(NamedTuple):
         return f"{twice if self.spread else 'measured once'}; {load}"
 
     def joined(self, known: "Machine") -> "Machine":
-        """Returns this measurement, completed by an earlier one (`known`): with models and
-        optimizers that were not measured now, with links between nodes if none were measured now,
-        and with figures for which there was no time now."""
+        """Returns this measurement, completed by an earlier one with models, optimizers, links
+        between nodes and figures that were not measured now."""
         late = {name.split()[0] for name in self.missing.keys() - known.missing.keys()}
         late |= {"far"} if self.far == TYPICAL.far else set()
         old = {field for name in late for field in FIELDS.get(name, (name,))}
@@ -238,16 +232,14 @@ FIELDS = {
 
 
 def codec_of(config: Config) -> tuple[str, str]:
-    """Returns (option, value) for the option by which a config compresses gradients; ("", "")
-    without one."""
+    """Returns (option, value) by which a config compresses gradients; ("", "") without one."""
     values = ((option, getattr(config, option)) for option in addons.table("codecs"))
     return next(((option, value) for option, value in values if value), ("", ""))
 
 
 def averaged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns measured fields of a Machine, the average of two measurements: each figure that is in
-    both becomes their geometric mean, others are those of `first`. The field `spread` says by how
-    much the two differ."""
+    """Returns measured fields, each the geometric mean of two measurements, or what `first` alone
+    has. `spread` says by how much the two differ."""
     fields, spread = dict(first), {"sums": 1.0, "models": 1.0}
     for name in first.keys() & second.keys():
         ratios = list[float]()
@@ -257,8 +249,7 @@ def averaged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, A
 
 
 def _mean(a: Any, b: Any, ratios: list[float]) -> Any:
-    """Returns the geometric mean of each number in two nested structures of the same shape; what
-    `b` lacks is taken from `a`. Appends the ratios of the numbers to `ratios`."""
+    """Returns geometric means of nested numbers, of `a` where `b` lacks one; appends `ratios`."""
     if isinstance(a, Mapping):
         return {key: _mean(a[key], b[key], ratios) if key in b else a[key] for key in a}
     if isinstance(a, tuple | list):
@@ -272,9 +263,8 @@ def _mean(a: Any, b: Any, ratios: list[float]) -> Any:
 
 
 def read_machine(path: str | PathLike[str]) -> Machine:
-    """Reads a file that nnmpi.measure has written, and returns the Machine in it: the measured
-    speed of a node and of the links between nodes. Raises ValueError if there is no such file, if
-    its format is another one, or if figures are missing or impossible."""
+    """Reads a file that nnmpi.measure has written; raises ValueError if there is none, if its
+    format is another one, or if figures are missing or impossible."""
     file = f"machine file {shown(path)}"
     text = content(path, file, LONGEST, "make one with python -m nnmpi.measure")
     try:

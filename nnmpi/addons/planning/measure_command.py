@@ -27,8 +27,7 @@ from nnmpi.run.setup.setup import set_up
 
 
 def parser() -> cli.Parser:
-    """Returns the parser of the command line: the options of nnmpi.train that determine what a rank
-    computes, the file to write (--out), and a limit of time (--within)."""
+    """Returns the parser: options of nnmpi.train on what a rank computes, --out and --within."""
     about = "Measure how long a machine takes for a model, for python -m nnmpi.plan."
     p = cli.Parser("nnmpi.measure", description=about, argument_default=argparse.SUPPRESS)
     p.add_argument("--out", required=True, metavar="FILE.json", help="where the figures go")

@@ -9,8 +9,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 
 def gbit_of_shares(a: Arrangement, costs: CostModel) -> dict[str, float | None]:
     """Returns the bandwidths between nodes, in Gbit/s, at which computing takes 50%, 80%, ... of a
-    step (by this share as text, "50%"); None if no bandwidth suffices. Computing is all that is
-    neither an exchange nor made for one: passes, the update and others."""
+    step, by this share as text; None if no bandwidth suffices. Computing is all but exchanges."""
     model, machine = step_model(a, costs), costs.machine
     computing = model.time.compute + model.updated.optimizer(a, costs) + model.time.other
 

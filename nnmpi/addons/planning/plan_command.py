@@ -1,5 +1,4 @@
-"""The command `python -m nnmpi.plan`: finds the layout of N ranks that trains a model fastest,
-without MPI.
+"""The command `python -m nnmpi.plan`: finds the fastest layout of N ranks, without MPI.
 
 Exit status: 0 success, 1 the output could not be written, 2 unusable arguments, 130 Ctrl-C.
 """

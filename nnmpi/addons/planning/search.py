@@ -4,14 +4,11 @@ them) in the order of lower bounds, until no other candidate can be faster.
     candidates ─► bound ─► closer bound ─► arranged: memory ─► time of a step ─► best
                     └───────── larger than the slowest of the best: pruned
 
-A layout that does not fit is tried again with each kind of recomputation, which never makes it
-faster.
-
 Candidates are all sizes dp x cp x pp x tp of the ranks, with ZeRO 0 to 3, sequence parallelism, the
 schedules 1f1b, interleaved and zb-h1, and 1, 2, 4, ... 64 micro-batches, or any number that makes
-them equal; gpipe and naive are never faster than 1f1b. Layouts along tp, or dp and tp, are also
-tried with the fastest way to shard each layer. Among cuts within 2% of the fastest, the search
-takes the one with the shortest messages, and then the one whose largest stage takes least memory.
+them equal. Layouts along tp, or dp and tp, are also tried with the fastest way to shard each layer.
+Among cuts within 2% of the fastest, the search takes the one with the shortest messages, and then
+the one whose largest stage takes least memory.
 
 The search ignores how well a model learns (all layouts have one batch size), micro-batches of
 different sizes, sums that delay messages between stages on the same link, ways of single layers
@@ -47,13 +44,10 @@ LATER = 1.3
 class PricedLayout(NamedTuple):
     """A layout for which the search has predicted time, memory and traffic.
 
-    layout         the layout: dp, pp, ZeRO and so on
-    time           the seconds of a step, term by term
     nbytes         the peak bytes of the rank that needs most memory
-    sent, period   the bytes and messages that the rank that sends most sends in `period` steps
+    sent, period   what the rank that sends most sends in `period` steps
     allreduce      the fastest all-reduce for the layout
-    cut            the index of the first layer of each stage but the first, as text, such as "3,7",
-                   for the best cut; None: there is one stage
+    cut            the first layer of each stage but the first, such as "3,7"; None with one stage
     """
 
     layout: Candidate
@@ -82,7 +76,6 @@ class SearchCounts(NamedTuple):
     looked      their time and memory were computed
     pruned      left out, since a lower bound of their time is more than the time of the best ones
     refused     impossible, because the model cannot be divided so
-    too_large   they need more memory than a rank has
     unpriced    their time was not computed, because the search had used up its own time
     """
 
@@ -120,26 +113,21 @@ def _of_ends(a: Arrangement) -> set[int]:
 
 
 def largest(a: Arrangement) -> int:
-    """Returns the peak bytes of the rank that needs most memory, among ranks of the first and the
-    last replica."""
+    """Returns the peak bytes of any rank, of those in `_of_ends`."""
     return max(needed(a, r, a.config.batch_size) for r in _of_ends(a))
 
 
 def most_sent(a: Arrangement) -> tuple[Traffic, int]:
-    """Returns the traffic of the rank that sends most, among those of the first and last replica,
-    and the number of steps that it is for."""
+    """Returns the most traffic of a rank in `_of_ends`, and the number of steps that it is for."""
     logged = ((r, exchanges(a, r, a.config.batch_size)) for r in _of_ends(a))
     return max(sent_in_period(a, r, chain.from_iterable(along.values())) for r, along in logged)
 
 
 class Searcher:
-    """Searches the layouts of one model on one cluster for the fastest ones that need at most
-    `most_bytes` per rank, and caches the time and memory of each.
-
-    After `within` seconds of processor time (`clock`) the search returns the layouts found so far,
-    at least one. With `prunes=False` it also computes the time of layouts that cannot be among the
-    fastest.
-    """
+    """Searches for the fastest layouts of one model on one cluster that need at most `most_bytes`
+    per rank. After `within` seconds of processor time (`clock`) it returns those found so far, at
+    least one. With `prunes=False` it also computes the time of layouts that cannot be among the
+    fastest."""
 
     def __init__(
         self,
@@ -193,8 +181,7 @@ class Searcher:
         return SearchResult(best, pure, [*self._found.values()], counts, refused, least)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yields all layouts; those along tp come a second time, with each layer divided in the
-        fastest way."""
+        """Yields all layouts; along tp also with each layer divided in the fastest way."""
         for shape in shapes(self._arranger.cluster.size):
             for candidate in candidates(self._arranger.plain, shape):
                 yield candidate
@@ -202,8 +189,7 @@ class Searcher:
                     yield candidate._replace(layout=ways)
 
     def _is_refused(self, candidate: Candidate) -> bool:
-        """True if the model cannot be divided by the options of this layout; then counts the layout
-        under the reason."""
+        """True if this layout cannot divide the model; it is then counted by its reason."""
         if why := self._arranger.refusal(candidate):
             self._refused.setdefault(why, set()).add(candidate)
         return bool(why)
@@ -211,9 +197,8 @@ class Searcher:
     def _fastest(
         self, layouts: Iterable[Candidate], keep: int, most: float, until: float
     ) -> tuple[list[PricedLayout], set[Candidate]]:
-        """Returns the `keep` fastest layouts that take at most `most` bytes, the fastest first, and
-        the set of layouts that may be faster but whose time was not computed before the clock
-        reached `until`.
+        """Returns the `keep` fastest layouts of at most `most` bytes, the fastest first, and those
+        that may be faster but were not timed before the clock reached `until`.
 
         Layouts are examined in the order of lower bounds. Those with ZeRO 2 and 3 come later than
         their bounds say, since these assume that passes hide more communication than they can.
@@ -255,8 +240,7 @@ class Searcher:
         return best, set()
 
     def _least(self, layouts: Iterable[Candidate]) -> tuple[PricedLayout | None, set[Candidate]]:
-        """Returns the layout that needs least memory, and those that may need less but were not
-        examined in time."""
+        """Returns the layout that needs least memory, and those not examined that may need less."""
         ways = [*layouts]
         ways += [k for candidate in ways for k in recomputed(candidate, self._arranger.has_blocks)]
         # of equal bounds, which lack activations, those of the smallest micro-batches come first

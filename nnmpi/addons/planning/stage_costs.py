@@ -21,9 +21,8 @@ MOST_BATCHES = 256
 
 
 def division_on_paper(times: ModelTimes, config: Config, link: Link = NEAR) -> Division:
-    """Returns the division of a model into pipeline stages that is the best by predicted seconds:
-    of the model's units, and of the messages between stages on `link`, the link between two ranks
-    along pp."""
+    """Returns the best division of a model into pipeline stages by the predicted seconds of its
+    units, and of messages on `link`, between two ranks along pp."""
     samples = ceil(config.batch_size / config.micro_batches / (config.dp or 1))
 
     def costs() -> list[UnitCost]:
@@ -33,8 +32,7 @@ def division_on_paper(times: ModelTimes, config: Config, link: Link = NEAR) -> D
 
 
 def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost]:
-    """Returns the predicted cost of each unit of a model for a micro-batch of `samples` samples of
-    type `dtype`. The activation bytes of a unit are those of its output alone."""
+    """Returns the predicted cost of each unit; its bytes are those of its output alone."""
     graph, itemsize = times.graph, dtypes.on_paper(dtype).itemsize
     parameters = (sum(graph.variables[v].size for v in unit.variables) for unit in times.units)
     made = ([e for k in unit.nodes for e in graph.nodes[k].outputs] for unit in times.units)
@@ -45,10 +43,8 @@ def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost
 
 
 def pipeline_fields(a: Arrangement, batches: int) -> dict[str, Any]:
-    """Returns two fields about a pipeline for the start event, the first entry of the run's log:
-    the predicted bubble (share of idle time) in an epoch of `batches` batches, and the peak bytes
-    of activations on each rank. They are computed from the measured costs of the model's units.
-    Without a pipeline it returns an empty dict."""
+    """Returns two fields about a pipeline for the start event: the predicted bubble (share of idle
+    time) in an epoch, and the peak bytes of activations on each rank; {} without a pipeline."""
     if len(place_of(a.config)) == 1:  # with --memory, units of one stage are stages of a division
         return {}
     simulated = _simulated(a, batches)

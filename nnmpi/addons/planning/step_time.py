@@ -54,9 +54,8 @@ from nnmpi.schedules.op import Kind, Op
 
 
 class StepTime(NamedTuple):
-    """The predicted seconds of a step, as a sum of terms: passes (compute), exchanges within passes
-    (tensor), idle time in a pipeline (bubble), gradient sums that no pass hides (sums), packing of
-    messages, the update, and other work of the host. The module's docstring has the formulas."""
+    """The predicted seconds of a step, as a sum of the terms that the module's docstring
+    defines."""
 
     compute: float
     tensor: float
@@ -75,13 +74,9 @@ class StepTime(NamedTuple):
 class StepModel(NamedTuple):
     """The predicted time of a step, and the figures from which it was computed.
 
-    ranks     a pipeline: the ranks along pp that are last along dp, cp and tp. They have the most
-              work, so others wait for them
+    ranks     those along pp that are last along dp, cp and tp: they have the most work, so others
+              wait; of these are `busiest`, `last` (to sum gradients), `updated`, `averaged`
     micro     the samples of each micro-batch of these ranks
-    busiest   of these ranks, the one that computes longest
-    last      of these ranks, the one whose gradients are summed last
-    updated   of these ranks, the one whose update takes longest
-    averaged  of these ranks, the one that takes longest to average its parameters with replicas
     lists     for each rank, an object that gives the seconds of the operations in its step
     """
 
@@ -188,9 +183,8 @@ def _message_seconds(
 
 
 def _ends_and_idle(lists: Sequence[StepList], costs: Costs) -> tuple[list[float], list[float]]:
-    """Simulates ranks that carry out `lists`, one for each; returns two lists with a number for
-    each rank: when its last pass ends, and the seconds that it has waited for other ranks until
-    then."""
+    """Simulates ranks that carry out `lists`; returns, for each rank, when its last pass ends, and
+    how long it has waited for others until then."""
     ends, idle = [0.0] * len(lists), [0.0] * len(lists)
     for span in run(lists, costs):
         idle[span.rank] += span.start - ends[span.rank]
@@ -199,9 +193,7 @@ def _ends_and_idle(lists: Sequence[StepList], costs: Costs) -> tuple[list[float]
 
 
 def host_seconds(a: Arrangement, machine: Machine, count: int) -> float:
-    """The seconds in a step in which a device waits for the host, as the machine's description
-    gives them for each of `count` micro-batches and for each parameter; 0 for a measured
-    machine."""
+    """Returns the seconds in which a device waits for the host; 0 for a measured machine."""
     if machine.sheet is None:
         return 0.0
     parameters = max(len(a.model_on(rank).trained) for rank in a.mesh.group(0, "pp"))
@@ -209,9 +201,8 @@ def host_seconds(a: Arrangement, machine: Machine, count: int) -> float:
 
 
 def stage_passes(units: np.ndarray, is_first: bool) -> dict[Kind, float]:
-    """Returns the seconds of each kind of pass of a stage, given the seconds of its units: an array
-    (units, 3) for F, I and W. The first stage (`is_first`) needs no gradient of its input: its I
-    takes no time, and W does the work of both halves of the backward pass."""
+    """Returns the seconds of each kind of pass of a stage, given those of its units. The first
+    stage needs no gradient of its input: its I takes no time, and W does the work of both."""
     f, i, w = units.sum(axis=0).tolist()
     return stage_times(f, 0.0, i + w) if is_first else stage_times(f, i, w)
 
@@ -219,9 +210,8 @@ def stage_passes(units: np.ndarray, is_first: bool) -> dict[Kind, float]:
 def passes_of_stages(
     model: ModelTimes, of_units: np.ndarray, begins: Sequence[int]
 ) -> list[Mapping[Kind, float]]:
-    """Returns, for each pipeline stage, the seconds of each kind of pass. `of_units` has the
-    seconds of the model's units, shape (units, 3) for F, I and W; `begins` has the first graph node
-    of each stage."""
+    """Returns the seconds of each kind of pass of each stage; `begins` has their first graph
+    nodes."""
     starts = [unit.nodes.start for unit in model.units]
     firsts = [bisect_left(starts, begin) for begin in begins]
     parts = (of_units[a:b] for a, b in pairwise([*firsts, len(starts)]))
@@ -237,9 +227,7 @@ def _list_times(
     of_units: np.ndarray,
     costs: CostModel,
 ) -> ListTimes:
-    """Returns an object that computes the seconds of the operations in a rank's step. `item` has
-    the rank's exchanges, `passes` the seconds of its passes, `links` those of messages between
-    stages, and `of_units` those of the model's units."""
+    """Returns the seconds of operations, given those of passes, messages (`links`) and units."""
     by_op = step(a, rank, a.config.batch_size).by_op
     on_link = item.within_passes(costs.exchanges.between_nodes)
     times = PassTimes(passes, on_link, of_units, costs.model.units)
@@ -248,9 +236,8 @@ def _list_times(
 
 
 def _exposed_averages(rank: RankCosts, a: Arrangement, costs: CostModel, alone: float) -> float:
-    """For replicas that average their parameters every few steps: returns the seconds by which
-    these exchanges make a step longer, on average, because no computing hides them. `alone` is the
-    seconds of a step without them.
+    """Returns the seconds by which averages of parameters every few steps make a step longer, on
+    average; `alone` is the seconds of a step without them.
 
     Between nodes, a fragment (layers that are averaged together) is sent while the next steps run,
     until the step in which its averages are applied; the next fragment is sent after that.

@@ -50,9 +50,7 @@ class UnitShares(NamedTuple):
 
 class ModelTimes:
     """Computes the seconds of a model's units on a machine, as arrays (units, 3): forward pass,
-    gradient of the input, gradients of parameters. Results are cached.
-
-    units  the units of the graph, in order"""
+    gradient of the input, gradients of parameters. Results are cached."""
 
     def __init__(self, graph: Graph, machine: Machine, dtype: str) -> None:
         self.units, self.graph, self.machine = units(graph), graph, machine
@@ -77,11 +75,9 @@ class ModelTimes:
         return [sum(self.graph.edges[e].elements for e in edges) for edges in firsts]
 
     def of(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
-        """Returns the seconds of units for a micro-batch of `samples` samples, shape (units, 3), on
-        the slowest rank along tp and cp. Backward passes include forward passes that they
-        recompute.
-
-        `sharding` is how the options in `by` divide the model."""
+        """Returns the seconds of units, (units, 3), on the slowest rank along tp and cp. Backward
+        passes include forward passes that they recompute. `sharding` is how the options in `by`
+        divide the model."""
         times = self._once(sharding, by, samples)
         if by.recompute not in self._again:
             nodes = (self.graph.nodes[unit.nodes.start] for unit in self.units)
@@ -90,8 +86,7 @@ class ModelTimes:
         return times + np.outer(self._again[by.recompute] * times[:, 0], (0, 1, 0))
 
     def _once(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
-        """Returns the seconds of each unit without recomputation, (units, 3), on the slowest rank
-        along tp and cp."""
+        """Returns the seconds of each unit without recomputation, on the slowest rank."""
         way = sharding.ranks, sequences_of(sharding).ranks, by.sequence_parallel, by.layout or ""
         if (way, samples) not in self._of_cuts:
             if way not in self._shares:
@@ -100,11 +95,9 @@ class ModelTimes:
         return self._of_cuts[way, samples]
 
     def _of(self, parts: UnitShares, way: CutKey, samples: int) -> np.ndarray:
-        """Returns the seconds of a rank's part of each unit, shape (units, 3), for a micro-batch of
-        `samples` samples. For a unit divided by samples they are the times of the whole unit on the
-        rank's samples. For others they are times measured with as many ranks along tp, if there are
-        any that apply; else the rank's share (`parts`) of the times of the whole unit. `way` has
-        the options that divide layers."""
+        """Returns the seconds of a rank's part of each unit, shape (units, 3). A unit divided by
+        samples takes those of the whole unit on fewer samples; others take times measured with as
+        many ranks along tp, if there are any; else the rank's share of the whole unit."""
         tp, cp, _, layout = way
         shared: np.ndarray = parts.share[:, None] * self.whole(samples)
         cut = shared
@@ -117,8 +110,7 @@ class ModelTimes:
         return np.where(parts.by_samples[:, None], few, np.where(is_shared, shared, cut))
 
     def whole(self, samples: int) -> np.ndarray:
-        """Returns the seconds of all units, shape (units, 3), on a rank that computes them
-        undivided, for a micro-batch of `samples` samples."""
+        """Returns the seconds of all units, (units, 3), on a rank that computes them whole."""
         if samples not in self._whole:
             measured = self._measured.get(1)
             estimated = samples * self._works / self.machine.speed
@@ -127,9 +119,8 @@ class ModelTimes:
 
     @cached_property
     def _works(self) -> np.ndarray:
-        """The number of multiplications per sample of each unit, shape (units, 3) for forward pass,
-        gradient of the input, and gradients of parameters; each takes as many as the forward pass,
-        or 0 if it is not needed."""
+        """The multiplications per sample of each unit, shape (units, 3): of the forward pass and,
+        where needed, as many for each kind of gradients."""
         graph = self.graph
         works = [float(sum(work(graph, graph.nodes[k]) for k in unit.nodes)) for unit in self.units]
         passes = [(1, _needs_gradient(graph, unit), unit.is_trained) for unit in self.units]
@@ -184,17 +175,15 @@ def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShare
 
 
 def parts_of_nodes(sharding: Sharding, nodes: Sequence[Node]) -> list[float]:
-    """Returns, for each node, the share from 0 to 1 of its work that the busiest rank along tp and
-    cp does."""
+    """Returns, for each node, the share from 0 to 1 of its work that the busiest rank does."""
     positions, ways = sequences_of(sharding), sharding.ways
     of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
     return [_part(sharding, ways, node, of_positions) for node in nodes]
 
 
 def _part(sharding: Sharding, ways: Mapping[str, str], node: Node, of_positions: float) -> float:
-    """Returns the share of a node's work that the busiest rank does: its share of the weight, or of
-    the output if there is no weight, times its share of the positions of a sequence
-    (`of_positions`). `ways` has, by path of a layer, the way in which it is divided."""
+    """Returns the share of a node's work on the busiest rank: of its weight, or of the output if
+    there is none, times its share of the positions of a sequence."""
     cut = _cut_of(sharding, ways, node)
     part = 1.0 if cut is None else max(b - a for a, b in pairwise(cut)) / cut[-1]
     if node.outputs and node.outputs[0] in sequences_of(sharding).axes:
@@ -204,8 +193,7 @@ def _part(sharding: Sharding, ways: Mapping[str, str], node: Node, of_positions:
 
 def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence[int] | None:
     """Returns the bounds at which ranks along tp divide a node's weight, or its output if the
-    weight is whole; None if neither is divided. `ways` has, by path of a layer, the way in which it
-    is divided."""
+    weight is whole; None if neither is divided."""
     if _is_sampled(sharding, ways, node):
         return range(sharding.ranks + 1)
     if ways.get(node.name) in LAYOUT_WAYS.where:
@@ -216,16 +204,14 @@ def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence
 
 
 def _is_sampled(sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
-    """True if ranks along tp divide a node of the graph by samples: each computes it for some
-    samples of a micro-batch. `ways` has, by path of a layer, the way in which it is divided."""
+    """True if each rank along tp computes a node for some samples of a micro-batch."""
     if node.name in ways:
         return ways[node.name] == "samples"
     return SAMPLE_CUT in [sharding.edges.get(e) for e in node.outputs[:1]]
 
 
 def _is_by_layout(graph: Graph, sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
-    """True if ranks along tp divide a node along an axis that only --layout cuts, such as image
-    rows. `ways` has, by path of a layer, the way in which it is divided."""
+    """True if tp divides a node along an axis that only --layout cuts, such as image rows."""
     if node.name in ways:
         return ways[node.name] in LAYOUT_WAYS.where
     cuts = ((sharding.edges.get(e), graph.edges[e]) for e in node.outputs[:1])

@@ -1,8 +1,6 @@
-"""Computes for how many seconds a rank waits for sums of gradients and gathers of parameters, by
-simulating its list of operations with a clock.
-
-Messages from other stages arrive at once here: `step_time` simulates whole pipelines.
-"""
+"""Computes how long a rank waits for sums of gradients and gathers of parameters, by walking its
+list with a clock. Messages from other stages arrive at once here: `step_time` simulates
+pipelines."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -43,9 +41,8 @@ def waits(times: ListTimes) -> Waits:
 
 
 def _of_list(times: ListTimes, micro: int) -> Waits:
-    """Returns for how long a rank waits in a step of `micro` micro-batches, up to its last sum over
-    replicas. With ZeRO 1 and 2 the step is also simulated without gathers of parameters; the time
-    by which gathers make it longer is the wait for them."""
+    """Returns for how long a rank waits in a step up to its last sum over replicas. With ZeRO 1 and
+    2, gathers take the time by which the step is longer with them than without."""
     step = _until_summed(times.a, times.rank, micro)
     end, computing = _walked(times, step)
     if times.a.store.zero and not gathers_for_use(times.a):
@@ -56,8 +53,7 @@ def _of_list(times: ListTimes, micro: int) -> Waits:
 
 
 def _walked(times: ListTimes, step: StepList) -> tuple[float, float]:
-    """Simulates a rank's list; returns the seconds until all operations are complete, and those of
-    the passes among them."""
+    """Simulates a rank's list; returns the seconds until its end, and those of passes."""
     computing, clock = 0.0, 0.0
     for _, op, cost, _, ended in carried_out([step], lambda _, op: times.cost(op)):
         if cost.lane is None:

@@ -1,8 +1,5 @@
-"""Machines that are not measured but described by their data sheet: `--machine a100-80g:8`, or a
-user's TOML file.
-
-`description` reads a description and makes a Machine of it; `roofline` estimates the seconds of a
-model's units from the operations and the memory traffic of their kernels."""
+"""Machines that are described by a data sheet, not measured: `--machine a100-80g:8`, or a user's
+TOML file. `description` makes a Machine of it, `roofline` estimates the seconds of units."""
 
 from nnmpi.addons.planning.described.description import Description as Description
 from nnmpi.addons.planning.described.description import description_named as description_named

@@ -47,29 +47,21 @@ DIVIDED = ("pp",)
 
 class Description(NamedTuple):
     """A machine as its data sheet describes it. The fields are those of its TOML file:
-    `products_share` is the field `share` of the table `[products]`.
+    `products_share` is `share` in the table `[products]`. Others are in `machine.Sheet`.
 
     title       the name in full
     ranks       the number of ranks on a node
-    device      cpu or cuda: what ranks compute on
-    flash       True if attention keeps no scores in memory
-    hides       kinds of exchanges that run behind computing (see HIDDEN)
-    divides     axes (only pp) along which all ranks along tp would send the same message, and of
-                which each of them sends a part instead
     peak        a dict: type -> the most floating-point operations a second; n multiply-adds are 2 n
     products    matrix products: `share` of the peak that large ones reach; `start`, extra seconds
-                of each; `tile`, rows and columns of a tile of the output; `at_once`, tiles at a
-                time
-    memory      of a rank: `size` in bytes; `bandwidth` in bytes a second; the `share` that is
-                reached
+                of each; `tile`, rows and columns of an output tile; `at_once`, tiles at a time
+    memory      of a rank: `size` in bytes; `bandwidth` in bytes a second; the `share` reached
     kernel      `launch`: seconds that the host takes to launch one, while the device computes
     host        seconds in which the device waits for the host: for each micro-batch, and in the
                 update for each parameter of a rank
     near        link between ranks of a node: `alpha`, seconds of a message; `bandwidth`, bytes a
                 second; the `share` of it that is reached
     far         the same for each of the `nics` links of a node to others
-    sums        published all-reduces on a node, a dict: number of ranks -> the seconds as a
-                function of bytes
+    sums        published all-reduces on a node: number of ranks -> seconds as a function of bytes
     """
 
     title: str
@@ -99,8 +91,7 @@ class Description(NamedTuple):
     host_parameter: float = 0.0
 
     def rate(self, dtype: str) -> float:
-        """Returns the operations a second that large matrix products reach; raises ValueError for a
-        type without a peak."""
+        """Returns the operations a second of large products; ValueError for an unknown type."""
         if dtype not in self.peak:
             known = ", ".join(self.peak)
             raise ValueError(f"{self.title} has no peak of {dtype}: use --dtype {known}")
@@ -162,8 +153,7 @@ class Description(NamedTuple):
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> "Description":
-        """Makes a Description of a TOML file's content; raises ValueError with the name of a field
-        that is missing, unknown or wrong."""
+        """Makes a Description of a TOML file's content; ValueError names a wrong field."""
         for table in TABLES:
             if not isinstance(fields.get(table), dict):
                 raise ValueError(f"the table [{table}] is missing")
@@ -198,8 +188,7 @@ def _path(name: str) -> str:
 
 
 def _flat(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields each field of a TOML file as (path, value), such as ("near.alpha", 1e-6). The tables
-    `peak` and `sums` are single values, since their keys are not fields."""
+    """Yields (path, value), such as ("near.alpha", 1e-6); `peak` and `sums` are one each."""
     for name, value in fields.items():
         if isinstance(value, dict) and name not in ("peak", "sums"):
             yield from ((f"{name}.{inner}", item) for inner, item in value.items())
@@ -208,8 +197,7 @@ def _flat(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class Check(NamedTuple):
-    """A check of a field in a machine's TOML file: the condition that its value must meet
-    (`holds`), and text for the error message that says what value to give (`give`)."""
+    """The condition that a field of a machine's file must meet, and what an error says to give."""
 
     holds: Callable[[Any], bool]
     give: str
@@ -222,8 +210,7 @@ def _is(value: Any, above: float = 0.0, most: float = inf) -> bool:
 
 
 def _are_curves(value: Any) -> bool:
-    """True for a dict such as {"8": [[bytes, seconds], ...]}: number of ranks, as text -> pairs
-    with ascending bytes."""
+    """True for a dict such as {"8": [[bytes, seconds], ...]} with ascending bytes."""
     sizes = [[x for x, y in rows if _is(x) and _is(y)] for rows in value.values()]
     is_whole = [len(n) for n in sizes] == [*map(len, value.values())]
     return (
@@ -277,8 +264,7 @@ def machines() -> dict[str, Description]:
 
 
 def read_description(path: str | Path) -> Description:
-    """Reads a machine's TOML file; raises ValueError with the name of a field that is missing,
-    unknown or wrong."""
+    """Reads a machine's TOML file; ValueError names a field that is missing, unknown or wrong."""
     file = f"machine {shown(path)}"
     remedy = "see docs/machines.md for its fields"
     try:
@@ -291,8 +277,7 @@ def read_description(path: str | Path) -> Description:
 
 
 def description_named(text: str) -> Description | None:
-    """Returns the description that --machine names: NAME[:RANKS_A_NODE], or
-    FILE.toml[:RANKS_A_NODE]; None if the value is a JSON file, which nnmpi.measure has written."""
+    """Returns the description that --machine names; None for a JSON file of nnmpi.measure."""
     name, colon, ranks = text.rpartition(":")
     if not (colon and ranks.isdecimal()):
         name, ranks = text, ""
@@ -316,8 +301,7 @@ def description_named(text: str) -> Description | None:
 
 
 def machine_named(text: str, dtype: str, momentum: float = 0.9) -> Machine:
-    """Returns the Machine that --machine names, from a description or a file of nnmpi.measure, for
-    models of type `dtype`."""
+    """Returns the Machine that --machine names, for models of type `dtype`."""
     described = description_named(text)
     return read_machine(text) if described is None else described.machine(dtype, momentum)
 

@@ -57,10 +57,8 @@ UNIT = (1.0, ALL)
 
 
 class Product(NamedTuple):
-    """The shape of a matrix product's output: rows, columns, and how many such products there are.
-    Each is a pair (length, factor): the length for one sample, and a number that says what
-    multiplies it on a rank (ROWS: the samples; OUTPUTS, INPUTS: its share of the weight; ALL:
-    nothing; EACH: the samples times its share)."""
+    """The shape of a matrix product's output, and how many such products there are: pairs (length
+    for one sample, what scales it on a rank: ROWS to EACH)."""
 
     rows: tuple[float, int] = UNIT
     columns: tuple[float, int] = UNIT
@@ -114,9 +112,8 @@ class RooflineTimes(ModelTimes):
 
     @cached_property
     def _kernels(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All kernels of the model, as three arrays with a row per kernel: the index of its graph
-        node; its numbers (column, operations, moved, fixed), where the column 0, 1 or 2 stands for
-        the pass F, I or W; and the numbers of its Product."""
+        """All kernels of the model, as arrays with a row per kernel: the index of its graph node;
+        its numbers (column, operations, moved, fixed); and the numbers of its Product."""
         rows = [
             (k, kernel)
             for k, node in enumerate(self.graph.nodes)
@@ -152,8 +149,7 @@ class RooflineTimes(ModelTimes):
 
     @cached_property
     def _blocks(self) -> np.ndarray:
-        """The index of each node's block; a layer outside blocks is one of its own, with the ops
-        that follow."""
+        """The index of each node's block; a layer outside blocks is one with the ops after it."""
         names = list[str]()
         for node in self.graph.nodes:
             block = re.match(r"(.*?\.\d+)\.", node.name)
@@ -174,19 +170,17 @@ class RooflineTimes(ModelTimes):
 
 
 def model_times(graph: Graph, machine: Machine, dtype: str) -> ModelTimes:
-    """Returns an object that gives the seconds of a model's units on a machine: by the roofline
-    model if the machine is described by a data sheet, otherwise as measured, or estimated from
-    multiplications."""
+    """Returns the seconds of a model's units: by the roofline model on a described machine,
+    otherwise as measured, or estimated from multiplications."""
     if machine.sheet is not None:
         return RooflineTimes(graph, machine, dtype, machine.sheet)
     return ModelTimes(graph, machine, dtype)
 
 
 def with_launches(device: np.ndarray, host: np.ndarray, blocks: np.ndarray) -> np.ndarray:
-    """Returns the seconds of nodes, shape (nodes, 3), with the time added for which the device
-    waits until the host has launched the kernels of a block, in the forward and in the backward
-    pass. `device` has the seconds of nodes on the device, `host` those in which the host launches
-    their kernels, both of this shape; `blocks` has the number of each node's block."""
+    """Returns the seconds of nodes, shape (nodes, 3), with those added in which the device waits
+    until the `host` has launched the kernels of a block, in the forward and in the backward pass.
+    `blocks` has the number of each node's block."""
     seconds = device.copy()
     for half in (slice(F, I), slice(I, None)):
         busy, launching = (np.bincount(blocks, x[:, half].sum(axis=1)) for x in (device, host))
@@ -199,8 +193,7 @@ def with_launches(device: np.ndarray, host: np.ndarray, blocks: np.ndarray) -> n
 
 
 def weight_parts(sharding: Sharding, node: Node) -> tuple[float, float]:
-    """Returns the largest share, from 0 to 1, that a rank along tp has of a weight's outputs, and
-    of its inputs."""
+    """Returns the largest shares of a weight's outputs and inputs that a rank along tp has."""
     cuts = (sharding.variables[v] for v in node.variables if v in sharding.variables)
     cut = next((cut for cut in cuts if cut.bounds), None)
     if cut is None:
@@ -212,13 +205,9 @@ def weight_parts(sharding: Sharding, node: Node) -> tuple[float, float]:
 def in_tiles(
     outputs: np.ndarray, parts: np.ndarray, weights: np.ndarray, samples: int, sheet: Sheet
 ) -> np.ndarray:
-    """Returns a factor for each kernel, at least 1, by which its operations grow because the
-    outputs of matrix products are computed in whole tiles, and several tiles at once.
-
-    outputs   the Product of each kernel, for one sample
-    parts     the share that a rank has in the work of each kernel
-    weights   the shares that a rank has of the two axes of the kernel's weight
-    """
+    """Returns a factor for each kernel, at least 1, by which its operations grow because outputs
+    are computed in whole tiles, several at once. `parts` are a rank's shares in each kernel's work,
+    `weights` those of the two axes of its weight."""
     each = samples * parts
     follows = np.array([each / weights.prod(axis=1), *weights.T, np.ones(len(parts)), each])
     scale = np.take_along_axis(follows.T, outputs[:, :, 1].astype(int), axis=1)
@@ -238,8 +227,7 @@ def _made(graph: Graph, node: Node) -> int:
 
 
 def products(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields the matrix products of a layer with weights: one each in the passes F, I and W, which
-    reads two matrices and writes the result. w is the number of bytes of an element."""
+    """Yields one product each in F, I and W; w is the number of bytes of an element."""
     weights = w * sum(graph.variables[v].size for v in node.variables)
     moved = w * (_made(graph, node) + sum(graph.edges[e].elements for e in node.inputs))
     shape = max((graph.variables[v].shape for v in node.variables), key=prod)
@@ -250,9 +238,8 @@ def products(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 
 def attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields the kernels of an attention layer: scores, softmax, and the product with values,
-    forward and backward. Each is over all pairs of positions, since masks save no work. w is the
-    number of bytes of an element."""
+    """Yields the kernels of an attention layer: scores, softmax, and the product with values, over
+    all pairs of positions, since masks save no work."""
     made, positions = _made(graph, node), graph.edges[node.outputs[0]].sample[0]
     heads = node.settings["num_heads"]
     scores = positions**2 * heads
@@ -302,8 +289,7 @@ def loss(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 
 def sums(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields the kernel that adds a gradient to that of earlier micro-batches; w is the bytes of an
-    element."""
+    """Yields the kernel that adds a gradient to that of earlier micro-batches."""
     trained = sum(prod(v.shape) for v in map(graph.variables.__getitem__, node.variables)
                   if v.is_trained)  # fmt: skip
     if trained and node.kind != "Embedding":

@@ -1,5 +1,4 @@
-"""The option --machine of `nnmpi.simulate`: a described machine's figures replace options such as
---alpha."""
+"""The option --machine of `nnmpi.simulate`: a described machine in place of --alpha and others."""
 
 import argparse
 from typing import Any
@@ -18,9 +17,8 @@ PLACES = {
 
 
 def add_machine(subcommand: str, p: argparse.ArgumentParser) -> None:
-    """Adds --machine to the parser of a subcommand of nnmpi.simulate, if it simulates a network or
-    nodes (table PLACES). The subcommand's `run` then gets figures of the machine as the values of
-    the options that they replace, such as --alpha."""
+    """Adds --machine to the parser of a subcommand in PLACES, whose `run` then gets the machine's
+    figures as the values of the options that they replace."""
     if subcommand not in PLACES:
         return
     in_words, names, required = PLACES[subcommand]

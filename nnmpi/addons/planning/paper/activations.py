@@ -29,20 +29,17 @@ def activations(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def pass_bytes(a: Arrangement, rank: int, stage: int, samples: int) -> PassBytes:
-    """Returns the bytes of activations and temporaries of a rank's passes through a stage, for so
-    many samples."""
+    """Returns the bytes of activations and temporaries of a rank's passes through a stage."""
     return passes(a, rank, stage, samples).nbytes
 
 
 def passes_in_order(
     a: Arrangement, rank: int, sizes: Sequence[int]
 ) -> Iterator[tuple[Op, PassBytes, int]]:
-    """Yields the passes of one rank's step in order, with the activation memory that they need, to
-    plan a run: (operation, PassBytes, held) for each pass.
+    """Yields (operation, PassBytes, held) for each pass of a rank's step, in order.
 
-    PassBytes has the bytes of activations that the passes of its pipeline stage read and keep for
-    one micro-batch; `held` is the number of bytes of activations that the rank stores when the pass
-    begins. `sizes` are the numbers of samples of the micro-batches.
+    PassBytes has what passes of its stage read and keep for one micro-batch; `held` is the number
+    of bytes of activations that the rank stores when the pass begins.
     """
     if not a.steps_together:  # PipeDream: as many batches are under way as there are stages
         sizes = [*sizes] * len(a.stages)
@@ -63,9 +60,7 @@ def passes_in_order(
 
 
 def needed(a: Arrangement, rank: int, batch: int) -> int:
-    """Returns the peak bytes of a rank's arrays in a step: parameters, gradients, optimizer state
-    and buffers; activations and temporaries of passes; receive buffers, and messages between
-    stages."""
+    """Returns the peak bytes of a rank's arrays in a step, with messages and receive buffers."""
     held = memory(a, rank, batch).total
     if rank >= a.mesh.size:
         return held
@@ -84,9 +79,8 @@ def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def alive(a: Arrangement, rank: int, sizes: Sequence[int]) -> Iterator[tuple[Op, int, int]]:
-    """Yields, for each pass of a rank's step, (operation, bytes when it begins, bytes at its peak).
-    The bytes are those of activations, and of samples that are loaded but not used yet; `sizes` are
-    the numbers of samples of the micro-batches."""
+    """Yields, for each pass of a rank's step, (operation, bytes when it begins, bytes at its peak),
+    of activations and of samples that are loaded but not used yet."""
     copies = waiting = 0  # waiting: samples that no pass keeps; a batch is loaded as a whole
     is_first = a.steps_together and 0 in a.model_on(rank).stages
     if is_first:
@@ -139,12 +133,11 @@ def receive_buffers(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def message_buffers(a: Arrangement, rank: int, batch: int) -> int:
-    """Returns the bytes of the messages between stages that a rank holds, besides the activations
-    that passes keep.
+    """Returns the bytes of the messages between stages that a rank holds, besides activations.
 
     For each stage of the rank: the next activation to arrive, the gradient of its input that is
-    being sent, and the next gradient to arrive. For all stages together: the longest activation
-    that is being sent.
+    being sent, and the next gradient to arrive. For all together: the longest activation being
+    sent.
     """
     micro = micro_batches(a, rank, batch)
     if a.strategy.kept is not None or len(micro) == 1:
@@ -162,9 +155,8 @@ def message_buffers(a: Arrangement, rank: int, batch: int) -> int:
 def kept_by_units(
     a: Arrangement, units: Sequence[Unit], samples: int, rank: int
 ) -> list[tuple[int, int]]:
-    """Returns (kept, of input) for each unit of the model: the bytes of activations that the unit
-    keeps for its backward pass over `samples` samples, and the bytes of its input among them; the
-    model's own input counts as 0."""
+    """Returns (kept, of input) for each unit: the bytes of activations that it keeps for its
+    backward pass, and those of its input among them; the model's own input counts as 0."""
     on_one_rank = divide(a.graph, units, range(1, len(units)), [0] * len(units))
     in_units = replace(a, division=on_one_rank)
     kept, out_read = list[tuple[int, int]](), 0

@@ -22,12 +22,8 @@ from nnmpi.parallel.strategy import TrainSpec
 
 
 class PaperRank(NamedTuple):
-    """The objects that a rank holds between steps, on arrays without data.
-
-    memory      the memory of its node that its communicators would allocate
-    store       the memory of its parameters
-    optimizer   its optimizer
-    """
+    """The objects that a rank holds between steps, on arrays without data; `memory` is that of its
+    node which its communicators would allocate."""
 
     memory: SumsMemory
     store: LocalStore

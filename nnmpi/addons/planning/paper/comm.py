@@ -1,5 +1,4 @@
-"""PaperComm: a group of ranks on paper. It knows who is in the group, and counts the memory of the
-node that sums over it would take; it sends nothing."""
+"""PaperComm: a group of ranks on paper, which sends nothing, and counts the memory of sums."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -34,8 +33,7 @@ class SumsMemory:
         self.wide_copy = 0
 
     def add_sum(self, name: str, members: tuple[int, ...], n: int, dtype: np.dtype[Any]) -> None:
-        """Counts this rank's memory for sums of n elements over `members` by the algorithm `name`:
-        its part of a node's window, and a library's copy of 16-bit terms."""
+        """Counts sums of n elements over `members`: the window's part and a wide copy."""
         of_library = name in LIBRARY_SUMS.where
         if of_library and types_of(dtype).is_mixed and not self.narrow:
             self.wide_copy = max(self.wide_copy, n * types_of(dtype).sums.itemsize)
@@ -46,8 +44,7 @@ class SumsMemory:
     def add(
         self, key: tuple[Any, ...], members: tuple[int, ...], n: int, dtype: np.dtype[Any]
     ) -> None:
-        """Counts, once for each `key`, this rank's part of the memory in which `members` on its
-        node sum n elements."""
+        """Counts, once for each `key`, this rank's part of the memory in which its node sums."""
         is_first = members[self.near(members)[0]] == self.rank
         share = memory_of_sums(n, dtype, 1)
         self.windows[key] = share if is_first else memory_of_sums(n, dtype, 2) - share
@@ -98,8 +95,7 @@ class PaperComm:
         return PaperBuffer(self, n, dtype)
 
     def node_memory(self, n: int, dtype: Any) -> "PaperBuffer":
-        """Returns an array without data that a node's ranks share; its bytes count on the node's
-        first rank."""
+        """Returns a shared array without data; its bytes count on the node's first rank."""
         is_first = self.node()[0] == self.rank
         nbytes = n * np.dtype(dtype).itemsize * is_first
         self._memory.windows["node memory", len(self._memory.windows)] = nbytes

@@ -1,8 +1,7 @@
 """Recordings of layers that read values, for example to choose experts: on arrays with numbers.
 
 Other ranks are assumed to have the numbers of this one: a sum is `size` times them, a gather has
-them in every place, a received message is zeros. So counts and flags that ranks agree on are as if
-all ranks were alike.
+them in every place, a received message is zeros.
 """
 
 import tracemalloc
@@ -77,15 +76,13 @@ def _without_data(array: Any) -> Any:
 
 
 def assumed_exchanges() -> AbstractContextManager[None]:
-    """Returns a context in which exchanges of a recorded pass become calls in its list; nothing is
-    sent."""
+    """Returns a context in which exchanges of a pass become calls in its list; nothing is sent."""
     return wires(_AssumedWire)
 
 
 class TracedMemory(ExitStack):
-    """A context in which tracemalloc counts the memory of passes on arrays with data. Inputs and
-    outputs count as kept for the backward pass. Only one thread at a time can be in such a context,
-    since tracemalloc counts all threads."""
+    """A context in which tracemalloc counts the memory of passes on arrays with data, one thread at
+    a time. Inputs and outputs count as kept for the backward pass."""
 
     def __enter__(self) -> Self:
         self.enter_context(_ALONE)
@@ -101,9 +98,7 @@ class TracedMemory(ExitStack):
         tracemalloc.reset_peak()
 
     def bytes(self, p: RecordedPass, inputs: Iterable[Any], outputs: Iterable[Any]) -> PassBytes:
-        """Returns the bytes of memory that the traced passes of `p` need; the calls of `mark` have
-        separated the passes. `inputs` and `outputs` are the activations that the stage takes and
-        sends."""
+        """Returns the bytes that the passes of `p` need, which calls of `mark` have separated."""
         taken, out = _nbytes_of(inputs), _nbytes_of(outputs)
         (start, _), *marks = self._marks
         kept, left = marks[0][0] - start, marks[-2:][0][0] - start

@@ -33,10 +33,8 @@ class PaperStep(NamedTuple):
     """The exchanges of one rank in a step.
 
     exchanges     a dict: axis of the mesh -> the rank's collectives and messages along it
-    bytes_copied  bytes that it reads and writes to pack and unpack messages, in a step on average;
-                  passes and the update are not counted
-    by_op         a dict: (kind of operation, bucket) -> the exchanges that such an operation
-                  starts, the same ones each time
+    bytes_copied  read and written to pack and unpack messages, in a step on average
+    by_op         a dict: (kind of operation, bucket) -> the exchanges that each of them starts
     """
 
     exchanges: Mapping[str, list[Exchange]]
@@ -71,8 +69,7 @@ def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
 
 
 def _ops(a: Arrangement, rank: int, sizes: Sequence[int]) -> Mapping[facts.SameOps, int]:
-    """Returns how often the operations of a rank's step occur that exchange the same, if its
-    micro-batches have `sizes` samples. The replicas of a stage have equal lists."""
+    """Returns how often operations that exchange the same occur; replicas have equal lists."""
     if a.strategy.micro_batches is None:
         rank = a.replicas(rank)[0] if a.strategy.lists else first_alike(a, rank)
     return _counted(a, rank, tuple(sizes))
@@ -126,8 +123,7 @@ def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
 
 @cached
 def _held(a: Arrangement, rank: int, batch: int) -> Memory:
-    """Returns the memory that a rank holds between steps for trained parameters, and for sums in
-    memory of the node."""
+    """Returns what a rank holds between steps: parameters, and memory of its node."""
     paper_rank = built(a, rank)
     for e in chain.from_iterable(exchanges(a, rank, batch).values()):
         # sums of gradients have got theirs when the store was made
@@ -173,9 +169,8 @@ def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Traffi
 
 
 def sent_in_period(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> tuple[Traffic, int]:
-    """Returns (the bytes and messages that a rank sends for these exchanges in some number of
-    steps, that number). The number is such that each exchange occurs a whole number of times, since
-    some occur only once in several steps."""
+    """Returns (a rank's traffic for these exchanges in so many steps that each occurs a whole
+    number of times, the number of steps)."""
     logged = [*exchanges]
     period = max((each.every for each in logged), default=1)  # others happen in each of its steps
     in_period = (sent(a, each, rank).times(period // each.every) for each in logged)

@@ -22,8 +22,7 @@ BACKUPS: Table[Callable[[Arrangement], Callable[[int], Any] | None]] = Table("ba
 """By an option: a function of a rank that returns a backup's traffic and bytes, or None."""
 
 FEW = 64
-"""Up to this number of ranks, each rank is computed separately. It is also the number of first and
-of last rounds of an algorithm by which ranks are compared."""
+"""Up to so many ranks, each is computed separately; else by this many first and last rounds."""
 
 MANY = 1 << 16
 """Above so many replicas, a kind has the messages of its first rank."""
@@ -36,28 +35,21 @@ HELD = (
 
 
 class Backup(NamedTuple):
-    """The cost of backups of a rank's state.
-
-    sent   the traffic of one backup
-    held   the bytes of memory for backups
-    """
+    """The traffic of one backup of a rank's state, and the bytes of memory for backups."""
 
     sent: Traffic = Traffic()
     held: int = 0
 
 
 class RankKind(NamedTuple):
-    """A group of ranks that have the same stages, and hold and send the same amounts. The amounts
-    are those of the first of them.
+    """A group of ranks that have the same stages, and hold and send what the first of them does.
 
     ranks            the numbers of the ranks
     stages           the pipeline stages that each of them has
-    memory           the bytes of parameters, gradients, optimizer state and so on
     activations      the most bytes of activations at a time
-    traffic          the bytes and messages that a rank sends in a step, along each axis of the mesh
+    traffic          what a rank sends in a step, along each axis of the mesh
     parameters_sent  the part of its traffic along dp that is parameters
-    unreplicated     bytes of state that no other rank has
-    backup           the cost of backups of those bytes
+    unreplicated     bytes of state that no other rank has, and which `backup` copies
 
     Other ranks of the group may have slightly different amounts, which differ in the fourth digit;
     with more than FEW ranks also by one element per chunk of a collective, and with more than MANY
@@ -117,8 +109,7 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
 
 
 def _groups(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
-    """Yields tuples of ranks for which all that decides what they hold and send is equal, such as
-    the number of samples and the place in sums over replicas.
+    """Yields tuples of ranks for which all that decides what they hold and send is equal.
 
     The first rank of each node is a group of its own, since it has the memory that the node shares;
     so are ranks that measure the model or keep larger backups. Up to FEW ranks each one is a group.
@@ -147,16 +138,14 @@ def _groups(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
 
 
 def _backups(a: Arrangement) -> Any:
-    """Returns a function of a rank that returns the two fields of its Backup: the traffic of one
-    backup, and the bytes of memory for backups. Returns None if the run makes no backups."""
+    """Returns a function: a rank -> the fields of its Backup; None if the run makes no backups."""
     backups = BACKUPS.chosen(a.config)
     return backups and backups(a)
 
 
 def _samples(a: Arrangement, at: Mapping[str, np.ndarray], batch: int) -> Iterator[np.ndarray]:
-    """Yields, for each size of micro-batch that occurs in a batch of `batch` samples, an array that
-    says for each rank how many of the micro-batch's samples it gets. `at` has the coordinates of
-    all ranks by axis."""
+    """Yields, for each size of micro-batch, how many of its samples each rank gets; `at` has the
+    coordinates of all ranks by axis."""
     place, d = _place(a, at, BATCH), a.mesh.count(*BATCH)
     parts = min(a.config.micro_batches, batch)
     for n in {len(part_of(np.empty(batch), parts, m)) for m in range(parts)}:
@@ -166,10 +155,8 @@ def _samples(a: Arrangement, at: Mapping[str, np.ndarray], batch: int) -> Iterat
 def _sent_by_place(
     a: Arrangement, at: Mapping[str, np.ndarray], batch: int
 ) -> Iterator[np.ndarray]:
-    """Yields, for each collective over replicas, two arrays with a number for each rank: the
-    messages, and the chunks, that the rank sends in the first and last few rounds. In the other
-    rounds all ranks send equally much, so ranks with equal numbers send equally much in all. `at`
-    has the coordinates of all ranks by axis."""
+    """Yields, for each collective over replicas, the messages and the chunks of each rank in the
+    first and last few rounds: in the others all ranks send equally much."""
     place, p = _place(a, at, REPLICAS), a.mesh.count(*REPLICAS)
     of_dp = exchanges(a, 0, batch).get("dp", ()) if 1 < p <= MANY else ()
     for operation, name in {(exchange.operation, exchange.algorithm): None for exchange in of_dp}:
@@ -183,9 +170,8 @@ def _sent_by_place(
 
 
 def _node_pattern(at: Mapping[str, np.ndarray], nodes: np.ndarray) -> np.ndarray:
-    """Returns a number for each rank that says how the ranks of its group along tp are spread over
-    nodes; it is equal for two ranks whose groups are spread in the same way. `at` has the
-    coordinates of all ranks by axis, `nodes` the node of each."""
+    """Returns a number for each rank, equal if their groups along tp are spread alike over
+    nodes."""
     groups = _column_ids([i for axis, i in at.items() if axis != "tp"])
     ranks = np.argsort(groups, kind="stable").reshape(int(groups.max()) + 1, -1)
     over = nodes[ranks] - nodes[ranks[:, :1]]

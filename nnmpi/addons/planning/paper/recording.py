@@ -1,10 +1,6 @@
 """Records the passes of a pipeline stage of a rank, as a run would: as lists of calls on arrays
-without data, in which exchanges are calls too. Nothing is sent.
-
-Layers that read values, for example to choose experts, are recorded on arrays with values: of
-integers, such as tokens, or if that is not enough of all arrays, which are small random numbers
-then (`on_numbers.py`).
-"""
+without data, in which exchanges are calls too. Layers that read values get arrays with values: of
+integers such as tokens or, if that is not enough, of small random numbers (`on_numbers.py`)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -40,11 +36,8 @@ from nnmpi.schedules.op import Kind
 
 
 class StageFacts(NamedTuple):
-    """Facts about the passes of a pipeline stage over one micro-batch.
-
-    nbytes      the bytes of activations that the passes keep and need
-    exchanges   a dict: kind of pass -> the exchanges that it makes, each with how often
-    """
+    """Facts about the passes of a pipeline stage over one micro-batch: the bytes of activations,
+    and by kind of pass the exchanges that it makes, each with how often."""
 
     nbytes: PassBytes
     exchanges: Mapping[Kind, Mapping[PassExchange, int]]
@@ -59,14 +52,11 @@ def passes(a: Arrangement, rank: int, stage: int, samples: int) -> StageFacts:
 
 @cached
 def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int) -> StageFacts:
-    """Returns the StageFacts of pipeline stage `stage` over a micro-batch of `samples` samples on
-    one rank. Of equal sections, such as transformer blocks, only one is recorded, and the facts of
-    the sections are put together.
+    """Returns the StageFacts of a stage over a micro-batch on one rank. Of equal sections only one
+    is recorded, and the facts of all are put together.
 
-    where     coordinates along the axes of LOCAL_SHAPES (cp and tp, which cut activations), in its
-              order: they stand for the rank, since only these decide what a stage records
-    sums_by   the name of the all-reduce of activations, "shared" or "ring": results with different
-              names are cached separately
+    where     coordinates along cp and tp, LOCAL_SHAPES: only these decide what a stage records
+    sums_by   the all-reduce of activations, "shared" or "ring", as a part of the cache's key
     """
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
@@ -86,13 +76,8 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
 def section_bytes(
     a: Arrangement, stage: int, samples: int, halves: bool
 ) -> tuple[list[int], list[PassBytes]]:
-    """Records the passes of a stage's sections (parts of its layers, such as one transformer block)
-    on the last rank.
-
-    Returns two lists: the number of the first graph node of each section, and the PassBytes of each
-    section for `samples` samples. With `halves`, the backward pass is also recorded in its two
-    halves, I (gradients of inputs) and W (of weights).
-    """
+    """Records the passes of a stage's sections on the last rank, with `halves` also I and W.
+    Returns two lists: the first graph node of each section, and the PassBytes of each."""
     rank, cut = a.mesh.size - 1, repeated.in_sections(a)
     parts = repeated.all_sections(a, stage)
     nbytes = [_cached_passes(cut, rank, samples, halves, part).nbytes for part in parts]
@@ -110,13 +95,8 @@ def _has_halves(a: Arrangement) -> bool:
 def _cached_passes(
     a: Arrangement, rank: int, samples: int, halves: bool, part: Section
 ) -> StageFacts:
-    """Returns the facts of the passes of the pipeline stage, or section of a stage, that `part`
-    describes, for `rank` and `samples` samples.
-
-    They are recorded once, and cached for all arrangements that divide these layers in the same
-    way. With `halves`, the backward pass is also recorded in its two halves, I (gradients of
-    inputs) and W (of weights).
-    """
+    """Returns the facts of the passes of `part`, recorded once for all arrangements that divide
+    these layers in the same way; with `halves`, also those of I and W."""
     adds = a.config.micro_batches > 1  # gradients to those of the first micro-batch
     rank, cache = recorded_rank(a, rank, part.number, samples), a.graph.cache
     key = *shard_key(a, rank), part.signature, samples, adds, halves
@@ -129,9 +109,8 @@ def _cached_passes(
 def _recorded_with_few_values(
     a: Arrangement, rank: int, stage: int, samples: int, halves: bool
 ) -> StageFacts:
-    """Records the passes of a stage on arrays with as little data as possible: with none; if layers
-    read values, with those of integers (such as tokens) only; otherwise with all values. With
-    `halves`, I and W (the halves of a backward pass) are recorded too."""
+    """Records the passes of a stage with as little data as possible: none; if layers read values,
+    that of integers (such as tokens) only; otherwise all."""
     for stand_in in meta.like, integers:
         with suppress(NumbersReadError):
             return recorded(a, rank, stage, samples, stand_in, halves)
@@ -146,9 +125,7 @@ def recorded(
     stand_in: StandIn = meta.like,
     halves: bool = True,
 ) -> StageFacts:
-    """Records the forward and backward pass (F and B) of a pipeline stage; with `halves`, also the
-    two halves of the backward pass: I, the gradients of inputs, and W, those of weights. `stand_in`
-    makes the arrays on which they are recorded."""
+    """Records F and B of a pipeline stage, with `halves` also I and W, on arrays of `stand_in`."""
     stage_of_rank = _Stage(a, sharded_model(a, rank), rank, stage, samples)
     facts = stage_of_rank.facts(stand_in, halves=False)
     taken, made = facts
@@ -183,8 +160,7 @@ class _Stage:
         return any(x.requires_grad for x in self._tensors)
 
     def facts(self, stand_in: StandIn, halves: bool) -> StageFacts:
-        """Records the passes once, on arrays that `stand_in` makes; with `halves`, the backward
-        pass as I and W."""
+        """Records the passes once, on arrays of `stand_in`; with `halves`, B as I and W."""
         memory = TracedMemory() if stand_in is small else None
         counts = repeat(2)  # of values in each BatchNorm, with which no error is raised
         samples, stats = np.arange(self._samples), StatsOfRanks(counts, tracks=True)
@@ -198,8 +174,7 @@ class _Stage:
         return StageFacts(nbytes, exchanges_of(p))
 
     def _forward(self, arrays: Sequence[Any]) -> tuple[Sequence[Tensor], Tensor]:
-        """Runs the forward pass; returns the inputs that get a gradient, and the tensor where the
-        backward pass starts."""
+        """Returns the inputs that get a gradient, and the tensor where the backward pass starts."""
         pairs = zip(self._tensors, arrays, strict=False)
         inputs = [Tensor(array, t.requires_grad) for t, array in pairs]
         return [t for t in inputs if t.requires_grad], self._root(inputs, arrays[len(inputs) :])
@@ -250,9 +225,8 @@ class _Stage:
 
 
 def _in_second_half(taken: PassBytes) -> PassBytes:
-    """Returns the bytes of the first stage in a schedule that divides backward passes into I
-    (gradient of the input) and W (gradients of parameters); `taken` has those of an undivided
-    backward pass. The first stage needs no gradient of its input: I does nothing, and W is the
-    whole backward pass. Until W the stage keeps its activations and the gradient of its output."""
+    """Returns the bytes of the first stage if B is divided into I and W. It needs no gradient of
+    its input: I does nothing, and until W the stage keeps its activations and its output's
+    gradient."""
     more = {Kind.I: taken.out, Kind.W: max(taken.more[Kind.B] - taken.out, 0)}
     return taken._replace(left=taken.kept + taken.out, more={**taken.more, **more})

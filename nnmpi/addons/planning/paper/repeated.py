@@ -1,5 +1,4 @@
-"""Sections: parts of a stage, such as one transformer block. The passes of equal sections are
-recorded once, to save time, and the passes of the stage are put together from them.
+"""Sections: parts of a stage, such as one transformer block, of which equal ones are recorded once.
 
     stage     [ embedding | block | block | block | head ]
     recorded  [ embedding | block |               | head ]
@@ -27,14 +26,11 @@ from nnmpi.schedules.op import Kind
 
 
 class Section(NamedTuple):
-    """A part of the model whose passes are recorded together (run once on arrays without data, to
-    log their exchanges and bytes): a section of a stage, such as one transformer block, or a whole
+    """A part of the model whose passes are recorded together: a section of a stage, or a whole
     stage.
 
-    number      the index of the section among those of the whole model; that of the stage, if a
-                whole stage is recorded as one section
-    signature   describes the layers, tensors and parameters: sections with equal signatures make
-                the same passes, so that one recording serves all
+    number      its index among those of the whole model; that of the stage if it is a whole one
+    signature   the layers, tensors and parameters: equal ones make the same passes
     variables   the numbers of the parameters and buffers that it uses, in order
     """
 
@@ -45,9 +41,7 @@ class Section(NamedTuple):
 
 @cached
 def in_sections(a: Arrangement) -> Arrangement:
-    """Returns an arrangement like `a` whose stages are shorter: each section of a stage (a part
-    such as one transformer block) is a stage of its own, so that its passes can be recorded
-    alone."""
+    """Returns an arrangement like `a` in which each section of a stage is a stage of its own."""
     graph, cache, how = a.graph, a.graph.cache, a.config.recompute
     key = "sections", how
     if key not in cache:
@@ -75,9 +69,8 @@ def all_sections(a: Arrangement, stage: int) -> list[Section]:
 
 
 def sections(a: Arrangement, stage: int) -> list[Section]:
-    """Returns the sections of stage number `stage`, to be recorded one by one. Returns an empty
-    list if that would save no time, because too few of them are equal: then the stage is recorded
-    as a whole."""
+    """Returns the sections of a stage, to be recorded one by one; none if that would save no time,
+    because too few of them are equal."""
     sections_of_stage = all_sections(a, stage)
     distinct = len({section.signature for section in sections_of_stage})
     return (
@@ -88,10 +81,8 @@ def sections(a: Arrangement, stage: int) -> list[Section]:
 
 
 def whole(a: Arrangement, stage: int) -> Section:
-    """Returns stage number `stage` as one Section: a part of the model whose passes are recorded
-    together (run once on arrays without data, to log their exchanges and bytes). Stages with equal
-    signatures share one recording: those that consist of equal parts, such as blocks, in the same
-    order, and that use parameters several times in the same places."""
+    """Returns a whole stage as one Section. Stages with equal signatures consist of equal sections
+    in the same order, and use parameters several times in the same places."""
     parts = all_sections(a, stage)
     variables = [*dict.fromkeys(v for part in parts for v in part.variables)]
     places = {v: i for i, v in enumerate(variables)}
@@ -100,9 +91,8 @@ def whole(a: Arrangement, stage: int) -> Section:
 
 
 def _cached_section(a: Arrangement, number: int) -> Section:
-    """Returns stage `number` of an arrangement in which each section is a stage, as a Section.
-    Sections are made once for all arrangements that divide the layers among ranks in the same
-    way."""
+    """Returns stage `number` of an arrangement `in_sections`, made once for all arrangements that
+    divide the layers in the same way."""
     part, cache, sharding = a.division.stages[number], a.graph.cache, a.sharding
     cuts = sharding.layers, sharding.edges, sharding.variables, sequences_of(sharding)
     cache[*map(id, cuts)] = cuts  # kept alive, else another object could get the same id
@@ -114,9 +104,8 @@ def _cached_section(a: Arrangement, number: int) -> Section:
 
 
 def _section(a: Arrangement, number: int) -> Section:
-    """Makes the Section for stage `number` of an arrangement in which each section is a stage. Its
-    signature describes nodes, tensors and parameters, and numbers them in the order of their use,
-    so that equal sections have equal signatures."""
+    """Makes the Section of a stage; its signature numbers tensors and parameters in the order of
+    their use, so that equal sections have equal signatures."""
     graph, part, is_last = a.graph, a.division.stages[number], number == len(a.stages) - 1
     gives = graph.outputs if is_last else a.division.stages[number + 1].takes
     rings = sequences_of(a.sharding).rings
@@ -163,9 +152,8 @@ def _variable(a: Arrangement, v: int) -> tuple[Any, ...]:
 def joined_exchanges(
     parts: Sequence[Mapping[Kind, Mapping[PassExchange, int]]], has_gradient: bool
 ) -> dict[Kind, Mapping[PassExchange, int]]:
-    """Returns the exchanges of a whole stage's passes, by kind of pass: those of its consecutive
-    sections, added up. `has_gradient` says whether the stage's input requires a gradient; else all
-    of its backward pass is W."""
+    """Returns the exchanges of consecutive sections added up, by kind of pass. Unless the stage's
+    input requires a gradient, all of its backward pass is W."""
     joined = dict[Kind, Counter[PassExchange]]()
     for part in parts:
         for kind, exchanges in part.items():
@@ -175,7 +163,6 @@ def joined_exchanges(
 
 def joined_bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
     """Returns the bytes of a whole stage's passes, computed from those of its consecutive sections.
-    `has_gradient` says whether the stage's input requires a gradient.
 
     In the code, `held[i]` is what the sections before i keep when i begins, without the input of i,
     and `outs[i]` is what is kept of the output of section i."""

@@ -37,10 +37,8 @@ class SharedMemoryStore(SingleStore):
 class ShardedModel(NamedTuple):
     """A model with one rank's parts of the layers, on arrays without data.
 
-    model      the model
-    layout     the communicators of the rank, by which its layers know their axis and place
-    segments   a cache, a dict: (nodes, parameters) of a stage -> a module with the layers of the
-               stage
+    layout     the communicators by which its layers know their axis and place
+    segments   a cache, a dict: (nodes, parameters) of a stage -> a module with its layers
     """
 
     model: Module
@@ -66,8 +64,7 @@ def shard_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
 
 
 def sharded_model(a: Arrangement, rank: int) -> ShardedModel:
-    """Returns the model with a rank's parts of the layers, for all stages. The cache is shared by
-    all arrangements that divide layers in the same way."""
+    """Returns a rank's model, shared by all arrangements that divide layers in the same way."""
     cache, key = a.graph.cache, shard_key(a, rank)
     if key not in cache:
         cache[key] = _make(a, rank)
@@ -95,8 +92,7 @@ def _make(a: Arrangement, rank: int) -> ShardedModel:
 
 
 def recorded_rank(a: Arrangement, rank: int, stage: int, samples: int) -> int:
-    """Returns the rank whose passes are recorded in place of those of `rank`: of the ranks along
-    tp, the first one whose parts of the stage's layers are as long."""
+    """Returns the first rank along tp whose parts of the stage's layers are as long, to record."""
     tp = a.mesh.coordinates(rank)["tp"]
     return a.mesh.group(rank, "tp")[places_recorded(a, stage, samples)[tp]]
 

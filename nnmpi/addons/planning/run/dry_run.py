@@ -57,8 +57,7 @@ MOST_MOVED = 256  # ranks; the time to find moves grows with their square
 
 
 def print_dry_run(c: Config, comm: Comm) -> int:
-    """Prints the bytes that each rank would hold and send; returns the exit status. Every rank
-    calls it."""
+    """Prints what each rank would hold and send; returns the exit status. Every rank calls it."""
     if layout_of := JOB_LAYOUTS.chosen(c):
         fewer = layout_of(c, comm)
         if comm.rank == 0:
@@ -77,10 +76,9 @@ def print_dry_run(c: Config, comm: Comm) -> int:
 
 
 def dry_run(setup: Setup, comm: Comm) -> Event:
-    """Returns what --dry-run prints, as a dict of JSON values: model, data and layout, and for each
-    group of ranks that do equal work the bytes that a rank would hold and send in a step. This is
-    computed for the ranks of `comm` or, if `config.ranks` is set, for that number of ranks, which
-    need not exist. Every rank of `comm` calls it."""
+    """Returns what --dry-run prints as JSON values: model, data and layout, and what ranks hold and
+    send in a step. This is computed for the ranks of `comm` or, if `config.ranks` is set, for that
+    number of ranks, which need not exist. Every rank of `comm` calls it."""
     config, dataset = setup.config, setup.dataset
     paper = config.ranks and Cluster.on_paper(config.ranks, device=setup.on.name)
     cluster = _surviving(config, paper or discover(comm, setup.on))
@@ -176,9 +174,8 @@ def _arranged(
     """Returns the arrangement of a layout, and further fields for the JSON output of `simulate
     layout`.
 
-    Without a machine there are none. With one, the model is divided into stages and the all-reduce
-    is chosen as a plan would do it, and the fields have the predicted seconds of a step, term by
-    term."""
+    Without a machine there are none. With one, stages and the all-reduce are chosen as by a plan,
+    and the fields have the predicted seconds of a step, term by term."""
     if machine is None:
         return on_paper(uncut, cluster), {}
     arranger, costs = cost_models(uncut, cluster, machine)

@@ -1,8 +1,5 @@
-"""The option --explain of nnmpi.plan: the predicted time of one layout, divided into parts, and
-next to it the times of a traced step.
-
-The parts of each term add up to the term. A predicted step is a list of spans, as a traced one is.
-"""
+"""The option --explain of nnmpi.plan: the predicted time of one layout in parts, which add up to
+each term, and next to it the times of a traced step."""
 
 import argparse
 import shlex
@@ -29,10 +26,9 @@ from nnmpi.parallel.arrangement.exchanges import Exchange
 
 
 def explained(models: PlanModels, layout: str, trace: Path | None) -> Event:
-    """Returns what `nnmpi.plan --explain` prints, as a dict of JSON values: the predicted seconds
-    of a step with the layout `layout` (command-line options as text), term by term and part by
-    part. With the path of a trace, it also has the measured seconds of each part. Raises ValueError
-    if the layout is impossible."""
+    """Returns what `nnmpi.plan --explain` prints as JSON values: the predicted seconds of a step,
+    term by term and part by part; with the path of a trace, also the measured ones. Raises
+    ValueError if the layout is impossible."""
     a = arranged(models, layout)
     step, parts = parts_of_step(a, models.costs)
     return {
@@ -47,8 +43,7 @@ def explained(models: PlanModels, layout: str, trace: Path | None) -> Event:
 
 
 def arranged(models: PlanModels, layout: str) -> Arrangement:
-    """Returns the arrangement of a layout given as command-line options; raises ValueError if it is
-    impossible."""
+    """Returns the arrangement of command-line options; raises ValueError if it is impossible."""
     p = cli.Parser(prog="--explain", argument_default=argparse.SUPPRESS, add_help=False)
     cli.add_flags(p, cli.LAYOUT_GROUPS)
     given = cli.with_layout(vars(p.parse_args(shlex.split(layout))))
@@ -61,8 +56,7 @@ def arranged(models: PlanModels, layout: str) -> Arrangement:
 
 
 def _check_stages(a: Arrangement, costs: CostModel) -> None:
-    """Raises ValueError if a stage begins within a unit, since only the time of the whole unit is
-    known."""
+    """Raises ValueError if a stage begins within a unit, of which only the whole time is known."""
     begins = {unit.nodes.start: unit.first for unit in costs.model.units}
     for s, nodes in enumerate(a.stages):
         if nodes.start not in begins:
@@ -79,7 +73,6 @@ class StepPart(NamedTuple):
     """A part of the predicted time of a step, such as the passes of one kind of layer.
 
     term     the term of StepTime that it belongs to
-    what     a description
     times    how often it occurs in a step
     seconds  its seconds in a step, for all these times together
     """
@@ -133,8 +126,7 @@ def _added_up(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[Ste
 
 
 def _unit_parts(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
-    """Yields the parts of `compute`: the units of the rank that computes longest, where those of
-    one kind are one part."""
+    """Yields the units of the rank that computes longest, those of one kind as one part."""
     counts = Counter((op.stage, op.kind) for op in step.busiest.stages.passes)
     of_units = costs.model.of(a.sharding, a.config, max(step.micro))
     rows = list[tuple[str, int, float]]()
@@ -187,8 +179,7 @@ LABELS = {
 
 
 def spans_of_step(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[Span]:
-    """Yields the predicted step of the rank that computes longest as spans of a trace; all waits
-    together are one."""
+    """Yields the predicted step of the busiest rank as spans of a trace, with one wait."""
     rank, around = step.busiest, step.time.update - step.updated.optimizer(a, costs)
     yield _span("wait", step.time.tensor + step.time.bubble + step.time.sums + around)
     for op in rank.stages.passes:
@@ -211,8 +202,7 @@ def by_part(spans: Iterable[Span]) -> dict[str, float]:
 
 
 def _compared(trace: Path, a: Arrangement, costs: CostModel, step: StepModel) -> list[Event]:
-    """Returns a dict for each part of a step, with the seconds that are predicted and those
-    measured in the trace file `trace`; the part with the largest difference comes first."""
+    """Returns each part with its predicted and measured seconds, the largest difference first."""
     rank = a.mesh.group(a.mesh.size - 1, "pp")[step.ranks.index(step.busiest)]
     predicted = by_part(spans_of_step(a, costs, step))
     predicted["other"] = step.time.packing + step.time.other
@@ -225,9 +215,8 @@ def _compared(trace: Path, a: Arrangement, costs: CostModel, step: StepModel) ->
 
 
 def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:
-    """Returns, from the trace file `path`, the seconds of each part of a rank's step, such as
-    "forward of stage 0", for the step of median length; raises ValueError unless the trace has
-    `ranks` ranks."""
+    """Returns the seconds of each part of a rank's step, such as "forward of stage 0", for the
+    traced step of median length; raises ValueError unless the trace has `ranks` ranks."""
     trace = TraceFile.read(path)
     if trace.ranks != ranks:
         raise ValueError(
@@ -244,9 +233,7 @@ def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:
 
 
 def as_text(e: Event) -> str:
-    """Returns the result of `explained`, the predicted time of a step with one layout, as a table
-    with a row for each part of the step; and, if it has the times of a trace, a second table that
-    compares them."""
+    """Returns the result of `explained` as a table, and a second one beside a trace."""
     rows = [["part", "term", "times", "ms"]]
     for part in e["parts"]:
         rows.append([part["what"], part["term"], f"{part['times']:,}", _ms(part["seconds"])])

@@ -1,10 +1,4 @@
-"""Describes a layout (which part of the model and of each batch every rank has) as an event: a dict
-of JSON values, which is printed, as text or JSON, or written to the run's log.
-
-`layout_event` has the layout's options and, for each group of ranks that do equal work, the bytes
-that a rank holds and sends in a step; --dry-run and `simulate layout` print it. `moves_event` has
-the bytes that move between ranks when they change from one layout to another.
-"""
+"""Describes a layout as an event of JSON values, which is printed, or written to the run's log."""
 
 from collections import Counter
 from itertools import pairwise
@@ -23,10 +17,9 @@ from nnmpi.run.start_events import devices
 
 
 def layout_event(a: Arrangement) -> Event:
-    """Returns a description of an arrangement (which rank has which part of the model, and what it
-    does) as a dict of JSON values, for --dry-run and `simulate layout`: model and options, the size
-    of each axis of the mesh, how layers are divided, the bytes that ranks hold, and the bytes and
-    messages that they send in a step over a whole batch."""
+    """Returns a description of an arrangement, for --dry-run and `simulate layout`: model and
+    options, axes, how layers are divided, and what ranks hold and send in a step over a whole
+    batch."""
     config, graph = a.config, a.graph
     return {
         "event": "layout",
@@ -68,9 +61,8 @@ def layout_event(a: Arrangement) -> Event:
 def rank_fields(a: Arrangement) -> Event:
     """Returns two fields for the start event of a run and for `layout_event`:
 
-    kinds    for each group of ranks that do equal work: the bytes that a rank holds, and what it
-             sends in a step over a whole batch
-    blocks   for each group of ranks that have the same pipeline stages: the layers in them
+    kinds    for each group of ranks that do equal work, what a rank holds, and sends in a step
+    blocks   for each group of ranks with the same pipeline stages, the layers in them
     """
     return {
         "kinds": [_figures(kind) for kind in rank_kinds(a, a.config.batch_size)],
@@ -82,9 +74,8 @@ def rank_fields(a: Arrangement) -> Event:
 
 
 def rearranged(old: Arrangement, new: Arrangement, model: Module) -> list[MovePlan]:
-    """Returns the plans by which ranks move data when they change from one arrangement to another:
-    one for parameters, and one for other state. Which ranks share a node is taken from the
-    arrangement that has more ranks."""
+    """Returns the plans by which ranks move parameters, and other state, to another arrangement.
+    Which ranks share a node is taken from the arrangement with more ranks."""
     axes = {p.place.path: p.memory_axes for p in model.parameters()}
     values = {variable.path for variable in old.graph.variables}
     have = [(r, x) for r in range(old.ranks) for x in state_on_paper(old, r, axes)]
@@ -98,10 +89,9 @@ def rearranged(old: Arrangement, new: Arrangement, model: Module) -> list[MovePl
 
 
 def moves_event(old: Arrangement, new: Arrangement, model: Module) -> Event:
-    """Returns what moves when ranks change from the arrangement `old` to `new`, as a dict of JSON
-    values, the field `moves` of the output of `simulate layout --from`. For each rank it has the
-    bytes of parameters, optimizer state and buffers that the rank needs, those that it keeps in its
-    memory, receives and sends, and the bytes from each rank."""
+    """Returns what moves between two arrangements, the field `moves` of `simulate layout --from`:
+    for each rank the bytes of state that it needs, keeps, receives and sends, and those from each
+    rank."""
     ranks, plans = max(old.ranks, new.ranks), rearranged(old, new, model)
     sources: dict[int, Counter[int]] = {rank: Counter() for rank in range(ranks)}
     for plan in plans:
@@ -129,9 +119,7 @@ def moves_event(old: Arrangement, new: Arrangement, model: Module) -> Event:
 
 
 def _figures(kind: RankKind) -> Event:
-    """Returns an element of the field `kinds` of the event of a dry run (`rank_fields`), for one
-    group of ranks that do equal work: which ranks and stages these are, the bytes of each kind of
-    memory, and the bytes and messages that a rank sends in a step, along each axis of the mesh."""
+    """Returns an element of the field `kinds` of `rank_fields`, for one group of ranks."""
     sent = {axis: amount._asdict() for axis, amount in kind.traffic.items()}
     return {
         "ranks": list(kind.ranks),

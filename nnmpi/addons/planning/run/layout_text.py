@@ -1,6 +1,5 @@
-"""Formats the descriptions of layouts that `layout_events.py` makes (dicts of JSON values) as text,
-for --dry-run and `simulate layout`: for each group of ranks that do equal work, what a rank holds
-and sends; and what moves if the layout changes."""
+"""Formats layouts as text for --dry-run and `simulate layout`, from the dicts of
+`layout_events.py`."""
 
 from collections.abc import Iterator
 
@@ -18,9 +17,8 @@ MOST_HOLDERS = 8
 
 
 def arranged(e: Event) -> str:
-    """Returns the text of --dry-run and `simulate layout`, given the description of a layout that
-    `layout_event` makes: what ranks hold and send, which stages they have and, for a change of
-    layout, how many bytes each rank receives from which rank."""
+    """Returns the text of `layout_event`: what ranks hold and send, their stages and, for a change
+    of layout, how many bytes each rank receives from which."""
     return "\n\n".join(filter(None, _parts(e)))
 
 

@@ -78,8 +78,7 @@ class Node(NamedTuple):
     quantile: float
 
     def check(self) -> None:
-        """Synchronizes the ranks of the node; raises OutOfTimeError on all of them after the
-        deadline."""
+        """Synchronizes the node's ranks; all raise OutOfTimeError after the deadline."""
         self.deadline.check(self.comm)
 
     def cold_seconds(self, call: Callable[[], object]) -> float:
@@ -115,9 +114,8 @@ def samples(setup: Setup) -> int:
 
 
 def micro_batches(n: int) -> list[int]:
-    """Returns up to three numbers of samples per micro-batch for which the model's parts are
-    measured; the largest is the whole batch. 1 is avoided if possible, since BatchNorm1d needs a
-    variance."""
+    """Returns up to three sizes of micro-batches to measure, of which the largest is the batch, and
+    1 is avoided if possible, since BatchNorm1d needs a variance."""
     return sorted({max(n // MANY_MICRO_BATCHES, min(n, 2)), max(n // 2, min(n, 2)), n})
 
 
@@ -134,9 +132,8 @@ def messages(node: Node, fields: Fields) -> None:
 
 
 def sums(node: Node, p: int, fields: Fields) -> None:
-    """Measures collectives in groups of p ranks, all groups at the same time, as curves of seconds
-    by bytes, and adds them to `fields`. Sums in shared memory are measured only if it has room for
-    all groups."""
+    """Measures collectives in groups of p ranks, all at the same time, as curves of seconds by
+    bytes. Sums in shared memory are measured only if it has room for all groups."""
     group, curves = node.comm.split(node.comm.rank // p), fields.setdefault("sums", {})
     assert group is not None
     calls: dict[tuple[Collective, str], Callable[[np.ndarray], object]] = {
@@ -192,11 +189,7 @@ def update(node: Node, session: Session, fields: Fields) -> None:
 
 
 def moving(node: Node, session: Session, fields: Fields) -> None:
-    """Measures the seconds that an array function takes for each byte that it reads or writes, and
-    adds them to `fields`.
-
-    It adds two arrays, each with as many elements as the model has parameters.
-    """
+    """Measures the seconds of an array function for each byte that it reads or writes."""
     a, b = np.ones((2, _elements(session)), np.float32)
     fields["moving"] = node.cold_seconds(partial(np.add, a, b)) / (3 * a.nbytes)
 
@@ -204,18 +197,16 @@ def moving(node: Node, session: Session, fields: Fields) -> None:
 def coding(
     node: Node, codec: str, call_of: Callable[..., Any], session: Session, fields: Fields
 ) -> None:
-    """Measures the seconds per element that a codec (compression of gradients) takes, without the
-    time to read and write memory, and adds them to `fields` under the name `codec`.
-    call_of(parameters) returns (a function that encodes and decodes gradients of these parameters,
-    the bytes that it reads and writes)."""
+    """Measures a codec's seconds per element, without the time to read and write memory.
+    call_of(parameters) returns (a function that encodes and decodes their gradients, the bytes that
+    it reads and writes)."""
     call, nbytes = call_of(session.optimizer.parameters)
     seconds = node.cold_seconds(call) - nbytes * fields["moving"]
     fields["coding"] = {codec: max(seconds, 0.0) / _elements(session)}
 
 
 def overheads(node: Node, session: Session, fields: Fields) -> None:
-    """Measures the overheads of a step, and of each of its micro-batches: the seconds that are
-    spent neither in the model's layers nor in the update. Adds them to `fields`."""
+    """Measures what a step, and each micro-batch, takes beside layers and the update."""
     setup, (measured, *_) = session.setup, fields["models"]
     n, seconds_of_update = samples(setup), fields["updates"][session.config.optimizer]
     left, many = dict[int, float](), max(min(MANY_MICRO_BATCHES, n // 2), 1)

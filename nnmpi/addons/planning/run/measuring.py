@@ -1,5 +1,4 @@
-"""Measures the speed of a machine, and of a model's units on it, on the ranks of its nodes, until a
-deadline.
+"""Measures the speed of a machine, and of a model's units on it, until a deadline.
 
     links between nodes      by the first ranks of all nodes
     the first node, twice    links, units of the model, update, overheads of a step; then sums, and
@@ -43,11 +42,9 @@ QUARTILES = 0.25, 0.75
 
 
 def measure(setup: Setup, comm: Comm, deadline: Deadline) -> Machine:
-    """Measures the machine on which the ranks of a Comm run, with the units of the run's model, as
-    far as there is time until the deadline; returns it as a Machine. Every rank calls it.
-
-    Nodes are assumed to be equal. If there is only one, links between nodes are those of a typical
-    machine."""
+    """Measures the machine on which the ranks of a Comm run, with the units of the run's model,
+    until the deadline. Every rank calls it. Nodes are assumed to be equal; the links between them
+    are those of a typical machine if there is only one."""
     here, load, missing = comm.node(), os.getloadavg()[0], dict[str, str]()
     far: Link | None = TYPICAL.far
     if len(here) < comm.size:
@@ -89,8 +86,7 @@ def _wait(comm: Comm) -> None:
 
 
 def _twice(setup: Setup, comm: Comm, deadline: Deadline) -> Machine:
-    """Measures a node twice, and returns the average of both measurements. A figure for which there
-    was time in only one of them is taken from that one."""
+    """Returns the average of two measurements of a node, or the only one of a figure."""
     (first, missing), (second, later) = (
         _measure_node(setup, m.Node(comm, deadline, quantile)) for quantile in QUARTILES
     )
@@ -105,8 +101,7 @@ def _twice(setup: Setup, comm: Comm, deadline: Deadline) -> Machine:
 
 
 def _measure_node(setup: Setup, node: m.Node) -> tuple[m.Fields, dict[str, str]]:
-    """Measures a node. Returns the fields of a Machine that were measured and, by name, a
-    description of those for which there was no time."""
+    """Returns the measured fields of a Machine and, by name, what there was no time for."""
     fields, missing = m.Fields(), dict[str, str]()
     for name, words, measurement in _measurements(setup, node):
         try:

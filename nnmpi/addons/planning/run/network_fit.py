@@ -1,5 +1,4 @@
-"""Measures alpha, beta and gamma (seconds of a message, a byte sent, a byte added) of a Comm's
-machine."""
+"""Measures alpha, beta, gamma (seconds of a message, a byte sent, a byte added) of a machine."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,8 +22,7 @@ MOST_SECONDS = 0.05  # seconds: where one call takes longer, larger sizes are no
 
 
 def _ping_pong(t: int, r: Ranks, p: int) -> Step:
-    """Returns what the ranks `r` of p ranks send and receive in round t of an algorithm for
-    measurements: ranks 0 and 1, 2 and 3, ... each send a message to their partner and receive one
+    """Round t of ping-pong: ranks 0 and 1, 2 and 3, ... each send to and receive from their partner
     at the same time. A last odd rank does nothing."""
     partner = only((r ^ 1) < p, r ^ 1)
     return Step(partner, (0, 1), partner, (1, 2), False)
@@ -34,8 +32,7 @@ PING_PONG = Algorithm(lambda p: TURNS, lambda p: 2, _ping_pong)
 
 
 def ping_pong(comm: Comm, nbytes: int) -> float:
-    """Measures the seconds of a message of `nbytes` bytes, while all ranks send and receive in
-    pairs.
+    """Measures the seconds of a message of `nbytes` bytes, while all ranks exchange in pairs.
 
     Some messages are sent before the clock starts: a link may pass a short burst faster than the
     rate that is to be measured.
@@ -71,8 +68,7 @@ def fit_line(sizes: Sequence[int], times: Sequence[float]) -> Link:
 
 
 def fitted_network(comm: Comm, deadline: Deadline | None = None) -> Network:
-    """Measures the cost of messages and additions while all ranks are busy, and returns it as a
-    Network; every rank calls it.
+    """Measures the cost of messages and additions while all ranks are busy; every rank calls it.
 
     If the number of ranks is odd, the last one has no partner, and waits. Raises OutOfTimeError if
     the deadline passes before the end.
@@ -92,8 +88,7 @@ def fitted_network(comm: Comm, deadline: Deadline | None = None) -> Network:
 
 
 def _of_pairs(comm: Comm, deadline: Deadline) -> Network:
-    """Does what `fitted_network` does on an odd number of ranks: all but the last one measure, in
-    pairs, and the last one gets the result."""
+    """Measures in pairs on all ranks but the last, odd one, which gets the result."""
     pairs, network = comm.split(int(comm.rank == comm.size - 1)), None
     assert pairs is not None
     with suppress(OutOfTimeError):  # of these ranks; the last one does not know yet

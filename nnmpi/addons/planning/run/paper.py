@@ -47,9 +47,8 @@ class MachineRequest(NamedTuple):
 def machine_on_paper(
     name: str | None, ranks: int, nodes: int | None, config: Config
 ) -> MachineRequest:
-    """Returns the machine that --machine names, the number of nodes, and the device on which ranks
-    compute. A machine that is described by a data sheet determines the device and, if `nodes` is
-    None, the number of nodes that the ranks need. Raises ValueError if the nodes cannot have that
+    """Returns the machine that --machine names, with nodes and device. A data sheet determines the
+    device and, if `nodes` is None, the number of nodes. Raises ValueError if they cannot have that
     many ranks."""
     machine = TYPICAL if name is None else machine_named(name, config.dtype, config.momentum)
     if nodes is None:
@@ -65,9 +64,8 @@ def machine_on_paper(
 def cost_models(
     uncut: UncutModel, cluster: Cluster, machine: Machine
 ) -> tuple[Arranger, CostModel]:
-    """Returns the objects that predict the memory (Arranger) and the time (CostModel) of layouts
-    for a model on a cluster. For an optimizer that was not measured, the time of the slowest one is
-    used."""
+    """Returns what predicts memory and time of layouts; an optimizer that was not measured takes as
+    long as the slowest one."""
     config = uncut.config
     times = model_times(uncut.graph, machine, config.dtype)
     if config.optimizer not in machine.updates:

@@ -54,15 +54,13 @@ class NoLayoutFitsError(ValueError):
 
 
 def asked(config: Config) -> list[Field[Any]]:
-    """Returns those options that make ranks send less than whole gradients in each step (such as
-    local steps or compressed gradients), and that are not at their defaults."""
+    """Returns those options that make ranks send less than whole gradients, and are given."""
     return [o for o in SENDING_LESS if getattr(config, o.name) != o.default]
 
 
 class PlanRequest(NamedTuple):
     """A request for a plan, in addition to the options of a run.
 
-    ranks, nodes  of the cluster
     memory        bytes per rank
     machine       the value of --machine
     vocabulary    the number of tokens, in place of a data set
@@ -106,10 +104,8 @@ class FoundLayouts(NamedTuple):
 
 
 class PlanModels(NamedTuple):
-    """The objects that predict the memory of layouts (`arranger`) and their time (`costs`).
-
-    notes  remarks on how far to trust the predictions, a line each
-    """
+    """The objects that predict the memory of layouts and their time, and remarks on how far to
+    trust the predictions, a line each."""
 
     arranger: Arranger
     costs: CostModel
@@ -117,8 +113,7 @@ class PlanModels(NamedTuple):
 
 
 def on_paper(config: Config, request: PlanRequest, machine: MachineRequest) -> PlanModels:
-    """Returns the objects that predict memory and time of layouts for a config, on a cluster that
-    need not exist."""
+    """Returns what predicts layouts for a config, on a cluster that need not exist."""
     planned: Any = {"plan": AUTO}
     strategies.check(replace(config, **planned), request.ranks)
     _, uncut = uncut_of(config, request.vocabulary)
@@ -135,8 +130,7 @@ def plan_models(
 
 
 def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
-    """Finds the fastest layouts, with notes for the user; raises ValueError if none is possible or
-    fits in memory."""
+    """Finds the fastest layouts; raises ValueError if none is possible or fits in memory."""
     arranger, costs, limit = models.arranger, models.costs, request.limit
     result = Searcher(arranger, costs, limit, within=request.within).search()
     _check_found(arranger.plain, request, result)
@@ -158,9 +152,8 @@ def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
 
 
 class NetworkNeed(NamedTuple):
-    """The network that a layout needs: by share of a step, such as "50%", the bandwidth between
-    nodes in Gbit/s at which computing takes that share (None: no bandwidth suffices); and the
-    predicted seconds of a step."""
+    """The network that a layout needs: by share of a step, such as "50%", the Gbit/s between nodes
+    at which computing takes that share (None: no bandwidth suffices)."""
 
     layout: str
     seconds: float
@@ -168,9 +161,8 @@ class NetworkNeed(NamedTuple):
 
 
 def network_needs(layouts: FoundLayouts, models: PlanModels) -> Iterator[NetworkNeed]:
-    """Yields the network speed that some layouts need: the fastest layout, the fastest one along dp
-    alone and, if options make ranks send less than whole gradients in each step, data parallelism
-    without these options."""
+    """Yields the network that some layouts need: the fastest, the fastest along dp alone and, if
+    options make ranks send less than whole gradients, data parallelism without these options."""
     arranger, plain = models.arranger, layouts.config
     along_dp = layouts.search.pure.get("dp")
     for planned in dict.fromkeys(filter(None, (layouts.search.best[0], along_dp))):
@@ -190,10 +182,9 @@ def _need(name: str, a: Arrangement, costs: CostModel) -> NetworkNeed:
 def _prefer_dp(
     result: SearchResult, memory: float, spread: float
 ) -> tuple[SearchResult, list[str]]:
-    """Puts plain data parallelism first among the layouts found if it fits into `memory` bytes and
-    if the fastest layout is hardly faster: by a smaller share of the time than `spread`, the
-    relative difference between two measurements of the same time. Returns the result, and a list
-    with a note on the change, or an empty one."""
+    """Puts plain data parallelism first if it fits and the fastest layout is hardly faster: by a
+    smaller share than `spread`, by which two measurements differ. Returns also a note on the
+    change, if any."""
     best, plain = result.best[0], result.pure.get("dp")
     if plain is None or plain == best or plain.nbytes > memory:
         return result, []

@@ -21,9 +21,8 @@ TERMS = StepTime._fields
 
 
 def as_event(layouts: FoundLayouts, needs: Iterable[NetworkNeed], file: str | None = None) -> Event:
-    """Returns what `nnmpi.plan` prints with --json, a dict: the fastest layouts that the search has
-    found, the best first, the fastest one of each single way to be parallel, and the command that
-    trains with the best one.
+    """Returns what `nnmpi.plan` prints with --json: the fastest layouts, the best first, the
+    fastest one of each single strategy, and the command that trains with the best one.
 
     needs   how fast the network between nodes must be, for the field `network`
     file    the path of the best layout's file, if it was written, for the printed command
@@ -47,9 +46,7 @@ def as_event(layouts: FoundLayouts, needs: Iterable[NetworkNeed], file: str | No
 
 
 def _row(layouts: FoundLayouts, planned: PricedLayout, best: PricedLayout) -> Event:
-    """Returns the entry of one layout in the output of `nnmpi.plan --json`: its options, the
-    predicted seconds of a step, the bytes that a rank needs and sends, and the reason why it is not
-    the best one, `best`."""
+    """Returns one layout as JSON values, with the reason why it is not the best one."""
     return {
         "layout": planned.options,
         "flags": planned.flags,
@@ -65,9 +62,8 @@ def _row(layouts: FoundLayouts, planned: PricedLayout, best: PricedLayout) -> Ev
 
 
 def why(planned: PricedLayout, best: PricedLayout, memory: float) -> str:
-    """Returns a text that says why the layout `planned` is not the best one: it needs more than
-    `memory` bytes; or it is slower, most of all in the term of the step's time that the text names;
-    or it is faster than `best`, by less than measurements differ. "" if it is the best one."""
+    """Returns why a layout is not the best: memory, the term in which it is slowest, or, if it is
+    faster, that measurements differ by more. "" for the best one."""
     if planned.nbytes > memory:
         return f"memory: {amount(planned.nbytes - memory)} too much"
     if planned.time.seconds < best.time.seconds:

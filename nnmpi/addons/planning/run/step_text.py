@@ -18,8 +18,7 @@ WIDTH = 100
 
 
 def lines(a: Arrangement) -> Iterator[str]:
-    """Yields lines of `simulate layout --list`: units and operations of ranks with equal lists.
-    Raises ValueError if a step is not one list."""
+    """Yields units and operations of ranks with equal lists; ValueError if a step is no list."""
     for reason in _others(a):
         raise ValueError(f"--list: a step with {reason} is not one list: leave it out")
     prove_lists(a)
@@ -43,9 +42,8 @@ def _alike(a: Arrangement) -> Iterator[tuple[list[int], StepList]]:
 
 
 def prove_lists(a: Arrangement) -> None:
-    """Computes and checks the lists of operations of the ranks in an arrangement; of ranks along
-    dp, one is checked, unless the strategy makes its own lists. Raises ScheduleError for the first
-    operation that is wrong."""
+    """Computes and proves the lists of all ranks; of ranks along dp, one is checked, unless the
+    strategy makes its own. Raises ScheduleError for the first operation that is wrong."""
     places = defaultdict[tuple[int, int], list[int]](list)
     for rank in range(a.mesh.size):
         at = a.mesh.coordinates(rank)

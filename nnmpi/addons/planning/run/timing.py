@@ -23,10 +23,8 @@ class TimedComm(Protocol):
 
 
 def medians(comm: TimedComm, calls: Sequence[Callable[[], object]]) -> list[float]:
-    """Returns the median seconds of each of several collective calls, averaged over the ranks.
-
-    The calls are timed in turns, so that a slow phase of the machine affects all of them.
-    """
+    """Returns the median seconds of collective calls, averaged over the ranks. The calls are timed
+    in turns, so that a slow phase of the machine affects all of them."""
     first = [_agreed(comm, [_timed(comm, call)])[0] for call in calls]
     repeats = min(max(int(SECONDS * len(calls) / max(sum(first), 1e-9)), 5), 30)
     rows = [[_timed(comm, call) for call in calls] for _ in range(repeats)]

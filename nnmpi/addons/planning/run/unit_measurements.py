@@ -1,5 +1,4 @@
-"""Measures the seconds of a model's units: computed whole on each rank, and divided among ranks
-along tp."""
+"""Measures the seconds of units: whole on each rank, and divided among ranks along tp."""
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -34,9 +33,8 @@ class ComputeClock(Recorder):
 
 
 def whole_units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the seconds of each unit of a model, which each rank computes alone, for
-    micro-batches with the numbers of samples in `sizes`; also the multiply-adds per second. Adds
-    them to `fields`."""
+    """Measures the seconds of each unit, which each rank computes alone, for micro-batches of these
+    sizes; also the multiply-adds per second."""
     try:
         _units(node, session, sizes, fields)
     finally:
@@ -45,9 +43,8 @@ def whole_units(node: Node, session: Session, sizes: Sequence[int], fields: Fiel
 
 
 def tp_units(node: Node, setup: Setup, tp: int, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the seconds of each unit of a model that `tp` ranks divide among them, for
-    micro-batches with the numbers of samples in `sizes`, and adds them to `fields`; does nothing if
-    the model cannot be divided so."""
+    """Measures the seconds of each unit that `tp` ranks divide among them; does nothing if the
+    model cannot be divided so."""
     try:
         session = session_of(setup, node.comm, tp=tp)
     except (ValueError, OtherRankError):  # on all ranks
@@ -57,8 +54,7 @@ def tp_units(node: Node, setup: Setup, tp: int, sizes: Sequence[int], fields: Fi
 
 
 def _units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the seconds of each unit of a model, or of a rank's part of it, as the mean over
-    ranks, for micro-batches of the sizes `sizes`; adds them to `fields`.
+    """Measures the seconds of each unit, or of a rank's part of it, as the mean over ranks.
 
     Raises OutOfTimeError if there was no time for some sizes. The measured sizes count
     nevertheless, if there are two from which others can be interpolated."""
