@@ -42,10 +42,8 @@ FREE = "free"
 class Cost(NamedTuple):
     """How long an operation takes, and where it runs.
 
-    lane     the name of the lane (a resource such as a link) on which it runs while the rank does
-             other operations; None: it runs on the rank
+    lane     the lane (such as a link) on which it runs beside the rank; None: on the rank
     beside   seconds for which an operation that runs on the rank also occupies the lane `link`
-    link     the name of a lane; None if `beside` is 0
     """
 
     seconds: float
@@ -55,11 +53,8 @@ class Cost(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """The cost of an operation, what it waits for, and what waits for it.
-
-    awaited   the table of arrivals with the entry that it waits for; None: it does not wait
-    given     the table of arrivals in which its end is entered; None: no table
-    """
+    """The cost of an operation, and tables of arrivals: with the entry that it waits for, and in
+    which its end is entered; None: without."""
 
     cost: Cost
     awaited: dict[int, float] | None = None
@@ -77,11 +72,9 @@ Done: TypeAlias = tuple[int, T, Cost, float, float]
 
 
 def timed(lists: Sequence[Sequence[T]], timing: TimingOf[T]) -> Generator[Done[T], None, int]:
-    """Simulates ranks that carry out the operations in `lists`, one list per rank.
-
-    Each operation begins as early as possible. Operations whose arrivals never come are not
-    yielded, nor are those after them on the rank; returns how many these are.
-    """
+    """Simulates ranks that carry out `lists`, one list per rank, each operation as early as
+    possible. Operations whose arrivals never come are not yielded, nor are those after them on the
+    rank; returns how many these are."""
     clocks: list[float] = [0] * len(lists)
     places, moved = [0] * len(lists), True
     free: list[dict[Hashable, float]] = [{} for _ in lists]  # by lane: when it is free
@@ -119,8 +112,7 @@ def carried_out(steps: Sequence[StepList], cost_of: CostOf) -> Iterator[Done[Op]
     in a circle.
 
     `steps` has the lists of all ranks of a pipeline, in order, or that of one rank, to which
-    messages come at once. Gathers that the previous step has started come first. Operations wait
-    for the messages, sums and gathers that they need.
+    messages come at once. Gathers that the previous step has started come first.
     """
     arrivals = defaultdict[tuple[int, Kind, int], dict[int, float]](dict)
 

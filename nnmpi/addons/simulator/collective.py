@@ -27,8 +27,7 @@ PRICED = {**algorithms.ALGORITHMS, "p2p-whole": exchange}
 
 
 class Operation(NamedTuple):
-    """A collective operation such as all-reduce, with its algorithms whose cost can be simulated,
-    and the cost formulas of those that have one, both by name of the algorithm."""
+    """A collective, with its algorithms whose cost can be simulated, and their cost formulas."""
 
     collective: Collective
     algorithms: Mapping[str, Algorithm]
@@ -46,12 +45,9 @@ ON_TORUS = {"bucket": algorithms.bucket, "swing": algorithms.swinging}
 
 
 def plan(operation: str, name: str, ranks: int, network: Network) -> Algorithm:
-    """Returns the algorithm with this name, adapted to the network: `hierarchical` to the number of
-    ranks per node, those of ON_TORUS to the sides of a torus. (In a drawing, `hierarchical` has
-    messages within nodes.)
-
-    A user's algorithm is proved first.
-    """
+    """Returns the algorithm with this name, adapted to the network: `hierarchical` to the ranks per
+    node, and with messages within nodes; those of ON_TORUS to the sides of a torus. A user's is
+    proved first."""
     if user_code.is_named(name):
         return verify.proven(name, verify.MANY, OPERATIONS[operation].collective)
     if name == "hierarchical" and network.inner is not None:
@@ -82,12 +78,9 @@ def names(operation: str, algorithm: str) -> list[str]:
 
 
 def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Network) -> Record:
-    """Returns a record with the simulated cost of one algorithm; raises ValueError for numbers out
-    of range.
-
-    The record also has the values of the cost formulas. On two levels only `hierarchical` has
-    formulas; on a topology, no algorithm has.
-    """
+    """Returns a record with the simulated cost of one algorithm, and its formulas; raises
+    ValueError for numbers out of range. On two levels only `hierarchical` has formulas; on a
+    topology, none has."""
     check_count("ranks", ranks)
     check_number("bytes", nbytes)
     if on.topology and ranks > on.topology.ranks:

@@ -1,5 +1,4 @@
-"""The command `python -m nnmpi.simulate`: predicts the cost of plans and layouts and draws them,
-without MPI.
+"""The command `python -m nnmpi.simulate`: predicts the cost of plans, and draws them, without MPI.
 
 Exit status: 0 success, 1 the output could not be written, 2 unusable arguments, 130 Ctrl-C.
 """

@@ -52,8 +52,7 @@ ALL_REDUCE = ALGORITHMS["ring"]
 
 
 class GridCollective(NamedTuple):
-    """A collective that all rows (or columns) of a grid of ranks carry out at the same time,
-    `times` times.
+    """A collective that all rows (or columns) of a grid of ranks carry out together, `times` times.
 
     elements  number of elements of a rank's buffer
     ranks     number of ranks in a line, that is a row or column
@@ -79,12 +78,11 @@ class GridCollective(NamedTuple):
 
 
 class ProductPlan(NamedTuple):
-    """A way to divide a matrix product among ranks: the work, communication and memory of a rank,
-    in elements; ranks are numbered by rows of their grid.
+    """A way to divide a matrix product among ranks, numbered by rows of their grid: what a rank
+    does and has, in elements.
 
     collectives   the communication of all products
     operations    floating-point operations
-    weight        the rank's part of the weights
     activations   the rank's part of the inputs and outputs
     panels        buffers for panels of x and w in 2-D
     """
@@ -159,7 +157,6 @@ def summa_twice(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
 class PlanFamily(NamedTuple):
     """The ways to divide one part of a model, a layer or two, among ranks.
 
-    about   a description of the part
     lines   the plans on a line of p ranks, by name: functions of the product and p
     grid    the plan on a q x r grid: a function of the product, q, r and the columns of a panel
     """
@@ -179,9 +176,8 @@ FAMILIES = {
 def plans(
     family: PlanFamily, g: Gemm, grids: list[tuple[int, int]], panel: int
 ) -> dict[str, ProductPlan]:
-    """Returns a dict: name -> one way to divide a product among ranks: the family's plans on a line
-    of ranks, and its plan on each of several grids with the same number of ranks. On a grid,
-    matrices are moved in panels of `panel` columns."""
+    """Returns, by name, the family's plans on a line of ranks, and on each of several grids of as
+    many."""
     p = grids[0][0] * grids[0][1]
     lines = {name: make(g, p) for name, make in family.lines.items()}
     return lines | {f"2-D {q}x{r}": family.grid(g, q, r, panel) for q, r in grids}
@@ -193,12 +189,8 @@ def grids_of(p: int) -> list[tuple[int, int]]:
 
 
 def cost(plan: ProductPlan, on: Network, flops: float, size: int) -> Record:
-    """Returns a record with the cost of a plan for one rank, averaged over ranks: seconds, messages
-    and bytes.
-
-    flops   floating-point operations that a rank does in a second
-    size    bytes of an element
-    """
+    """Returns a record with the seconds, messages and bytes of a rank, on average, if it does
+    `flops` floating-point operations in a second, and an element has `size` bytes."""
     communication = 0.0
     for t in plan.collectives:
         algorithm = within(t.algorithm, t.ranks, t.stride)
@@ -223,9 +215,8 @@ MOST_RANKS = 1 << 20
 
 
 def turning_point(family: PlanFamily, g: Gemm) -> int | None:
-    """Returns the smallest number of ranks, a power of two, at which some 2-D grid receives less
-    data than all 1-D plans and the grids 1 x p and p x 1. None if there is no such number up to
-    MOST_RANKS."""
+    """Returns the least power of two of ranks at which some 2-D grid receives less data than all
+    1-D plans and the grids 1 x p and p x 1; None up to MOST_RANKS."""
     for k in range(2, MOST_RANKS.bit_length()):
         p = 1 << k
         grids = [family.grid(g, 1 << i, p >> i, g.inner) for i in range(k + 1)]

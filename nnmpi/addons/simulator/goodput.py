@@ -25,22 +25,16 @@ BATCHES = 40  # of a simulation: their spread gives the standard error
 
 
 class Backup(NamedTuple):
-    """Copies of a node's state in the memory of a partner.
-
-    every: seconds between copies, which take no time
-    recover: seconds until the job goes on from the copies after a node is lost
-    """
+    """Copies of a node's state in a partner's memory, which take no time: seconds between them, and
+    until the job goes on from them after a node is lost."""
 
     every: float
     recover: float
 
 
 class Spares(NamedTuple):
-    """Spare nodes that replace lost ones; when none is left, the job goes on with fewer nodes.
-
-    nodes: the number of spare nodes
-    repair: seconds until a lost node is back
-    """
+    """Spare nodes that replace lost ones; when none is left, the job goes on with fewer nodes,
+    until a lost one is back after `repair` seconds."""
 
     nodes: int
     repair: float
@@ -71,10 +65,8 @@ class Job(NamedTuple):
 
     @property
     def mttf_checkpoint(self) -> float:
-        """The mean time to a failure from which only a checkpoint can recover.
-
-        With a backup, that is the loss of a node's partner before the state is copied again.
-        """
+        """The mean time to a failure from which only a checkpoint can recover: with a backup, to
+        the loss of a node's partner before the state is copied again."""
         if self.backup is None:
             return self.mttf
         return self.mttf / -math.expm1(-sum(self.backup) / self.mttf_node)
@@ -84,17 +76,15 @@ class Job(NamedTuple):
 
 
 def daly(every: float, write: float, restart: float, mttf: float) -> float:
-    """Returns the goodput of a job that writes checkpoints, by Daly's complete model: every / (M
-    e^(R/M) (e^(a/M) - 1)), where M = mttf, R = restart and a = every + write, written so that
-    nothing overflows."""
+    """Returns the goodput with checkpoints, by Daly's complete model: every / (M e^(R/M) (e^(a/M) -
+    1)), where M = mttf, R = restart, a = every + write, written so that nothing overflows."""
     a = (every + write) / mttf
     lost = a * math.exp(-a) / -math.expm1(-a) if a else 1.0
     return every / (every + write) * math.exp(-restart / mttf) * lost
 
 
 def expected(job: Job) -> float:
-    """Returns the goodput of a job (the share of time in which it does work that is not lost) in
-    closed form.
+    """Returns the goodput of a job in closed form.
 
     It is exact for checkpoints alone. With a backup, it is the product of the goodputs of both
     levels; with spares, this times the mean share of nodes that work. These products are close to
@@ -117,9 +107,8 @@ def _missing(job: Job) -> float:
 
 
 def best_interval(write: float, mttf: float) -> float:
-    """Returns the interval between checkpoints, in seconds, with the largest goodput by Daly's
-    complete model: M x, where 1 - x = e^(-x - write/M) and M = mttf. It does not depend on the
-    restart."""
+    """Returns the interval between checkpoints with the largest goodput by Daly's complete model: M
+    x, where 1 - x = e^(-x - write/M) and M = mttf. It does not depend on the restart."""
     low, high = 0.0, 1.0
     for _ in range(80):
         x = (low + high) / 2
@@ -128,15 +117,12 @@ def best_interval(write: float, mttf: float) -> float:
 
 
 def young_interval(write: float, mttf: float) -> float:
-    """Returns Young's interval between checkpoints, of 1974: sqrt(2 write M), where M = mttf, the
-    mean time to failure, and `write` is the time to write a checkpoint."""
+    """Returns Young's interval between checkpoints, of 1974: sqrt(2 write M), where M = mttf."""
     return math.sqrt(2 * write * mttf)
 
 
 def daly_interval(write: float, mttf: float) -> float:
-    """Returns Daly's interval between checkpoints, of 2006: a series that approximates the interval
-    with the largest goodput. `write` is the time to write a checkpoint, `mttf` the mean time to
-    failure."""
+    """Returns Daly's interval of 2006, a series that approximates that of the largest goodput."""
     if write >= 2 * mttf:
         return mttf
     x = math.sqrt(write / (2 * mttf))

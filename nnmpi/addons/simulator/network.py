@@ -43,10 +43,8 @@ def add_number(
 
 
 def add_options(p: argparse.ArgumentParser, with_topologies: bool = False) -> None:
-    """Adds the options of a simulated network between ranks (--alpha, --beta, ...) as a group.
-
-    With `with_topologies` there is also --network, which takes the name of a topology.
-    """
+    """Adds the options of a network between ranks as a group, with --network if
+    `with_topologies`."""
     network = p.add_argument_group("network")
     p.set_defaults(network=None)
     if with_topologies:

@@ -1,9 +1,6 @@
-"""Simulates pipelines: executes the lists of all ranks (passes, messages and updates) with a clock
-for each rank.
-
-Drawings of schedules and prices of layouts use the same clocks. A message takes `send` and occupies
-neither rank; between two stages of one rank there is none. The unit of time is the caller's.
-"""
+"""Simulates pipelines: executes the lists of all ranks with a clock for each rank. A message takes
+`send` and occupies neither rank; between two stages of one rank there is none. The unit of time is
+the caller's."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -15,15 +12,13 @@ from nnmpi.schedules.op import PASSES, SENDS, Kind, Op
 
 
 def stage_times(forward: float, input_gradient: float, weight_gradient: float) -> dict[Kind, float]:
-    """Returns the time of each kind of pass of a stage for one micro-batch, given the times of F, I
-    (gradient of the input) and W (gradients of weights): B takes as long as I and W together."""
+    """Returns the time of each kind of pass of a stage: B takes as long as I and W together."""
     i, w = input_gradient, weight_gradient
     return {Kind.F: forward, Kind.RECOMPUTE: forward, Kind.B: i + w, Kind.I: i, Kind.W: w}
 
 
 class Costs(NamedTuple):
-    """The times of all operations of a pipeline: `stages` has, for each stage, the time of each
-    kind of pass.
+    """The times of all operations of a pipeline: of each kind of pass, by stage.
 
     send    the time of a message between ranks, however many are in flight
     update  the time of an update
@@ -107,9 +102,8 @@ def run(lists: Sequence[StepList], costs: Costs) -> Iterator[Span]:
 
 
 def _peak(ops: Sequence[Op], activation: Sequence[float], inputs: Sequence[float]) -> float:
-    """Returns the peak size of the activations that a rank keeps when it carries out `ops`. A stage
-    keeps the activations of a micro-batch from F to B or W or, if a RECOMPUTE is to come, only its
-    input until then. `activation` and `inputs` have the sizes of these by stage."""
+    """Returns the peak size of the activations that a rank keeps. A stage keeps those of a
+    micro-batch from F to B or W or, if a RECOMPUTE is to come, only its input until then."""
     again = {(op.micro, op.stage) for op in ops if op.kind is Kind.RECOMPUTE}
     held = most = 0.0
     for op in ops:

@@ -53,12 +53,10 @@ def all_reduce(n: int, nbytes: float, layers: int) -> Sent:
 
 
 class LayersOp(NamedTuple):
-    """An operation of a replica: a pass F or B over consecutive layers, or an exchange of one
-    layer.
+    """A pass F or B of a replica over consecutive layers, or an exchange of one layer.
 
     micro    the number of the step: of a pass, or the one in which an exchange is applied
     layer    the layer at which the pass begins: its first in F, its last in B
-    layers   the number of layers
     """
 
     kind: str
@@ -71,10 +69,7 @@ def step_ops(
     layers: int, schedule: LocalSteps, sent: Sequence[Sequence[int]], step: int
 ) -> Iterator[LayersOp]:
     """Yields the operations of a replica in a step. A pass is cut where a layer waits for an
-    exchange, or where one is sent.
-
-    `sent` are the layers that are sent after each step of a period.
-    """
+    exchange, or where one of those `sent` after this step of the period is sent."""
     sent_in = step - 1 - schedule.apply_after
     waiting = sorted(sent[sent_in % schedule.every]) if sent_in >= 0 else []
     for layer, stop in pairwise([*dict.fromkeys((0, *waiting)), layers]):
@@ -92,10 +87,7 @@ def steps(
     model: Model, schedule: LocalSteps, piece: float, count: int
 ) -> list[tuple[float, list[Span]]]:
     """Simulates `count` steps of a replica; returns for each the time of its end, and the spans of
-    the replica and its link.
-
-    `piece` is the seconds that an exchange of one layer takes.
-    """
+    the replica and its link. `piece` is the seconds of an exchange of one layer."""
     seconds = {"F": model.seconds / 3 / model.layers, "B": 2 * model.seconds / 3 / model.layers}
     arrivals = defaultdict[int, dict[int, float]](dict)  # by layer
 
@@ -138,12 +130,9 @@ def seconds_a_step(model: Model, schedule: LocalSteps, piece: float) -> float:
 
 
 def gbit_needed(computing: float, seconds: Callable[[float], float]) -> dict[str, float | None]:
-    """Returns the bandwidths in Gbit/s at which computing takes 50%, 80%, ... of a step (SHARES),
-    by the share as text, "50%"; None if no bandwidth suffices.
-
-    A step computes for `computing` seconds, and takes `seconds(rate)` in all at a rate in bytes per
-    second.
-    """
+    """Returns the Gbit/s at which `computing` seconds are 50%, 80%, ... of a step (SHARES), by this
+    text; None if no bandwidth suffices. `seconds(rate)` are those of a step at so many bytes per
+    second."""
     rates = {f"{share:.0%}": rate_needed(computing / share, seconds) for share in SHARES}
     return {share: rate and rate / GBIT for share, rate in rates.items()}
 

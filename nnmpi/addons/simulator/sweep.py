@@ -23,9 +23,8 @@ BY = ("bytes", "ranks")
 def sweep(
     by: str, operation: str, names: Sequence[str], most_ranks: int, nbytes: float, on: Network
 ) -> list[list[Record]]:
-    """Simulates a collective for increasing numbers of bytes or of ranks, up to `nbytes` or
-    `most_ranks`; `by` ("bytes" or "ranks") says which varies. Returns a row for each number: a list
-    with the record of each of the algorithms `names`."""
+    """Simulates a collective for increasing numbers of bytes or ranks, as `by` says, up to `nbytes`
+    or `most_ranks`. Returns a row for each number: a record of each algorithm."""
     ranks = _ranks(most_ranks) if by == "ranks" else [most_ranks]
     sizes = _sizes(nbytes) if by == "bytes" else [nbytes]
     return [
@@ -67,8 +66,7 @@ def _least(row: list[Record]) -> float:
 
 
 def table(by: str, rows: list[list[Record]]) -> str:
-    """Returns a text table of the sweep with one row for each number of bytes or ranks (`by` says
-    which), and one column per algorithm; * marks the fastest in each row."""
+    """Returns a table with a row for each number of bytes or ranks; * marks the fastest."""
     lines = [["", *(f"{c['algorithm']} " for c in rows[0])]]
     for row in rows:
         best = _least(row)
@@ -78,11 +76,8 @@ def table(by: str, rows: list[list[Record]]) -> str:
 
 
 def _fastest(by: str, rows: list[list[Record]]) -> str:
-    """Returns a text that names the fastest algorithm for each range of sizes, from the records in
-    `rows`.
-
-    It is empty for one algorithm, and if the number of ranks varies: then the fastest alternates.
-    """
+    """Returns a text that names the fastest algorithm for each range of sizes. It is empty for one
+    algorithm, and if the number of ranks varies: then the fastest alternates."""
     if by == "ranks" or len(rows[0]) == 1:
         return ""
     best = [min(row, key=itemgetter("seconds")) for row in rows]
@@ -91,18 +86,14 @@ def _fastest(by: str, rows: list[list[Record]]) -> str:
 
 
 def records(rows: list[list[Record]]) -> list[Record]:
-    """Returns the sweep as a flat list of records, one for each algorithm and each number of bytes
-    or ranks; `rows` has a list of records for each number."""
+    """Returns all records of the sweep as one list."""
     keys = ("operation", "algorithm", "ranks", "bytes", "seconds")
     return [{key: c[key] for key in keys} for row in rows for c in row]
 
 
 def plot(by: str, rows: list[list[Record]], path: Path) -> None:
-    """Writes a plot of the times over the number that varies, on log scales, with a dot where a
-    line is the fastest.
-
-    The legend has the order of the lines at their right ends. Letters are large enough for a phone.
-    """
+    """Writes a plot of the times on log scales, with a dot where a line is the fastest. The legend
+    has the order of the lines at their right ends."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.4), layout="constrained")

@@ -35,10 +35,8 @@ from nnmpi.collectives.step import levels
 
 
 class Formulas(NamedTuple):
-    """The cost of a collective algorithm as formulas: plan = textbook + differences, if a textbook
-    has a formula.
+    """The cost of an algorithm as formulas: plan = textbook + differences, if a textbook has one.
 
-    textbook     the formula of textbooks, or None
     plan         the cost of our implementation
     differences  terms that it costs beyond the textbook (or less, if negative), and why
     """
@@ -49,10 +47,8 @@ class Formulas(NamedTuple):
 
 
 def letter_values(p: int, nbytes: float, network: Network) -> dict[str, float]:
-    """Returns the value of each letter of the formulas (see the module's docstring).
-
-    A network of one level counts as nodes of two ranks, with the same link inside a node.
-    """
+    """Returns the value of each letter of the formulas (see the module's docstring). A network of
+    one level counts as nodes of two ranks, with the same link inside a node."""
     k = p.bit_length() - 1
     e, rounds = p - (1 << k), (k + CHUNKS - 1) * (p > 1)
     added, after = _dual_root_messages(p)

@@ -14,11 +14,8 @@ from nnmpi.collectives.topology import Topology, out_and_in, through
 
 def fat_tree(k: int, oversubscription: float = 1) -> Topology:
     """A fat tree of switches with k ports (Al-Fares et al., 2008): k/2 ranks a switch, k/2 switches
-    a pod, k pods.
-
-    Messages spread evenly over the links that lead up. `oversubscription` is the number of links of
-    a switch that lead down, divided by the number of those that lead up.
-    """
+    a pod, k pods. Messages spread evenly over the links that lead up, of which a switch has 1 /
+    `oversubscription` times those that lead down."""
     half, n = k // 2, k**3 // 4
     if k < 2 or k % 2 or not 1 <= oversubscription <= half:
         raise ValueError(
@@ -44,11 +41,8 @@ def fat_tree(k: int, oversubscription: float = 1) -> Topology:
 
 
 def torus(shape: tuple[int, ...]) -> Topology:
-    """A torus: each rank has a link to both neighbours along each side.
-
-    Messages go along the last side first, in the shorter direction round it, or to higher ranks
-    if both are equally long.
-    """
+    """A torus: each rank has a link to both neighbours along each side. Messages go along the last
+    side first, in the shorter direction round it, or to higher ranks if both are equally long."""
     if min(shape) < 1:
         raise ValueError(f"a torus has no side of {min(shape)} ranks: take sides from 1")
     sides = len(shape)
@@ -106,12 +100,9 @@ def dragonfly(a: int, g: int, h: int) -> Topology:
 
 
 def rails(q: int, most: int) -> Topology:
-    """Nodes of q ranks, at most `most` ranks in all, and q rails: rail i is a switch that connects
-    rank i of each node with rank i of all other nodes.
-
-    A message goes first to the rank of the sender's node that is on the receiver's rail, as in
-    NCCL's PXN.
-    """
+    """Nodes of q ranks, at most `most` ranks in all, and q rails: rail i is a switch between the
+    ranks i of all nodes. A message goes first to the rank of the sender's node that is on the
+    receiver's rail, as in NCCL's PXN."""
     if q < 1:
         raise ValueError(f"a node has no {q} rails: take a number from 1")
 

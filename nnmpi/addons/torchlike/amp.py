@@ -110,8 +110,7 @@ class GradScaler:
 
     def step(self, optimizer: Optimizer, *args: Any, **options: Any) -> Any:
         """Calls the step of the optimizer and returns its result, unless a gradient is not finite:
-        then it does nothing and returns None. Gradients are divided by the scale first, if they
-        have not been yet."""
+        then it returns None. Gradients are divided by the scale first."""
         if not self._enabled:
             return optimizer.step(*args, **options)
         if args or "closure" in options:
@@ -217,10 +216,9 @@ def custom_fwd(
     """Decorates `forward` of an autograd.Function, so that `custom_bwd` can compute in the same
     types.
 
-    With `cast_inputs`, a dtype, and within `autocast` for `device_type`, 16-bit and float32
-    tensors among the arguments of `forward`, also in lists and dictionaries, are converted to this
-    dtype, and `forward` runs without autocast. Used as `@custom_fwd(device_type="cuda")`, `fwd` is
-    None, and the call returns the decorator.
+    With `cast_inputs`, a dtype, and within `autocast` for `device_type`, 16-bit and float32 tensors
+    among the arguments, also in lists and dictionaries, are converted to this dtype, and `forward`
+    runs without autocast. Without `fwd` the call returns the decorator.
     """
     if fwd is None:
         return partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
@@ -240,10 +238,8 @@ def custom_fwd(
 
 def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Any:
     """Decorates `backward` of an autograd.Function whose `forward` has the decorator `custom_fwd`:
-    the ops of `backward` then compute in the types that autocast had chosen for `forward`.
-
-    Used as `@custom_bwd(device_type="cuda")`, `bwd` is None, and the call returns the decorator.
-    """
+    its ops compute in the types that autocast had chosen for `forward`. Without `bwd` the call
+    returns the decorator."""
     if bwd is None:
         return partial(custom_bwd, device_type=device_type)
 

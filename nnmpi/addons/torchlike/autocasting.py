@@ -113,11 +113,8 @@ WIDE: dict[str, dict[str, Rule]] = {
 
 
 class _Copy(NamedTuple):
-    """A 16-bit copy (`values`) that autocast keeps of a leaf, such as a parameter.
-
-    It is used as long as the leaf still has the array `array`, and was not written to in place
-    since then: `written` is the number of the last write before the copy was made.
-    """
+    """A 16-bit copy (`values`) of a leaf, such as a parameter, which is used as long as the leaf
+    has the array `array`, whose last write before the copy was the number `written`."""
 
     leaf: Tensor
     array: Array
@@ -129,8 +126,7 @@ class Casts(OpTypes):
     """The types in which ops compute within `autocast`.
 
     dtypes   the 16-bit type of products (matrix products, convolutions) for each type of device
-    kept     16-bit copies of leaves such as parameters, by id and type, for later uses; None: no
-             copies are kept
+    kept     16-bit copies of leaves, by id and type, for later uses; None: no copies are kept
     """
 
     def __init__(
@@ -225,11 +221,9 @@ def convert(a: Array, *, dtype: Any, values: Array | None = None) -> Result:
 
 
 class autocast(ContextDecorator):  # noqa: N801 - PyTorch's name
-    """A context or decorator in which products (linear layers, convolutions, attention, `a @ b`)
-    compute in 16 bits from float32 parameters, and losses in float32; gradients of parameters are
-    float32.
-
-    It is for the forward pass and the loss; `backward` is called outside of it.
+    """A context or decorator for the forward pass and the loss, in which products (linear layers,
+    convolutions, attention, `a @ b`) compute in 16 bits from float32 parameters, and losses in
+    float32; gradients of parameters are float32.
 
     device_type: "cpu" or "cuda"; it applies to tensors on this type of device
     dtype: "bfloat16" or "float16"; by default bfloat16 on a CPU, float16 on a GPU
@@ -271,8 +265,7 @@ class autocast(ContextDecorator):  # noqa: N801 - PyTorch's name
         return new
 
     def _within(self, outer: OpTypes | None) -> Casts | None:
-        """Returns the types in which ops compute here: on its type of device this context's,
-        elsewhere those of the enclosing context; None if no type changes."""
+        """Returns the types here: on its device this context's, elsewhere the enclosing one's."""
         dtypes, kept = dict[str, Any](), dict[tuple[int, Any], _Copy]()
         if isinstance(outer, Casts):
             dtypes, kept = {**outer.dtypes}, kept if outer.kept is None else outer.kept

@@ -1,7 +1,4 @@
-"""Declares for type checkers the tensor methods of the add-on `torchlike`.
-
-Tensors find these methods in the table `tensor_methods` of add-ons.
-"""
+"""Declares the tensor methods of `torchlike`, which tensors find in a table, for type checkers."""
 
 from typing import Any
 

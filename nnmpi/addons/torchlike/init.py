@@ -102,9 +102,8 @@ def xavier_normal_(tensor: T, gain: float = 1.0) -> T:
 def kaiming_uniform_(
     tensor: T, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> T:
-    """Fills the tensor uniformly within gain * sqrt(3 / fan), for ReLU and similar activations
-    (He). `a` is the negative slope of a leaky ReLU; `mode` chooses whether fan is fan_in or
-    fan_out."""
+    """Fills the tensor uniformly within gain * sqrt(3 / fan), for ReLU and the like (He). `a` is
+    the slope of a leaky ReLU, `mode` one of "fan_in" and "fan_out"."""
     std = _kaiming("kaiming_uniform_", tensor, a, mode, nonlinearity)
     return _fill("kaiming_uniform_", tensor, uniform(std * math.sqrt(3)))
 
@@ -112,9 +111,8 @@ def kaiming_uniform_(
 def kaiming_normal_(
     tensor: T, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> T:
-    """Fills the tensor with normal values of standard deviation gain / sqrt(fan), for ReLU and
-    similar activations (He). `a` is the negative slope of a leaky ReLU; `mode` chooses whether fan
-    is fan_in or fan_out."""
+    """Fills the tensor with normal values of deviation gain / sqrt(fan), for ReLU and the like
+    (He). `a` is the slope of a leaky ReLU, `mode` one of "fan_in" and "fan_out"."""
     std = _kaiming("kaiming_normal_", tensor, a, mode, nonlinearity)
     return _fill("kaiming_normal_", tensor, normal(std))
 

@@ -13,11 +13,8 @@ M = TypeVar("M", bound=Module)
 
 def of_one_call(layer: type[M]) -> Callable[..., M]:
     """Returns a class of layers for one call: `layer`, which has no parameters, without what makes
-    it a part of a model.
-
-    Attributes are not registered, which takes longer than small computations. It is not counted as
-    a constructed module, so later layers get the same weights as without the call.
-    """
+    it a part of a model. Attributes are not registered, which takes longer than small computations,
+    and it does not count as a constructed module, so later layers get the same weights."""
 
     class Temporary(layer):  # type: ignore[misc, valid-type]
         __setattr__ = object.__setattr__
@@ -32,9 +29,8 @@ def of_one_call(layer: type[M]) -> Callable[..., M]:
 
 
 def function_of(layer: type[Module], *inputs: str) -> Callable[..., Tensor]:
-    """Returns a function, such as `functional.relu6`, that calls a layer without parameters. Its
-    arguments are first the layer's inputs, with the names `inputs` (by default one, "input"), then
-    the layer's options in their order."""
+    """Returns a function, such as `functional.relu6`, that calls a layer without parameters: of the
+    inputs with the names `inputs`, then the layer's options in their order."""
     names = inputs or ("input",)
     named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     shown = Signature([*named, *constructor_options(layer)])

@@ -70,10 +70,8 @@ class BCELoss(WeightedLoss):
 
 
 class BCEWithLogitsLoss(WeightedLoss):
-    """The binary cross-entropy of sigmoid(prediction), computed without overflow.
-
-    pos_weight: broadcast to the targets; it multiplies the term y log(p)
-    """
+    """The binary cross-entropy of sigmoid(prediction), computed without overflow; `pos_weight`,
+    broadcast to the targets, multiplies the term y log(p)."""
 
     def __init__(
         self, weight: Any = None, *, reduction: str = "mean", pos_weight: Any = None
@@ -88,11 +86,9 @@ class BCEWithLogitsLoss(WeightedLoss):
 
 
 class KLDivLoss(ElementLoss):
-    """The Kullback-Leibler divergence y (log(y) - x) of log-probabilities x and targets y.
-
-    Targets are probabilities, or their logs if `log_target`. The reduction "batchmean" divides the
-    sum by the number of samples, the length of the first axis (1 if there are no axes).
-    """
+    """The Kullback-Leibler divergence y (log(y) - x) of log-probabilities x and targets y, which
+    are probabilities, or their logs if `log_target`. The reduction "batchmean" divides the sum by
+    the number of samples, the length of the first axis (1 if there are no axes)."""
 
     reductions = (*ElementLoss.reductions, "batchmean")
 

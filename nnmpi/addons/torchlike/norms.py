@@ -1,8 +1,6 @@
 """PyTorch's `weight_norm` and `spectral_norm`, which compute a weight anew before each forward
-pass.
-
-They are hooks of a module, so a model that is divided among ranks keeps the module whole.
-"""
+pass. They are hooks of a module, which therefore stays whole where a model is divided among
+ranks."""
 
 from typing import Any, TypeVar
 

@@ -59,9 +59,8 @@ class Version(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """(version, session, renewal): number of steps, part of the run between two losses of
-        ranks, and repetition of the backup. If the keys of several ranks are equal, their arrays
-        are parts of the same training state."""
+        """(version, session, renewal): arrays of several ranks with equal keys are parts of the
+        same state."""
         return self.version, self.session, self.renewal
 
     def on_paper(self) -> "Version":
@@ -89,9 +88,7 @@ class PackedArrays:
         self._arrays = [x.holding(row) for x, row in zip(arrays, self._rows, strict=True)]
 
     def fill(self, arrays: Iterable[StateArray]) -> None:
-        """Copies the elements of `arrays` into this memory. They must have the ranges of the arrays
-        given to the constructor, in the same order.
-        """
+        """Copies the elements of arrays with the constructor's ranges, in the same order."""
         for row, x in zip(self._rows, arrays, strict=True):
             row[...] = x.elements()
         self.complete()
@@ -111,13 +108,11 @@ class PackedArrays:
 
 @dataclass
 class VersionMemory:
-    """Memory for one backup of the training state, as it was after some step.
+    """Memory for one backup of the training state: a Version's, with -1 as `version` while there is
+    none.
 
     own       copies of this rank's own arrays
     kept      a dict: another rank -> copies of its arrays, which this rank keeps for it
-    version   the number of steps after which the state had these values; -1: there is no backup yet
-    renewal   how often the backup of this version was repeated, since the state had changed
-    about     counters and other values, to be restored with the arrays
     """
 
     own: PackedArrays
@@ -147,10 +142,7 @@ class VersionMemory:
 class Backups:
     """Makes the backups of one rank: sends its state to another rank's memory, and keeps that of
     others. Every rank creates one at the same time; `comm` is the Comm of all ranks of the
-    arrangement.
-
-    It keeps no reference to the arrays of this rank's training state: these are passed to the
-    constructor and to methods as `state`.
+    arrangement. It keeps no reference to the arrays of the state, which methods get as `state`.
 
     holders   an index of which ranks have which arrays
     every     steps between backups; 0: computed from the cost of a backup and the time between
@@ -186,8 +178,7 @@ class Backups:
         """Makes a backup if one is due, and completes the backup that was begun a step before.
 
         Every rank calls it before the first step and after each step, with the number of steps so
-        far (`version`), the arrays of its training state (`state`), and other values to restore,
-        such as counters (`about`).
+        far (`version`), and values to restore beside the state, such as counters (`about`).
         """
         began = self._clock()
         self._steps, self._seconds = self._steps + 1, self._seconds + began - self._returned
@@ -224,16 +215,12 @@ class Backups:
             self._due, self._returned = due, self._clock()
 
     def renewal_of(self, version: int) -> int:
-        """Returns how often the backup of the state after `version` steps has been sent again
-        because this state had changed; of two copies, that with the larger number is newer."""
+        """Returns how often the backup of this version has been repeated; more often is newer."""
         return self._renewal if version == self._latest else 0
 
     def held(self) -> list[Version]:
-        """Returns the training states of which this rank has arrays in its backups, as Versions,
-        the latest first; arrays are views.
-
-        If the backup of a state is incomplete, this rank may have only its own arrays of it.
-        """
+        """Returns the training states in this rank's backups, the latest first; arrays are views.
+        Of an incomplete one it may have only its own arrays."""
         versions = [Version(m.version, m.arrays, m.about, m.renewal) for m in self._memories]
         filled = (held for held in versions if held.version >= 0)
         return sorted(filled, key=AGE, reverse=True)
@@ -251,9 +238,7 @@ class Backups:
     def _start(
         self, version: int, about: Any, state: Iterable[StateArray], renewal: int = 0
     ) -> None:
-        """Starts a backup of the state after `version` steps: copies this rank's state to the
-        memory of the older of its two backups, and starts the messages. `about` has other values to
-        restore, `renewal` is how often the backup of this version has been repeated."""
+        """Copies this rank's state to the older of its two backups, and starts the messages."""
         began = self._clock()
         older, self._latest, self._renewal = min(self._memories, key=AGE), version, renewal
         older.clear()
@@ -268,9 +253,8 @@ class Backups:
         self._steps, self._seconds, self._cost = 0, 0.0, self._clock() - began
 
     def _finish(self, began: float) -> None:
-        """Completes a backup: waits for its messages, and agrees with all ranks on when the next
-        backup is due. `began` is the time when this was called.
-        """
+        """Waits for a backup's messages, since `began`, and agrees with all ranks when the next is
+        due."""
         for work in self._works:
             work.wait()
         cost = self._cost + self._clock() - began
@@ -291,10 +275,7 @@ def check(config: Config, comm: Comm) -> None:
 
 def backups(arrangement: Arrangement, state: Iterable[StateArray], comm: Comm) -> Backups | None:
     """Returns the Backups object that the options request; None if none are requested, or if the
-    loss of one rank would lose no state.
-
-    Every rank calls it.
-    """
+    loss of one rank would lose no state. Every rank calls it."""
     if arrangement.config.backup is None:
         return None
     held = [x.on_paper() for x in state]

@@ -9,9 +9,6 @@ the next rank: it survives the loss of a rank, but not of the node.
 
 Each rank also keeps its own state as of the backup, because all ranks must go back to the same
 step. There is memory for two backups: the older one is valid until the newer one is complete.
-
-Bytes are counted from the list of state arrays, because a backup is made between steps, so a
-simulated step does not contain it. Tests compare them with the bytes that runs send.
 """
 
 import math
@@ -34,11 +31,9 @@ AGREED_VALUES = 2
 
 
 def neighbours(nodes: Sequence[int]) -> tuple[int, ...]:
-    """Returns, for each rank, the rank that keeps its backup, if possible on another node.
-
-    `nodes` has the node number of each rank. On a single node the next rank keeps the backup. Nodes
-    of equal size share the backups equally.
-    """
+    """Returns, for each rank, the rank that keeps its backup, if possible on another node, else the
+    next. `nodes` has the node number of each rank; nodes of equal size share the backups
+    equally."""
     by_node: dict[int, list[int]] = {}
     for r, node in enumerate(nodes):
         by_node.setdefault(node, []).append(r)
@@ -51,29 +46,23 @@ def neighbours(nodes: Sequence[int]) -> tuple[int, ...]:
 
 
 def steps_between(cost: float, step: float, mtbf: float) -> int:
-    """Returns the number of steps until the next backup, by Young's formula: sqrt(2 cost mtbf)
-    seconds.
+    """Returns the steps until the next backup, by Young's formula: sqrt(2 cost mtbf) seconds.
 
-    `cost` is the seconds of a backup, `step` those of a step, and `mtbf` those between failures.
-    More frequent backups cost more time than they save; less frequent ones lose more steps.
+    `cost` is the seconds of a backup, `mtbf` those between failures. More frequent backups cost
+    more time than they save; less frequent ones lose more steps.
     """
     return max(1, round(math.sqrt(2 * cost * mtbf) / max(step, 1e-9)))
 
 
 def backed_up(a: Arrangement, rank: int, holders: Holders | None = None) -> list[StateArray]:
-    """Returns the arrays of a rank's training state that exist on no other node, or, on a single
-    node, on no other rank.
-
-    They need a backup. `holders` is an index of the arrays of all ranks, by default computed.
-    """
+    """Returns a rank's arrays that exist on no other node, or, on a single node, on no other rank.
+    They need a backup. `holders` is an index of the arrays of all ranks, by default computed."""
     near = a.cluster.near(rank, range(a.ranks))
     return (holders or holders_on_paper(a)).only_on(rank, near if len(near) < a.ranks else ())
 
 
 def needs_backups(a: Arrangement, holders: Holders | None = None) -> bool:
-    """Returns True if backups are requested and some state exists on a single rank or node only, so
-    that it could be lost. `holders` is an index of which ranks have which arrays, by default
-    computed."""
+    """Returns True if backups are requested and some state is on a single rank or node only."""
     is_asked = a.config.backup is not None and a.ranks > 1
     return is_asked and any(backed_up(a, r, holders) for r in range(a.ranks))
 
@@ -84,11 +73,9 @@ def backups_of(a: Arrangement) -> Callable[[int], tuple[Traffic, int]] | None:
 
 
 def backup(a: Arrangement, rank: int) -> tuple[Traffic, int]:
-    """Returns the cost of a backup for a rank: (bytes and messages that it sends, bytes of memory).
-
-    It sends its own state, and takes part in the agreement that the backup is complete on all
-    ranks. The memory is for its own state and for the state that it keeps for other ranks.
-    """
+    """Returns a rank's cost of a backup: (bytes and messages that it sends, also to agree that the
+    backup is complete on all ranks; bytes of memory for its own state and that which it keeps for
+    others)."""
     kept_for = (r for r, keeper in enumerate(neighbours(a.cluster.nodes)) if keeper == rank)
     of_others = sum(_bytes(backed_up(a, r)) for r in kept_for)
     message, how = _bytes(backed_up(a, rank)), (Collective.ALL_REDUCE, "doubling")
@@ -102,8 +89,7 @@ def backup(a: Arrangement, rank: int) -> tuple[Traffic, int]:
 
 
 def layout_fields(a: Arrangement) -> dict[str, int]:
-    """Returns the field that --backup adds to the start event of a run's log and to the output of
-    --dry-run: `backup`, the number of steps between two backups of a rank's state."""
+    """Returns the field `backup` of the start event: the steps between two backups."""
     return {"backup": a.config.backup}
 
 

@@ -10,12 +10,9 @@ from nnmpi.parallel.model.state import HasState, module_state
 
 
 class BufferCopies:
-    """Copies of the buffers of a model, taken before a step, which can be restored if the step is
-    undone. They are kept by module and name, since a forward pass may replace a buffer.
-
-    Other state that modules declare in `state_arrays`, and the state of the objects `others`, is
-    copied too.
-    """
+    """Copies of a model's buffers, of other state that modules declare in `state_arrays`, and of
+    the state of `others`, taken before a step that may be undone. Buffers are kept by module and
+    name, since a forward pass may replace them."""
 
     def __init__(self, model: Module, *others: HasState) -> None:
         self._copies: list[tuple[Module, str, Array]] = []

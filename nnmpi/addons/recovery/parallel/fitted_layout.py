@@ -39,7 +39,6 @@ class FittedLayout(NamedTuple):
 
     config   the options of the next session (part of the run between two losses)
     ranks    the number of ranks that work: the first ones; servers, if any, are the last of these
-    spare    the number of ranks that wait
     why      the layout and the reasons for it, in one line
     """
 
@@ -80,9 +79,8 @@ def fit_layout(
 
 
 def _nearest(asked: Mapping[str, int], workers: int) -> Iterator[dict[str, int]]:
-    """Yields the possible sizes of the axes other than dp (tp, pp, ...) for `workers` ranks; sizes
-    that differ least from `asked` come first.
-    """
+    """Yields the possible sizes of the axes other than dp, those first that differ least from
+    `asked`."""
 
     def distance(sizes: dict[str, int]) -> tuple[int, ...]:
         changed = sum(sizes[axis] < n for axis, n in asked.items())
@@ -97,9 +95,8 @@ def _nearest(asked: Mapping[str, int], workers: int) -> Iterator[dict[str, int]]
 def _most_copies(
     config: Config, sizes: Mapping[str, int], workers: int, check: Check
 ) -> tuple[Config, int]:
-    """Returns (config, number of ranks that it uses) with the largest dp for which `workers` ranks
-    are enough, given the sizes of the other axes. Layouts that `check` (config, ranks) refuses, by
-    a ValueError, are skipped."""
+    """Returns (config, number of ranks) with the largest dp for which `workers` ranks are enough.
+    Layouts that `check` refuses, by a ValueError, are skipped."""
     copy_ranks, servers, refused = prod(sizes.values()), server_count(config), ValueError()
     for dp in range(workers // copy_ranks, 0, -1):
         fitting = _fitted(config, sizes, dp)
@@ -113,9 +110,7 @@ def _most_copies(
 
 
 def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
-    """Returns the config for a mesh with this dp and these sizes of the other axes; options that
-    have no effect on it are reset.
-    """
+    """Returns the config for a mesh of these sizes; options without effect on it are reset."""
     workers = dp * prod(sizes.values())
     changes: dict[str, Any] = {
         **sizes,
@@ -132,8 +127,7 @@ def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
 
 
 def pointless(config: Config, ranks: int) -> list[str]:
-    """Returns the names of the options in a config that have no effect on this many ranks: those
-    that need several ranks, or another option that the config does not have."""
+    """Returns the options without effect on so many ranks: they need several, or another option."""
     alone = (row.feature for row in REFUSALS if row.beside.name == "one rank" and ranks == 1)
     unmet = (row.feature for row in REQUIREMENTS if not is_met(row.other, config))
     asked = (feature.name for feature in (*alone, *unmet) if feature.asked(config, ranks))
@@ -160,9 +154,7 @@ def _why(config: Config, fitting: Config, working: int, ranks: int, passed_over:
 
 
 def _changes(config: Config, fitting: Config) -> Iterator[str]:
-    """Yields a text, for the log, for each option that differs between the config and the fitting
-    one, except the mesh axes.
-    """
+    """Yields a text for each option that differs in the fitting config, except the mesh axes."""
     for name, value in vars(config).items():
         new = getattr(fitting, name)
         if new != value and name not in ("dp", *AXES_BESIDE_DP):

@@ -18,9 +18,8 @@ class RoundUndo:
     parts of a replica are on several ranks, and a round that only some of them have ended would not
     give a whole model.
 
-    version          the number of steps that the rank's values and optimizer state would contain
-                     after `restore`
-    pending_version  the number of steps that they contain now, if this rank has ended a round and
+    version          the number of steps that the rank's state would contain after `restore`
+    pending_version  the number of steps that it contains now, if this rank has ended a round and
                      others may not have ended it; else None
     decision         for the last round that all ranks have ended: (number of steps of the run at
                      its end, sums over all replicas, such as the loss); None before the first one
@@ -37,8 +36,7 @@ class RoundUndo:
         self._steps = list[int]()
 
     def saving_buffers(self, loads: Iterable[StepBatch], step: int) -> Iterator[StepBatch]:
-        """Yields the batches `loads`, and does nothing else. (StepUndo copies buffers here before
-        each step; they are copied in `begin` if steps form rounds.)"""
+        """Yields the batches `loads`: buffers are copied in `begin`, not before each step."""
         return iter(loads)
 
     def begin(self) -> None:
@@ -55,11 +53,8 @@ class RoundUndo:
         self.pending_version = step
 
     def finish(self, decision: Sequence[float]) -> None:
-        """Makes the last round of steps final, after all ranks have ended it.
-
-        `decision` has the sums over all replicas at the end of the round, such as that of their
-        losses.
-        """
+        """Makes the last round final, which all ranks have ended with these sums over all
+        replicas."""
         assert self.pending_version is not None
         self.version, self.decision = self.pending_version, (self.pending_version, (*decision,))
         self.pending_version, self._before = None, []

@@ -11,8 +11,7 @@ all of its state in one version.
 
 After a loss, some ranks may be one version ahead of others. A rank that knows all gradient sums can
 still make the update, if some rank knows the decision. If the result would not be a whole model,
-because the lost rank's part has no copy, no rank makes the update: ranks that have not updated are
-in the version before.
+because the lost rank's part has no copy, no rank makes the update.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,11 +31,8 @@ class StepUndo:
         self._begun = 0  # the number of steps before the last one
 
     def saving_buffers(self, loads: Iterable[StepBatch], step: int) -> Iterator[StepBatch]:
-        """Yields the batches `loads` unchanged, the first of which is that of step number `step`,
-        and copies all buffers before each step.
-
-        Forward passes change running statistics and other buffers; `restore` undoes that.
-        """
+        """Yields the batches `loads`, from step number `step` on, and copies all buffers before
+        each step, since forward passes change them; `restore` undoes that."""
         for self._begun, load in enumerate(loads, step):
             self._buffers.copy()
             yield load
@@ -54,9 +50,8 @@ class StepUndo:
 
     @property
     def decision(self) -> tuple[int, tuple[float, ...]] | None:
-        """(number of steps, the sums over all ranks that decided the last of these steps, such as
-        the gradient norm, which say whether its update is skipped); None if this rank does not know
-        them."""
+        """(number of steps, the sums over all ranks that decided on the update of the last of
+        them); None if this rank does not know them."""
         decided = self._update.decision
         return None if decided is None else (self._update.summed, tuple(decided))
 

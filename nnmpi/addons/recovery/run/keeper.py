@@ -13,13 +13,8 @@ from nnmpi.run.session import Session
 
 
 class Keeper:
-    """Keeps the copies of the training state that a rank has in a session, called versions: the
-    state after certain steps. The session has the Keeper as its attribute `kept`.
-
-    Every rank makes one. Its methods get the session as an argument.
-
-    number   the number of the session, equal on all ranks
-    """
+    """Keeps a rank's versions of the training state in a session, as its attribute `kept`; every
+    rank makes one. `number` is the number of the session, equal on all ranks."""
 
     def __init__(self, session: Session, number: int) -> None:
         self.number = number
@@ -31,9 +26,8 @@ class Keeper:
         self._epoch_start: Version | None = None
 
     def begin_steps(self, session: Session) -> None:
-        """Every rank calls it before the steps of an epoch, which change the training state. It
-        repeats the backup, since callbacks may have changed values after it was made; with
-        parameter servers, it keeps a copy of the state at the start of the epoch."""
+        """Repeats the backup, since callbacks may have changed values, and with parameter servers
+        keeps a copy of the state. Every rank calls it before the steps of an epoch."""
         if self._backups is not None:  # a callback, or a user between runs, may have changed values
             self._backups.renew(session.run.state.step, facts_of(session), session.state())
         self.keep_epoch_start(session)
@@ -58,9 +52,8 @@ class Keeper:
         return [version._replace(session=self.number) for version in held]
 
     def versions(self, session: Session, copies: bool = False) -> Iterator[Version]:
-        """Yields the versions of the training state of which this rank has arrays: the current one,
-        backups, and the one at the start of the epoch. With `copies=False` the current one consists
-        of the arrays in use, which the next step changes."""
+        """Yields the versions of which this rank has arrays: the current one, backups, and the one
+        at the start of the epoch. With `copies=False` the current one has the arrays in use."""
         start, last = self._epoch_start, session.strategy.last
         # otherwise an epoch with servers is under way, and some values are of later steps
         if start is None or start.version < session.run.state.step:
@@ -74,8 +67,7 @@ class Keeper:
 
 
 def facts_of(session: Session) -> VersionFacts:
-    """Returns the facts about the current training state that do not depend on the rank: a snapshot
-    without arrays, and the counters of the run."""
+    """Returns the facts about the current state that are equal on all ranks."""
     return VersionFacts(session.head(), counters_now(session.run))
 
 

@@ -22,12 +22,8 @@ def layout_of_job(config: Config, comm: Comm) -> FittedLayout:
 
 
 def fitted(config: Config, ranks: int, uncut: Callable[[], UncutModel]) -> FittedLayout:
-    """Returns the layout nearest to that of a config that `ranks` ranks can have, and in which the
-    model can be divided.
-
-    The function `uncut`, which makes the model, is called only if the ranks are fewer than one
-    replica needs.
-    """
+    """Returns the layout nearest to a config's for `ranks` ranks, among which the model can be
+    divided. `uncut`, which makes the model, is called only if one replica needs more ranks."""
 
     def divide(fewer: Config, working: int) -> None:
         on_cluster(uncut()._replace(config=fewer), Cluster.on_paper(working), even_division)

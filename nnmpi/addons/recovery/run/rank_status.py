@@ -26,8 +26,7 @@ Decision: TypeAlias = tuple[int, tuple[float, ...]]
 
 
 class RunStage(IntEnum):
-    """How far a rank has come with its Trainer when another rank is lost: it is still setting it
-    up, the Trainer is ready, or `fit` is running."""
+    """How far a rank has come with its Trainer when another rank is lost."""
 
     SETTING_UP = 0
     READY = 1
@@ -36,18 +35,12 @@ class RunStage(IntEnum):
 
 class RankStatus(NamedTuple):
     """How far a rank is when another rank was lost, and what it still has; all remaining ranks
-    exchange it. A version is the training state after a certain step; a spare rank waits, because
-    the layout has no place for it.
+    exchange it. Versions are described in `versions.py`.
 
     stage            how far it is with its Trainer
-    session          the number of its session
-    counters         the counters of its run: step, epoch and others
-    reported         the events that it has reported
     runs_before      how many runs the log had before this one, as far as it knows
-    holds            the versions of the state of which it has a part, without data; empty on a
-                     spare rank
-    tensors          descriptions, without data, of all parameters and buffers of the model and of
-                     the state of its modules, as `whole_state` returns them
+    holds            the versions of which it has a part, without data; empty on a spare rank
+    tensors          `whole_state` of the model, without data
     pending_version  the step whose summed gradients this rank has, without the decision on the
                      update: it can still make that update to the first of `holds`
     decision         the sums over all ranks that decide on the update of the newest step for which
@@ -81,10 +74,8 @@ class RankStatus(NamedTuple):
 
 
 class RecoveryPlan(NamedTuple):
-    """How all remaining ranks continue after the loss of a rank. A version is the training state
-    after a certain step; a spare rank waits, because the layout has no place for it.
+    """How all remaining ranks continue after the loss of a rank.
 
-    stage           the RunStage from which all ranks continue
     source          the version from which the next session is made; None: the initial values, or a
                     checkpoint if something is `missing`
     counters        the counters of the run at that point; None: no remaining rank knows them
@@ -93,11 +84,9 @@ class RecoveryPlan(NamedTuple):
     makes_step      True if ranks that have the summed gradients of the interrupted step make its
                     update first: without it there is no complete copy of `source`
     reported        the events that formerly spare ranks treat as reported
-    runs_before     how many runs the log had before this one
     callbacks       the states that callbacks of formerly spare ranks load
     repeated_calls  calls of callbacks that are repeated, because one was interrupted
-    missing         for a message: the state that no remaining rank has; a checkpoint may have it
-    checkpoint      the step of the newest checkpoint known to be written; -1: none"""
+    missing         for a message: the state that no remaining rank has; a checkpoint may have it"""
 
     stage: RunStage
     source: Version | None = None
@@ -113,9 +102,8 @@ class RecoveryPlan(NamedTuple):
 
 
 def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
-    """Returns the plan by which all ranks continue, given the status of each of them: from the
-    newest version of which together they have a complete copy, or can make one by completing the
-    interrupted step."""
+    """Returns the plan by which all ranks continue: from the newest version of which together they
+    have a complete copy, or can make one by completing the interrupted step."""
     stages = [status.stage for status in statuses]
     workers = [status for status in statuses if status.holds]
     if RunStage.SETTING_UP in stages:

@@ -57,9 +57,8 @@ class NothingLeftError(AgreedError):
 
 
 class Recovery:
-    """The Supervisor of a run that continues after the loss of ranks: sets up a Trainer and runs
-    its `fit` on one rank and, after a loss, arranges the remaining ranks and runs `fit` on. It does
-    not store the Trainer, which its methods get as an argument."""
+    """The Supervisor of a run that continues after the loss of ranks: after each one, it arranges
+    the remaining ranks and runs `fit` on. It does not store the Trainer."""
 
     def __init__(self, comm: Comm) -> None:
         self.survivors, self.fitted = Survivors(comm), ""
@@ -97,9 +96,8 @@ class Recovery:
         ranks, spare ones too.
 
         `body(recoveries)` is the training loop; `recoveries` lists "recovered" events (one for each
-        loss of ranks, with the lost ranks and the step) that the loop is to report. After a loss of
-        ranks, the remaining ranks are arranged anew, and `body` is called again: it continues from
-        the state that they still have.
+        loss) that it is to report. After a loss, the remaining ranks are arranged anew, and `body`
+        is called again: it continues from the state that they still have.
         """
         if trainer.comm.fault_tolerant and not self.is_spare:
             self._runs_before = len(runs_in(trainer.config.log))
@@ -119,9 +117,8 @@ class Recovery:
         return run.reported.events >= start
 
     def opened_reports(self, trainer: Training, is_new: bool) -> None:
-        """Counts the runs in the log, which is open now. After the loss of a rank, if this rank has
-        only now begun to write the log (`is_new`), reads from the log which events the former rank
-        0 had reported."""
+        """Counts the runs in the log, which is open now. A rank that is rank 0 only since a loss
+        (`is_new`) reads from the log which events the former one had reported."""
         run, log = trainer.run, trainer.config.log
         is_reported = run.reported.events >= event_position(run.first_step, "start")
         if trainer.comm.fault_tolerant and not self._recoveries and not is_reported:
@@ -153,8 +150,7 @@ class Recovery:
         self._kept.keep_snapshot(trainer.run, snapshot, self._number)
 
     def _restored(self, session: Session) -> None:
-        """Makes the first backup of the new session's training state. When all ranks have done so,
-        drops the kept snapshots."""
+        """Makes the new session's first backup; when all ranks have, drops the kept snapshots."""
         session.kept.back_up(session)
         if session.comm.fault_tolerant:
             session.comm.barrier()
@@ -176,9 +172,8 @@ class Recovery:
     # ---- after a loss
 
     def _recover(self, trainer: Training) -> None:
-        """Makes the ranks that remain after the loss of a rank agree and arrange themselves;
-        returns when each has a new session or is spare. If another rank is lost meanwhile, starts
-        again."""
+        """Makes the remaining ranks agree and arrange themselves, again if another is lost
+        meanwhile, until each has a new session or is spare."""
         began = trainer.comm.system.clock()
         while True:
             self.survivors.shrink()
@@ -246,9 +241,8 @@ class Recovery:
         layout: FittedLayout,
         statuses: Sequence[RankStatus] = (),
     ) -> None:
-        """Opens a session on as many of the remaining ranks as the layout has places for; makes the
-        other ranks spare, so that they wait. `statuses` has the status of each remaining rank after
-        a loss; it is empty when a run is set up."""
+        """Opens a session on the ranks for which the layout has places, and makes the others spare.
+        `statuses` is empty when a run is set up."""
         survivors = self.survivors
         survivors.divide(layout.ranks)
         if plan.stage == RunStage.SETTING_UP:
@@ -317,15 +311,9 @@ class Recovery:
     def _snapshot(
         self, plan: RecoveryPlan, statuses: Sequence[RankStatus], working: int
     ) -> Snapshot | None:
-        """Returns the snapshot from which this rank's next session is made: the parts that it has
-        of the training state from which the plan continues. Some parts may be only on spare ranks,
-        which will not train: the spare ranks send these now to ranks that will, and each adds what
-        it receives. Every remaining rank calls it; None if the plan continues from initial values
-        or a checkpoint.
-
-        statuses   what each remaining rank has
-        working    the number of ranks that will train: the first ones
-        """
+        """Returns the parts of `plan.source` that this rank's next session is made from; None if
+        the plan continues from initial values or a checkpoint. Spare ranks send what only they have
+        to ranks that will train, the first `working` ones. Every remaining rank calls it."""
         if (source := plan.source) is None:
             return None
         owned = self._kept.arrays_of(source)
@@ -376,9 +364,8 @@ def _done(trainer: Training, result: StepResult, loss: float) -> None:
 
 
 def _result(loader: Loader, state: StepState, decision: Decision) -> StepResult:
-    """Returns the result of the step that follows `state` or, for replicas that train alone for a
-    round of steps, of the next round. It is computed from `decision`, the sums (such as the loss)
-    over all ranks."""
+    """Returns the result of the step, or round of local steps, that follows `state`, computed from
+    `decision`, the sums (such as the loss) over all ranks."""
     end, sums = decision
     samples, divisor = 0, 0.0
     for rows in islice(loader.batches(state.epoch), state.batch, state.batch + end - state.step):

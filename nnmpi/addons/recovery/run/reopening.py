@@ -52,9 +52,8 @@ def _nearest(trainer: Training, ranks: int) -> FittedLayout | None:
 
 
 def go_back(trainer: Training, config: Config, comm: Comm, missing: str, were_spare: bool) -> None:
-    """Opens a session from the run's newest checkpoint, without regard to checkpoints of steps that
-    `restore` has undone. `were_spare` is True if all these ranks were spare (waited, without a
-    place in the layout): then callbacks load the states that the checkpoint has.
+    """Opens a session from the run's newest checkpoint, but for those of steps that `restore` has
+    undone. If all these ranks were spare, callbacks load the states that it has.
 
     Raises ValueError if there is no checkpoint; the message says what is `missing` in memory.
     """
@@ -82,8 +81,7 @@ def go_back(trainer: Training, config: Config, comm: Comm, missing: str, were_sp
 
 
 def newest_path(directory: str | None) -> str | None:
-    """Returns the path of the newest checkpoint with a valid manifest, or None; called on one
-    rank."""
+    """Returns the path of the newest valid checkpoint, or None; called on one rank."""
     checkpoint = None
     with suppress(ValueError):  # no checkpoint can be used
         checkpoint = newest_of(Path(directory)) if directory else None

@@ -1,5 +1,4 @@
-"""Finds out which events were reported before a rank was lost: from the remaining ranks, or from
-the log."""
+"""Finds out which events were reported before a loss: from the remaining ranks, or from the log."""
 
 import json
 import os
@@ -23,8 +22,7 @@ RUN_STARTS = ('{"event": "start"', '{"event": "resumed"')
 
 
 def runs_in(log: str | None) -> list[list[str]]:
-    """Returns the lines of each run in a log, without an incomplete last line; empty if there is no
-    file."""
+    """Returns the lines of each run in a log, without an incomplete last line, if there is one."""
     runs = list[list[str]]()
     if log and os.path.isfile(log):
         with open(log, encoding="utf-8") as file:
@@ -64,9 +62,8 @@ def interrupted(reported: ReportedEvents) -> frozenset[EventPosition]:
 def adopt_reported(
     reported: ReportedEvents, others: ReportedEvents | None, again: frozenset[EventPosition]
 ) -> None:
-    """Updates `reported`, the record of events that this rank has reported or need not report. On a
-    rank that was spare (waited), the events that another rank has reported (`others`) are added.
-    The calls of callbacks in `again`, which were interrupted on some rank, are repeated on all."""
+    """Adds to `reported`, on a rank that was spare, the events that `others` have reported. Calls
+    of callbacks in `again`, which were interrupted on some rank, are repeated on all."""
     if others is not None:
         reported.events = max(reported.events, others.events)
         reported.calls = max(reported.calls, others.calls)

@@ -15,11 +15,7 @@ from nnmpi.run.run_state import RunState, StepPhase
 
 
 class Counters(NamedTuple):
-    """How far a run is after a step: copies of the fields of RunState that have the same names.
-    Their values are equal on all remaining ranks.
-
-    pace  the time of the run so far
-    """
+    """How far a run is after a step, equal on all remaining ranks: copies of fields of RunState."""
 
     step_range: tuple[int, int] | None
     state: StepState
@@ -83,8 +79,7 @@ def adopt(run: RunState, counters: Counters) -> None:
 
 
 def adopt_checkpoint(run: RunState, resumed: ResumePoint) -> None:
-    """Sets the counters of this rank's run to those of a checkpoint; later steps will be
-    repeated."""
+    """Sets the counters of this rank's run to those of a checkpoint; later steps are repeated."""
     run.restored = resumed.restored
     counters = counters_of(run, resumed.snapshot)
     adopt(run, counters._replace(pace=resumed.pace, unfollowed=None))

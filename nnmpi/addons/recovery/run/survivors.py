@@ -1,5 +1,4 @@
-"""Survivors: the remaining ranks of a job after ranks were lost. Some of them train; spare ranks,
-for which the layout has no place, wait."""
+"""Survivors: the remaining ranks of a job, of which some train, and spare ranks wait."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -38,8 +37,7 @@ class Survivors:
                 return
 
     def divide(self, ranks: int) -> None:
-        """Makes the first `ranks` of the remaining ranks work, and the others spare, so that they
-        wait."""
+        """Makes the first `ranks` of the remaining ranks work, and the others spare."""
         self.spare = self.all.size - ranks
         self.work = self.all
         if self.spare:
@@ -58,8 +56,7 @@ class Survivors:
         self, transfers: Iterable[RangeTransfer], owned: Sequence[StateArray]
     ) -> list[StateArray]:
         """Carries out transfers from spare ranks to ranks that train; every rank calls it with the
-        same `transfers`. A spare rank sends those of its arrays (`owned`) that a transfer asks of
-        it. Returns the arrays that this rank receives."""
+        same `transfers`. Returns the arrays that this rank receives."""
         received = list[StateArray]()
         for transfer in transfers:
             if transfer.source == self.all.rank:

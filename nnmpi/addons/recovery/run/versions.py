@@ -32,19 +32,16 @@ def progress(version: Version) -> tuple[int, bool, bool]:
 
 
 def whole_state(model: Module) -> tuple[StateArray, ...]:
-    """Returns descriptions, without data, of all parameters and buffers of a model and of the other
-    state of its modules."""
+    """Returns all parameters, buffers and other state of a model's modules, without data."""
     return (*model_tensors(model), *(x.as_whole() for _, x in module_state(model)))
 
 
 def newest(
     versions: Iterable[Version], tensors: Sequence[StateArray]
 ) -> tuple[Version | None, str]:
-    """Returns the newest version that is complete when the arrays of all ranks are put together; if
-    ranks have it with different progress, the one with the least. Also returns ""; or, with None
-    for the version, a text that says what the newest one lacks.
-
-    tensors   descriptions of the whole parameters, buffers and other state of the model"""
+    """Returns the newest version that the arrays of all ranks together complete, and ""; of several
+    with different progress, the one with the least. Otherwise returns None, and what the newest one
+    lacks. `tensors` describes the model's whole state."""
     known, missing = [*versions], ""
     for key in sorted({version.key for version in known}, reverse=True):
         of_key = [version for version in known if version.key == key]
@@ -67,8 +64,7 @@ def _check(arrays: Sequence[StateArray], tensors: Sequence[StateArray]) -> None:
 
 
 class RangeTransfer(NamedTuple):
-    """The ranges of state arrays that a spare rank (`source`, which waits without a place in the
-    layout) sends to a rank that trains (`to`)."""
+    """The ranges of state arrays that a spare rank (`source`) sends to one that trains (`to`)."""
 
     source: int
     to: int
@@ -78,12 +74,8 @@ class RangeTransfer(NamedTuple):
 def spare_transfers(
     versions: Sequence[Sequence[Version]], source: Version, working: int
 ) -> list[RangeTransfer]:
-    """Returns the transfers by which ranks that train get those parts of `source`, a version of the
-    training state, that only spare ranks have.
-
-    versions   for each rank, the versions of which it has parts
-    working    the number of ranks that train: the first ones; the others are spare
-    """
+    """Returns the transfers by which the first `working` ranks, which train, get the parts of
+    `source` that only spare ranks have, given the versions that each rank holds."""
     owned = [
         frozenset(
             x.range for version in of_rank if version.key == source.key for x in version.arrays

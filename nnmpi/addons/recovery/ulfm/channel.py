@@ -17,11 +17,8 @@ class UlfmChannel(MPIChannel):
     """A channel for watchdogs' messages between ranks some of which may be lost."""
 
     def __init__(self, transport: UlfmTransport) -> None:
-        """Creates the channel of the ranks of `transport`: the first transport that the surviving
-        ranks have made since a rank was lost, or since the start.
-
-        All ranks create it; the caller then calls `confirm`.
-        """
+        """Creates the channel of all ranks of `transport`, the first transport that they have made
+        since a rank was lost, or since the start; the caller then calls `confirm`."""
         super().__init__(transport.family.communicator())
         self._gone: set[int] = set()
         self._ended: set[int] = set()

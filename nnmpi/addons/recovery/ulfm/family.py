@@ -57,15 +57,13 @@ class UlfmFamily(TransportFamily):
             self.comm.Revoke()
 
     def leave(self) -> None:
-        """Makes operations on all transports of this family raise RankLost, as `abandon` does, but
-        does not revoke the MPI communicator. It is for the family before the start of the job,
-        whose communicator is MPI_COMM_WORLD, which no rank revokes."""
+        """Makes operations on all transports raise RankLost, as `abandon` does, but revokes
+        nothing: it is for the family before the start, on MPI_COMM_WORLD, which no rank revokes."""
         self.abandoned = self._met = True
 
     def new_number(self, least: int) -> int:
-        """Returns the first transport number, `least` or more, that this rank has not used and
-        whose range of tags is free.
-        """
+        """Returns the first transport number from `least` on that is unused, and whose tags are
+        free."""
         if len(self._taken) == self._contexts:
             raise RuntimeError(f"{self._contexts:,} Comms are not freed yet: free some")
         number = max(least, self._next)
@@ -74,22 +72,17 @@ class UlfmFamily(TransportFamily):
         return number
 
     def reserve(self, number: int) -> int:
-        """Takes the range of message tags that belongs to transport `number`, and returns the first
-        tag.
-        """
+        """Takes the range of tags of transport `number`, and returns the first one."""
         context = number % self._contexts
         self._taken.add(context)
         return context * SPAN
 
     def skip(self, number: int) -> None:
-        """Records that this rank must not give the numbers up to `number` to new transports: other
-        ranks may have used them."""
+        """Records that other ranks may have used the numbers up to `number`."""
         self._next = number + 1
 
     def give_back(self, first_tag: int) -> None:
-        """Frees the range of message tags that begins at `first_tag`, when its transport is
-        freed.
-        """
+        """Frees the range of message tags that begins at `first_tag`."""
         self._taken.remove(first_tag // SPAN)
 
     def keep(self, request: MPI.Request) -> MPI.Request:
@@ -106,12 +99,9 @@ class UlfmFamily(TransportFamily):
             raise self.lost("lost a rank")
 
     def _meet(self, confirms: bool) -> bool:
-        """Agrees with all ranks whether they go on with this communicator: returns True on all if
-        all of them call `confirm` and none is lost, otherwise False on all.
-
-        Ranks that call `shrink` (`confirms` is False) call it too, since ranks in `confirm` wait
-        for them. Once the result is False, it stays False.
-        """
+        """Agrees with all ranks whether they go on with this communicator: True on all if all call
+        `confirm` and none is lost, otherwise False, and from then on. Ranks in `shrink` call it too
+        (`confirms` is False), since ranks in `confirm` wait for them."""
         if not self._met:
             try:
                 # the agreement is a bitwise AND: a single rank that shrinks makes it 0 on all
@@ -124,8 +114,7 @@ class UlfmFamily(TransportFamily):
         """Shrinks MPI_COMM_WORLD and returns the first transport of the surviving ranks.
 
         All ranks shrink the whole job each time, so that they all use the same communicator. They
-        agree that all have the new one before any rank uses it, since it may be revoked from then
-        on.
+        agree that all have it before any rank uses it, since it may be revoked from then on.
         """
         self._meet(confirms=False)
         job, left = MPI.COMM_WORLD, None
@@ -141,11 +130,8 @@ class UlfmFamily(TransportFamily):
         return self._first(UlfmFamily(self._first, left, gone))
 
     def communicator(self) -> MPI.Intracomm:
-        """Returns another communicator of the same ranks, which no rank revokes (makes unusable).
-
-        All ranks call it right after they have made the family, by `shrink`, and then call
-        `confirm`.
-        """
+        """Returns another communicator of the same ranks, which no rank revokes. All ranks call it
+        right after they have made the family, by `shrink`, and then call `confirm`."""
         with self.noticing():
             made = MPI.Intracomm(self.comm.Shrink())
         if made.Get_size() < self.comm.Get_size():

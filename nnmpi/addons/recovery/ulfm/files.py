@@ -1,5 +1,4 @@
-"""Memory that ranks of a node share through a file, without MPI calls that a lost rank could
-interrupt.
+"""Memory that ranks of a node share through a file, without MPI calls that a loss could interrupt.
 
 rank 0   file without a name ──► /proc/PID/fd/N ──► mapped by all ranks of the node
          [ segment 0 | segment 1 | ... ]             the memory is free when nobody maps it
@@ -27,11 +26,8 @@ HAS_FILES = hasattr(os, "O_TMPFILE") and os.path.isdir(FOLDER) and KERNEL.exists
 
 
 def node_number() -> int:
-    """Returns a number that is equal on all ranks that can map each other's files.
-
-    It is a hash of the kernel's boot id and the process namespace: a path /proc/PID must mean the
-    same process on all of them.
-    """
+    """Returns a number that is equal on all ranks that can map each other's files: a hash of the
+    kernel's boot id and the process namespace, in which a path /proc/PID means the same process."""
     name = KERNEL.read_text() + os.readlink("/proc/self/ns/pid")
     return int.from_bytes(blake2b(name.encode(), digest_size=7).digest(), "big")
 

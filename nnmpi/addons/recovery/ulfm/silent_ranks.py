@@ -28,8 +28,7 @@ ASK, ANSWER, END = "ask", "answer", "end"
 
 
 class SilentRankMonitor:
-    """Finds silent ranks, which neither answer nor make calls, for a watchdog in a fault-tolerant
-    job, by messages over its channel to the other ranks; has them killed."""
+    """Finds silent ranks for a watchdog in a fault-tolerant job, and has them killed."""
 
     def __init__(self, watchdog: Watchdog, channel: UlfmChannel) -> None:
         self._watchdog, self._channel = watchdog, channel
@@ -41,11 +40,8 @@ class SilentRankMonitor:
         self._killed_at: dict[int, float] = {}
 
     def note_activity(self) -> None:
-        """Records the time if this rank has made a call since `note_activity` was last called, or
-        waits in one.
-
-        The watchdog calls it repeatedly.
-        """
+        """Records the time if this rank waits, or has made a call since the last time. The watchdog
+        calls it repeatedly."""
         records = self._watchdog.progress.log.records
         record = records[-1] if records else None
         if record is not self._last_record or self._watchdog.waits():

@@ -16,8 +16,7 @@ from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
 
 
 def is_available() -> bool:
-    """Returns True if this job continues when ranks are lost: it was started with --with-ft ulfm,
-    and the MPI library supports that."""
+    """Returns True if the job was started with --with-ft ulfm, and the MPI library supports it."""
     if not OUTLIVES_RANKS or MPI.get_vendor()[0] != "Open MPI":
         return False
     try:
@@ -43,9 +42,8 @@ def connected(
     for their watchdogs.
 
     `agree` is called with the new transport, for what ranks must agree on first. If a rank is lost
-    meanwhile, the others connect again. If a rank is lost at the very end, the Comm is returned
-    abandoned: the caller's next operation raises RankLost, as for a later loss, and the caller
-    shrinks.
+    meanwhile, the others connect again; if at the very end, the Comm is returned abandoned: the
+    caller's next operation raises RankLost, as for a later loss, and the caller shrinks.
     """
     progress.family = before_start()
     while True:
@@ -62,9 +60,7 @@ def connected(
 
 
 def before_start() -> UlfmFamily:
-    """Returns the TransportFamily of all ranks that the launcher has started. Its `shrink` starts
-    the job, with the ranks that are alive.
-    """
+    """Returns the family of all ranks launched, whose `shrink` starts the job with those alive."""
 
     def first(family: UlfmFamily) -> UlfmTransport:
         family.skip(0)
@@ -76,10 +72,8 @@ def before_start() -> UlfmFamily:
 
 
 def remove_segments() -> None:
-    """Removes the files of MPI's own shared memory, also those of lost ranks. Linux only.
-
-    MPI removes them when it ends, but a fault-tolerant job does not end MPI.
-    """
+    """Removes the files of MPI's own shared memory, also those of lost ranks, which only the end of
+    MPI would remove. Linux only."""
     with suppress(OSError), open("/proc/self/maps") as maps:
         paths = {line.split(maxsplit=5)[-1].rstrip() for line in maps if "/sm_segment." in line}
         for path in paths:

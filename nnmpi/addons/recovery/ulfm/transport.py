@@ -38,9 +38,8 @@ TIME_TO_NOTICE = 5.0  # seconds; MPI usually notices a lost rank within one
 
 
 class UlfmTransport(MPITransport):
-    """A transport between ranks of a fault-tolerant MPI job; its operations raise RankLost if a
-    rank that they need is lost.
-    """
+    """A transport in a fault-tolerant job, which raises RankLost if a rank that it needs is
+    lost."""
 
     fault_tolerant = True
     family: UlfmFamily
@@ -200,9 +199,8 @@ class UlfmTransport(MPITransport):
 
 
 class MessageGather:
-    """An all-gather made of messages, tested like a request; with empty rows it is a barrier.
-
-    Each rank receives from the next rank, then from the second next, the fourth next, ...
+    """An all-gather made of messages, tested like a request; with empty rows it is a barrier. Each
+    rank receives from the next rank, then from the second next, the fourth next, ...
 
     rank 0   a . . .     a b . .     a b c d
     rank 1   b . . .     b c . .     b c d a
@@ -242,9 +240,7 @@ class MessageGather:
 
 
 class UlfmBarrier(Barrier):
-    """A barrier in shared memory that raises RankLost if a rank is lost; the plain barrier would
-    wait for ever.
-    """
+    """A barrier in shared memory that raises RankLost; the plain one would wait for ever."""
 
     def test(self) -> bool:
         if super().test():
@@ -254,9 +250,7 @@ class UlfmBarrier(Barrier):
 
 
 class UlfmReceiver(MPIReceiver):
-    """A receiver of messages that polls, so that it can raise RankLost if a rank is lost; it also
-    checks the lengths of messages.
-    """
+    """A receiver that polls, so that it can raise RankLost, and checks the lengths of messages."""
 
     def __init__(self, transport: UlfmTransport) -> None:
         super().__init__(transport)

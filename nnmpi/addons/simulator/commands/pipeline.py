@@ -21,8 +21,7 @@ CUT = 1.5  # a picture cuts off the longest schedule if it takes so many times t
 
 
 class SimulatedSchedule(NamedTuple):
-    """A pipeline schedule with the result of its simulation, and the bubble by the formula of the
-    literature, None if that has none for these numbers of ranks, micro-batches and stages."""
+    """A pipeline schedule, its simulation, and the bubble by the literature's formula, if any."""
 
     name: str
     schedule: Schedule
@@ -77,9 +76,8 @@ def run(options: argparse.Namespace) -> Any:
 
 
 def _stages_of(schedule: Schedule, o: argparse.Namespace) -> int:
-    """Returns the number of stages per rank with which a schedule is simulated. For a schedule that
-    allows only one number, it is this number in a comparison, and without --virtual-stages. In all
-    other cases it is that of the option, by default 2."""
+    """Returns the stages per rank of a schedule: if only one number is allowed, this in a
+    comparison or without --virtual-stages; otherwise the option's, by default 2."""
     if o.virtual_stages is None or (o.compare and not schedule.virtual):
         return schedule.stages_a_rank(2)
     return int(o.virtual_stages)

@@ -27,8 +27,7 @@ from nnmpi.options.tables import table
 from nnmpi.schedules.local_steps import LocalSteps
 
 CODEC_TRAFFIC: Table[Callable[[str, Any, int, int], Any]] = Table("codec_traffic")
-"""By an option, of (its value, shapes, bytes of an element, ranks): the codec's name, and what each
-rank sends, or None."""
+"""By an option, of (its value, shapes, bytes of an element, ranks): a codec's name, and traffic."""
 
 BITS = {"float32": 32, "bfloat16": 16, "int8": 8, "float4": 4}
 """Bits of a number that is sent; scales of int8 and float4 are left out."""
@@ -43,7 +42,6 @@ class Row(NamedTuple):
     """A row of the table, for one method by which replicas exchange parameters or gradients.
 
     sent       the traffic of one exchange of all layers
-    schedule   after which steps layers are exchanged
     gap        the spectral gap of gossip, which says how fast replicas agree; 1: at once
     """
 
@@ -109,11 +107,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Row]]:
-    """Yields, for each method by which replicas exchange parameters or gradients, the value of
-    --sync that selects it, and its row of the table.
-
-    Data parallelism and compressed gradients have the value "": their rows are always shown.
-    """
+    """Yields each method's value of --sync, "" for those that are always shown, and its row."""
     n, layers = options.replicas, options.layers
 
     def nbytes(dtype: str) -> float:
@@ -139,9 +133,7 @@ def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Row]]:
 
 
 def _coded(option: str, spec: str, options: argparse.Namespace) -> Sent:
-    """Returns the traffic of an all-reduce of gradients that are compressed by a codec: `option` is
-    the name of the codec's option, `spec` its value. Each layer is taken to be a nearly square
-    matrix."""
+    """Returns the traffic of an all-reduce with a codec, as if each layer were a square matrix."""
     size = round(options.parameters / options.layers)
     rows = isqrt(size)
     itemsize, n = -(-BITS[options.dtype] // 8), options.replicas

@@ -1,10 +1,9 @@
 """The subcommand `sync` of `python -m nnmpi.simulate`: BSP, SSP and ASP with slow workers, and, in
 `replicas.py`, the traffic of local steps and gossip.
 
-Simulates workers and a parameter server: who computes when, and how stale gradients are. Only steps
-take time; messages and the server take none. A worker pulls parameters, computes a gradient, pushes
-it, and may begin its next step unless it is more than `bound` steps ahead of the slowest worker: 0
-is BSP, S is SSP with staleness S, infinity is ASP.
+A worker pulls parameters from a server, computes a gradient, pushes it, and may begin its next step
+unless it is more than `bound` steps ahead of the slowest worker: 0 is BSP, S is SSP with staleness
+S, infinity is ASP. Only steps take time; messages and the server take none.
 """
 
 import argparse
@@ -30,10 +29,7 @@ MOST_GRADIENTS = 100_000  # gradients, simulated in a few seconds
 
 
 class WorkerStep(NamedTuple):
-    """A step of a worker, from its pull of parameters to its push of a gradient.
-
-    staleness: number of other workers' gradients that the server has applied in between
-    """
+    """A step of a worker, with the other gradients that the server has applied meanwhile."""
 
     worker: int
     step: int
@@ -78,8 +74,7 @@ def timeline(done: Sequence[WorkerStep], p: int, title: str = "") -> Timeline:
 
 
 def bsp_time(delays: Sequence[Delay]) -> float:
-    """Returns the mean time of a BSP step, in which all workers wait for the slowest one. `delays`
-    has the delay of each worker.
+    """Returns the mean time of a BSP step, in which all workers wait for the slowest one.
 
     A worker's step takes `always` with probability 1 - share, else always * jitter. The probability
     that all workers take at most x is a product of probabilities, which changes only where x is one
@@ -96,16 +91,14 @@ def _at_most(d: Delay, x: float) -> float:
 
 
 def ssp_time(delays: Sequence[Delay]) -> float:
-    """Returns the least mean time that a step can take under SSP: that of the worker which is
-    slowest on average, since others may be only a few steps ahead of it. `delays` has the delay of
-    each worker."""
+    """Returns the least mean time of a step under SSP: that of the worker which is slowest on
+    average, since others may be only a few steps ahead of it."""
     return max(d.mean for d in delays)
 
 
 def asp_time(delays: Sequence[Delay]) -> float:
-    """Under ASP, where no worker waits for another: returns the mean time in which as many
-    gradients arrive as there are workers, to compare with a BSP step. `delays` has the delay of
-    each worker."""
+    """Returns the mean time under ASP, where nobody waits, in which as many gradients arrive as
+    there are workers: to compare with a BSP step."""
     return len(delays) / sum(1 / d.mean for d in delays)
 
 
@@ -113,11 +106,8 @@ def asp_time(delays: Sequence[Delay]) -> float:
 
 
 class Mode(NamedTuple):
-    """A mode of synchronization between workers: BSP, SSP or ASP.
-
-    bound   the number of steps that a worker may be ahead, given --staleness
-    time    the time of a step in theory, given the delays of all workers
-    """
+    """BSP, SSP or ASP: the steps that a worker may be ahead, given --staleness, and the time of a
+    step in theory, given the delays of all workers."""
 
     bound: Callable[[int], float]
     time: Callable[[Sequence[Delay]], float]
@@ -215,12 +205,8 @@ def _waiting(options: argparse.Namespace) -> Any:
 def _simulated(
     staleness: int, delays: Sequence[Delay], steps: int
 ) -> Iterator[tuple[Record, Timeline]]:
-    """Simulates each mode of synchronization (BSP, SSP, ASP) for workers with the given delays, of
-    which each makes `steps` steps on average; yields the record and the timeline of each mode.
-    `staleness` is the number of steps that a worker may be ahead under SSP.
-
-    BSP comes first: the others are compared with it.
-    """
+    """Yields the record and the timeline of each mode, for workers that make `steps` steps on
+    average. BSP comes first: the others are compared with it."""
     p, bsp = len(delays), 0.0
 
     def duration(worker: int, step: int) -> float:

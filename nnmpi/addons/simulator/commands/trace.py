@@ -1,7 +1,4 @@
-"""The subcommand `trace` of `python -m nnmpi.simulate`: draws steps of a real run.
-
-It reads a file that `python -m nnmpi.train --trace` wrote.
-"""
+"""The subcommand `trace` of `nnmpi.simulate`: draws steps of a run with `nnmpi.train --trace`."""
 
 import argparse
 import json
@@ -48,9 +45,8 @@ def run(options: argparse.Namespace) -> str:
 class TraceFile(NamedTuple):
     """The content of a trace file, written by --trace.
 
-    path         the path of the file
-    steps        a dict: step -> what all ranks did in it, as spans (kind, rank, start, end) in
-                 microseconds; the kind is the category in the file, such as F or B
+    steps        a dict: step -> what all ranks did in it, as spans in microseconds; the kind is the
+                 category in the file, such as F or B
     background   the same for communication that went on beside the steps
     ranks        the number of ranks
     simulated    spans of a simulated step of a pipeline, in seconds
@@ -98,11 +94,8 @@ class TraceFile(NamedTuple):
         return sorted(times, key=times.__getitem__)[len(times) // 2]
 
     def timeline(self, first: int, count: int = 1) -> Timeline:
-        """Returns the spans of each rank in `count` steps from step `first` on, in milliseconds
-        from their beginning.
-
-        Raises ValueError for steps that were not recorded.
-        """
+        """Returns `count` steps from `first` on, in milliseconds; ValueError if one is not
+        recorded."""
         wanted = range(first, first + count)
         missing = next((step for step in wanted if step not in self.steps), None)
         if missing is not None:
@@ -132,8 +125,7 @@ def _span(event: dict[str, Any]) -> Span:
 
 
 def _flat(events: Sequence[Span], start: float) -> Iterator[Span]:
-    """Yields the spans of a rank without overlap, one after the other: an operation is cut where it
-    contains a wait. Times count from `start`, in milliseconds."""
+    """Yields a rank's spans without overlap, in milliseconds: an operation is cut around a wait."""
     operations = sorted((e for e in events if e.kind not in GAPS), key=lambda e: e.start)
     waits = deque(sorted((e for e in events if e.kind in GAPS), key=lambda e: e.start))
     for operation in operations:

@@ -11,11 +11,7 @@ WIDTH, HEIGHT, LEGEND = 420, 280, 26  # in pixels: letters fit a phone
 
 
 class Point(NamedTuple):
-    """A point of a curve: the line passes through (x, y); a dot with an error bar is drawn at (x,
-    dot).
-
-    `error` is the standard error of `dot`.
-    """
+    """A point (x, y) of a curve's line, and a dot at (x, dot) with its standard error."""
 
     x: float
     y: float
@@ -46,9 +42,8 @@ def curves(lines: Mapping[str, Sequence[Point]], title: str, axis: str) -> str:
 def _curve(
     points: Sequence[Point], at: Mapping[float, float], low: float, colour: str
 ) -> Iterator[str]:
-    """Yields the SVG of a curve in one colour: a line through the points, and for each point a dot
-    with an error bar of two standard errors on either side. `at` maps the x of a point to that of
-    the picture; `low` is the height at which y = 0 is drawn."""
+    """Yields the SVG of a curve: a line, and dots with error bars of two standard errors on either
+    side. `at` maps the x of a point to the picture's; `low` is the height of y = 0."""
     path = "L".join(f"{at[point.x]:.1f} {low - HEIGHT * point.y:.1f}" for point in points)
     yield f'<path d="M{path}" stroke="{colour}" stroke-width="2" fill="none"/>'
     for point in points:

@@ -14,10 +14,8 @@ ARROW, BEND, HEAD = "#2f6fd0", 0.14, 8.0
 
 
 def neighbours(graphs: Mapping[str, Gossip]) -> str:
-    """Returns an SVG document of the graphs, by name, two in a row.
-
-    The replicas of a graph lie on a circle, or on the graph's grid if that has several rows.
-    """
+    """Returns an SVG document of the graphs, by name, two in a row. Replicas lie on a circle, or on
+    the graph's grid if that has several rows."""
     if (most := max(graph.replicas for graph in graphs.values())) > MOST_REPLICAS:
         raise ValueError(
             f"a drawing of neighbours has room for {MOST_REPLICAS} replicas, got {most}"

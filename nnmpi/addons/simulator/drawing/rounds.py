@@ -36,10 +36,8 @@ all-to-all, the rank that each chunk is from."""
 
 
 def draw(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> str:
-    """Returns a drawing of an algorithm for p ranks as text.
-
-    Raises PlanError if the algorithm does not compute the collective that `claim` describes.
-    """
+    """Returns a drawing of an algorithm for p ranks as text; raises PlanError if it does not
+    compute the collective that `claim` describes."""
     check_ranks(p)
     chunks, sums = algorithm.chunks(p), Expressions(p)
     (_, start), *plan = rounds(algorithm, p, claim, sums)
@@ -67,8 +65,7 @@ def check_ranks(p: int) -> None:
 
 
 def _numbers(plan: Sequence[tuple[Sequence[Step], object]]) -> Iterator[str]:
-    """Yields, for each step of an algorithm, a text for the drawing: the number of its round; if
-    ranks send on several links (ports) at once, followed by the number of the link, as in "2.0"."""
+    """Yields the number of each step's round, and of the link if ranks send on several: "2.0"."""
     number = 0
     for (step, *_), _ in plan:
         yield f"{number}.{step.port}" if step.ports > 1 else f"{number}"
@@ -76,9 +73,8 @@ def _numbers(plan: Sequence[tuple[Sequence[Step], object]]) -> Iterator[str]:
 
 
 def _numbers_held(claim: Claim, sums: Expressions) -> list[int]:
-    """Returns, for each content that a chunk may have, the number with which a drawing labels it:
-    how many ranks' contributions it is the sum of. For an all-to-all, which only moves chunks, that
-    is the number of the content itself. `sums` has the contents."""
+    """Returns how many contributions each content is the sum of, or in an all-to-all, its own
+    number."""
     is_moved = claim is ALL_TO_ALL
     return [x if is_moved else bits.bit_count() for x, bits in enumerate(sums.contributors)]
 
@@ -112,11 +108,8 @@ LIGHT, DARK = "#dce8fb", "#1f4e9c"  # a chunk with one contribution, and with al
 
 
 def as_svg(plans: Mapping[str, Algorithm], p: int, claim: Claim = ALL_REDUCE) -> str:
-    """Returns an SVG document of the algorithms for p ranks, one below the other under their
-    titles.
-
-    Raises PlanError if an algorithm does not compute the collective that `claim` describes.
-    """
+    """Returns an SVG document of the algorithms for p ranks, by title; raises PlanError if one does
+    not compute the collective that `claim` describes."""
     check_ranks(p)
     width, y, parts = MARGIN + max(p, FEW) * _column(p), 0.0, list[str]()
     for title, algorithm in plans.items():
@@ -147,9 +140,7 @@ def _centre(rank: int, p: int) -> float:
 
 
 def _legend(p: int, y: float, claim: Claim, width: float) -> tuple[list[str], float]:
-    """Returns (the SVG of a legend of the colours, the y of its last line), for drawings of p ranks
-    that carry out the collective `claim`. The legend begins at height y, and its lines are at most
-    `width` wide."""
+    """Returns (the SVG of a legend of the colours, the y of its last line)."""
     x, parts, is_moved = 16.0, list[str](), claim is ALL_TO_ALL
     for colour, words in (
         (ADDED, "is added"),
@@ -171,9 +162,8 @@ def _shade(ranks: int, p: int) -> str:
 
 
 def _held(name: str, have: Held, numbers: Sequence[int], y: float) -> Iterator[str]:
-    """Yields the SVG of a row, at height y, that shows which chunks each rank has after a round.
-    have[r][c] is the content of rank r's chunk c, None if there is none; `numbers` label contents
-    if there is room."""
+    """Yields the SVG of a row with the chunks of each rank: have[r][c] is the content of rank r's
+    chunk c, None if there is none; `numbers` label contents if there is room."""
     p = len(have)
     cells = _column(p) - SPACE
     yield text(MARGIN - 8, y + HEIGHT / 2, name, 13, QUIET, "end")
@@ -191,12 +181,8 @@ def _held(name: str, have: Held, numbers: Sequence[int], y: float) -> Iterator[s
 
 
 def _messages(steps: Sequence[Step], chunks: int, y: float) -> Iterator[str]:
-    """Yields the SVG of an arrow for each message of a round, from the sender's box to the
-    receiver's, with its chunks. `steps` has what each rank does in the round.
-
-    An arrow begins at the right half of the sender's box, and ends at the left half of the
-    receiver's.
-    """
+    """Yields the SVG of an arrow for each message of a round, with its chunks, from the right half
+    of the sender's box to the left half of the receiver's."""
     p = len(steps)
     for r, s in enumerate(steps):
         if s.to < 0:

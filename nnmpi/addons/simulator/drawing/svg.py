@@ -96,8 +96,7 @@ def page(width: float, height: float, parts: Iterable[str]) -> str:
 
 
 def heading(title: str, y: float, width: float, size: float = 16) -> tuple[list[str], float]:
-    """Returns the SVG of a picture's title from height y on, on as many lines of this width as
-    needed, and the y below the last one. `size` is that of the letters."""
+    """Returns the SVG of a title on as many lines of this width as needed, and the y below."""
     lines = wrap(title, max(1, int(width / (BOLD * size))))
     step = 1.4 * size
     texts = [text(16, y + i * step, line, size, weight="bold") for i, line in enumerate(lines)]
@@ -105,8 +104,7 @@ def heading(title: str, y: float, width: float, size: float = 16) -> tuple[list[
 
 
 def _timeline(timeline: Timeline, y: float, band: Band, end: float) -> Iterator[str]:
-    """Yields the SVG of one timeline, with its heading and a row for each rank, in one section
-    (band) of the time axis. `end` is the time at which the picture ends."""
+    """Yields the SVG of one timeline in one section of the time axis, with heading and rows."""
     if timeline.title:
         size = min(16, (MARGIN + band.width) / (BOLD * len(timeline.title)))  # on one line
         yield text(16, y + 24, timeline.title, size, weight="bold")
@@ -130,8 +128,7 @@ def _timeline(timeline: Timeline, y: float, band: Band, end: float) -> Iterator[
 
 
 def _levels(levels: Sequence[Level], top: float, band: Band) -> Iterator[str]:
-    """Yields the SVG of a row of levels (a quantity over time), drawn as areas; the highest level
-    fills the row. `top` is the y of the row's upper edge."""
+    """Yields the SVG of a row of levels, drawn as areas; the highest level fills the row."""
     most = max((level.value for level in levels), default=0)
     for level in levels:
         if band.start < level.end and level.start < band.end and level.value:
@@ -142,11 +139,7 @@ def _levels(levels: Sequence[Level], top: float, band: Band) -> Iterator[str]:
 
 def _span(span: Span, chunk: int, top: float, band: Band) -> Iterator[str]:
     """Yields the SVG of a span: a box with its micro-batch, if that fits, or a line if it has no
-    duration.
-
-    `chunk` is the number of earlier stages of the rank, which sets the shade; `top` is the y of the
-    row's upper edge.
-    """
+    duration. `chunk` is the number of earlier stages of the rank, which sets the shade."""
     x, width = band.x(span.start), band.x(span.end) - band.x(span.start)
     if span.start == span.end:
         yield box(x - LINE / 2, top, LINE, ROW, style(span.kind).colour)
@@ -190,8 +183,7 @@ def _round_step(least: float) -> float:
 
 
 def _legend(y: float, timelines: Sequence[Timeline], right: float) -> tuple[list[str], float]:
-    """Returns the SVG of a legend, with a box and a name for each kind of span that occurs, and the
-    y coordinate of its last line."""
+    """Returns the SVG of a legend of the kinds of spans that occur, and the y of its last line."""
     x, parts = float(MARGIN), list[str]()
     entries = [(style(kind).name, style(kind).colour) for kind in kinds(timelines)]
     entries.append(("idle", IDLE))

@@ -40,9 +40,7 @@ class Level(NamedTuple):
 
 class Timeline(NamedTuple):
     """The activities of several ranks over time: spans on one clock that starts at 0; later spans
-    are drawn over earlier ones.
-
-    Spans in the background overlap with others: pictures draw them below the row of the rank.
+    are drawn over earlier ones, and those in the background below the row of the rank.
 
     names    the names of the rows, if they are not ranks
     levels   for rows that are drawn as areas, their levels
@@ -101,9 +99,8 @@ def kinds(timelines: Iterable[Timeline]) -> list[str]:
 
 
 def shortest(timelines: Iterable[Timeline]) -> float:
-    """Returns a duration by which drawings are scaled, so that a computation of this duration is
-    still readable: the median of each kind of computation (F, B, ...) in each timeline is taken,
-    and of these the smallest."""
+    """Returns a duration that drawings have to keep readable: the smallest of the medians of each
+    kind of computation in each timeline."""
     durations = defaultdict(list)
     for t in timelines:
         for span in t.spans:
@@ -162,16 +159,14 @@ def _cell(span: Span, width: int) -> str:
 
 
 def _is_cut(span: Span, scale: float) -> bool:
-    """Returns True if a text drawing has room only for the last digits of the number of the span's
-    micro-batch. `scale` is the number of characters per unit of time."""
+    """Returns True if a drawing has room only for the last digits of the span's micro-batch."""
     width = round(span.end * scale) - round(span.start * scale)
     return span.micro >= 10 and 2 <= width <= len(str(span.micro))
 
 
 def _fill(span: Span, width: int) -> str:
-    """Returns the text of a span that has no room for letter and number: one character, repeated
-    `width` times: the last digit of the micro-batch for a forward pass, otherwise the letter in
-    lower case."""
+    """Returns a span without room for letter and number as one repeated character: the last digit
+    of the micro-batch for a forward pass, otherwise the letter in lower case."""
     letter = style(span.kind).letter
     return (str(span.micro)[-1] if letter == "F" else letter.lower()) * width
 

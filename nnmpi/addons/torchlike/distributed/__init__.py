@@ -1,9 +1,7 @@
 """PyTorch's `torch.distributed`, over MPI: groups of ranks, collectives, messages.
 
 A script for torchrun runs under mpirun, or by `python -m nnmpi.run --nproc-per-node 2 script.py`.
-Importing this module sets the variables of torchrun (`environment`). Here: `group`, the groups;
-`collectives`, the functions; `rows`, collectives on contiguous arrays; `data_parallel`, replicas
-of a model and the sums of their gradients; `replicas`, which compares them; `sampler`.
+Importing this module sets the variables of torchrun (`environment`).
 """
 
 from collections.abc import Sequence
@@ -65,11 +63,10 @@ class group(metaclass=_WorldType):  # noqa: N801 - PyTorch's name
 def init_process_group(
     backend: str | None = None, *args: Any, comm: Comm | None = None, **options: Any
 ) -> None:
-    """Makes all ranks of mpirun the default group.
+    """Makes all ranks of mpirun, or with `comm` those of this Comm, the default group.
 
-    The backend is MPI, whatever its name; addresses, ranks and time limits in other arguments
-    change nothing, since the launcher knows the ranks, and NNMPI_TIMEOUT limits waits. With
-    `comm`, the ranks of this Comm are the default group.
+    The backend is MPI, whatever its name; addresses, ranks and time limits change nothing, since
+    the launcher knows the ranks, and NNMPI_TIMEOUT limits waits.
     """
     if is_initialized():
         raise ValueError("init_process_group was called before: call destroy_process_group() first")
@@ -89,11 +86,8 @@ def destroy_process_group(group: Group = None) -> None:
 
 
 def new_group(ranks: Sequence[int] | None = None, *args: Any, **options: Any) -> ProcessGroup:
-    """Makes a group of some ranks of the job, by default of all.
-
-    All ranks of the job call it, members or not. Other arguments change nothing, as in
-    `init_process_group`.
-    """
+    """Makes a group of some ranks of the job, by default of all. All ranks of the job call it,
+    members or not. Other arguments change nothing."""
     everyone = joined()
     assert everyone.rows is not None
     comm, members = everyone.rows.comm, everyone.ranks if ranks is None else sorted(ranks)

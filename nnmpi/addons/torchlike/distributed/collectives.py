@@ -145,10 +145,8 @@ def all_to_all_single(
     group: Group = None,
     async_op: bool = False,
 ) -> Handle | None:
-    """Sends part i of `input` to rank i, and receives part i of `output` from rank i.
-
-    Parts are along the first axis. Their lengths are the split sizes, by default equal.
-    """
+    """Sends part i of `input` to rank i, and receives part i of `output` from rank i. Parts are
+    along the first axis, and have the lengths of the split sizes, by default equal ones."""
     rows, call = rows_of(group), "all_to_all_single"
     row, (target, back) = to_read(input, call), to_write(output, call)
     _check_type(call, "output", target, row)
@@ -247,13 +245,9 @@ def _write(output: Array, part: Array) -> None:
 
 
 def _parts(call: str, name: str, tensors: Sequence[Any], size: int, like: Array) -> list[Any]:
-    """Returns a list with a pair (row, function) for each of `tensors`, which a collective fills.
-    The collective writes to the row, a 1-D array; then the function is called: if the row is a copy
-    of the tensor, it copies the values into the tensor, otherwise it does nothing.
-
-    Raises an error unless there are `size` tensors with the type and the size of `like`. The
-    message names the collective, `call`, and its argument, `name`.
-    """
+    """Returns for each of `tensors` a row that a collective fills, and a function to call then,
+    which copies it to the tensor if the row is a copy. Raises an error unless there are `size`
+    tensors with the type and the size of `like`."""
     _check_length(call, name, tensors, size)
     parts = [to_write(t, call) for t in tensors]
     for row, _ in parts:
@@ -262,12 +256,9 @@ def _parts(call: str, name: str, tensors: Sequence[Any], size: int, like: Array)
 
 
 def _split(call: str, row: Array, value: Any, sizes: Sequence[int] | None, ranks: int) -> Any:
-    """Returns a list of views of `row`, the flat array of the tensor `value`: one part for each of
-    `ranks` ranks, for an all-to-all.
-
-    `sizes` are the lengths of the parts along the first axis of `value`; None: equal parts. Raises
-    ValueError, which names the function `call`, if they do not add up to its length.
-    """
+    """Returns views of `row`, the flat array of the tensor `value`, one for each of `ranks` ranks,
+    with the lengths `sizes` along the first axis or equal ones. Raises ValueError if they do not
+    add up."""
     length = len(value) if len(value.shape) else 1
     if sizes is None or not len(sizes):
         if length % ranks:
@@ -293,9 +284,7 @@ def _check_length(call: str, name: str, values: Sequence[Any], size: int) -> Non
 
 
 def _check_fits(call: str, name: str, row: Array, part: Array, parts: int = 1) -> None:
-    """Raises an error unless the array `row` has the same type as the array `part`, and `parts`
-    times as many elements. The message names the collective, `call`, and its argument, `name`.
-    """
+    """Raises an error unless `row` has the type of `part`, and `parts` times as many elements."""
     _check_type(call, name, row, part)
     if row.size != part.size * parts:
         raise ValueError(

@@ -1,5 +1,4 @@
-"""DistributedDataParallel: a model whose gradients are averaged over the ranks after each backward
-pass.
+"""DistributedDataParallel: a model whose gradients are averaged over ranks after a backward pass.
 
 A backward pass visits the nodes of the graph in reverse order of their creation. Each output of the
 model gets one more parent: a node that counts as created before all others, so it is visited last.
@@ -102,11 +101,8 @@ class DistributedDataParallel(Module):
 
 
 class GradientMeans:
-    """Averages the gradients of parameters over the ranks of a group, by all-reduces of at most
-    `bucket_bytes` bytes. The parameters are moved into flat buffers first.
-
-    rows: the collectives of the group
-    """
+    """Averages gradients over the ranks of `rows`, by all-reduces of at most `bucket_bytes` bytes.
+    The parameters are moved into flat buffers first."""
 
     def __init__(self, rows: Rows, parameters: Sequence[Parameter], bucket_bytes: float) -> None:
         self._rows, self._parameters, self._bucket_bytes = rows, parameters, bucket_bytes
@@ -114,11 +110,8 @@ class GradientMeans:
             flatten([*of_type])  # which draws values, by the paths that they have now
 
     def average(self) -> None:
-        """Replaces each gradient by its mean over the ranks.
-
-        A gradient that only some ranks have counts as 0 on the others; one that no rank has stays
-        None.
-        """
+        """Replaces each gradient by its mean over the ranks, with 0 for those that a rank lacks;
+        one that no rank has stays None."""
         comm = self._rows.comm
         used = np.array([p.has_grad for p in self._parameters], np.float32)
         comm.all_reduce(used, FLAGS)
@@ -132,11 +125,9 @@ class GradientMeans:
             p.has_grad = count > 0
 
     def _buckets(self) -> Iterator[Array]:
-        """Yields the buckets: flat arrays of gradients, of at most `bucket_bytes` bytes each, which
-        are views of the memory of the gradients. Buckets of the last layers come first.
-
-        The memory is looked up at each call, since an optimizer may have moved the gradients.
-        """
+        """Yields views of the gradients' memory of at most `bucket_bytes` bytes, those of the last
+        layers first. The memory is looked up each time, since an optimizer may have moved the
+        gradients."""
         for store, start, stop in _slices(self._parameters[::-1]):
             size = max(int(self._bucket_bytes // store.dtype.itemsize), 1)
             for end in range(stop, start, -size):
@@ -176,11 +167,9 @@ def _each_tensor(function: Callable[[Tensor], Tensor], y: Any) -> Any:
 
 
 class LastNode(TapeNode):
-    """A tape node that makes a backward pass call a function, `act`, at its end.
-
-    It has no parents and counts as created before all other nodes, so it is visited last. If a pass
-    has several of them, the one that was created last is visited first.
-    """
+    """A tape node that makes a backward pass call `act` at its end: without parents, and as if
+    created before all other nodes, it is visited last. Of several, the one that was created last is
+    first."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self.parents, self.needs, self.vjps = (), (), ()

@@ -75,10 +75,8 @@ def rows_of(group: Group) -> Rows:
 
 
 def array_of(value: Any, call: str) -> Array:
-    """Returns a tensor of any library as an array in the same memory, through DLPack.
-
-    Raises TypeError, which names the function `call`, for other objects.
-    """
+    """Returns a tensor of any library as an array in the same memory, through DLPack; raises
+    TypeError, which names the function `call`, for other objects."""
     if isinstance(value, Tensor):
         return value.array
     try:
@@ -94,13 +92,9 @@ def to_read(value: Any, call: str) -> Array:
 
 
 def to_write(value: Any, call: str) -> tuple[Array, Then]:
-    """Returns a 1-D array to which a collective can write the new values of a tensor, and a
-    function to call after that.
-
-    The array is a view of the tensor if this is contiguous. Otherwise it is a copy, and the
-    function copies it back into the tensor. A later backward pass that needs the old values raises
-    an error, as after other writes in place.
-    """
+    """Returns a 1-D array for the new values of a tensor, and a function to call when they are
+    there: it copies them back unless the array is a view, as of contiguous tensors. A later
+    backward pass that needs the old values raises an error, as after other writes in place."""
     array = array_of(value, call)
     if not getattr(array.flags, "writeable", True):
         raise ValueError(f"{call} writes to this array, which is read-only: pass a copy")

@@ -14,11 +14,8 @@ class ReplicaError(ValueError):
 
 def verify(group: Group = None) -> str:
     """Compares the parameters and buffers of all DistributedDataParallel models of a group with
-    those of its first rank, bit by bit, and returns a line that says how many are equal.
-
-    All ranks of the group call it. If any differ, all ranks raise a ReplicaError, which names the
-    first of them.
-    """
+    those of its first rank, bit by bit, and returns a line that says how many are equal. All ranks
+    of the group call it; if any differ, all raise a ReplicaError, which names the first."""
     comm, members = rows_of(group).comm, joined(group)
     models = [model for model in (ref() for ref in members.models) if model is not None]
     if not models:

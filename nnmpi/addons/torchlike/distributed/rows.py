@@ -23,9 +23,8 @@ from nnmpi.parallel.wire import Transfer, wire_for
 
 
 class ReduceOp(Enum):
-    """The operations by which reductions combine the values of ranks. The value of each is the name
-    of a NumPy function: it combines two arrays, except for AVG, the sum divided by the number of
-    ranks."""
+    """The operations that combine the values of ranks, with the name of a NumPy function of two
+    arrays; AVG is the sum divided by the number of ranks."""
 
     SUM = "add"
     AVG = "mean"
@@ -43,11 +42,7 @@ Then: TypeAlias = Callable[[], object]
 
 class Handle:
     """An operation in progress, such as an all-reduce: `wait()` completes it, and `is_completed()`
-    moves it forward.
-
-    Several threads may call these two methods. `followed_by` adds a function, which is called when
-    the messages have arrived.
-    """
+    moves it forward; several threads may call these two."""
 
     def __init__(self, works: Sequence["Transfer | Handle"] = ()) -> None:
         self._works, self._then, self._lock = list(works), list[Then](), threading.RLock()

@@ -13,9 +13,8 @@ class DistributedSampler:
     """Yields the indices of this rank's samples: every `num_replicas`-th index of an order of all
     samples, starting with number `rank`.
 
-    All ranks get equally many: the order is extended by indices from its start, or with
-    `drop_last` cut. With `shuffle` the order depends on the seed and on `set_epoch`, which the loop
-    calls before each epoch.
+    All ranks get equally many: the order is extended by indices from its start, or with `drop_last`
+    cut. With `shuffle` it depends on the seed and on `set_epoch`, to be called before each epoch.
     """
 
     def __init__(

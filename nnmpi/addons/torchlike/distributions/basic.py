@@ -181,10 +181,8 @@ class Categorical(Distribution):
 
 
 def _broadcast(a: Any, b: Any) -> tuple[Tensor, Tensor]:
-    """Returns two parameters, which may be numbers, as float tensors broadcast to one shape.
-
-    A number gets the dtype of the other parameter.
-    """
+    """Returns two parameters, which may be numbers, as float tensors broadcast to one shape; a
+    number gets the dtype of the other."""
     like = next((x for x in (a, b) if isinstance(x, Tensor)), None)
     if like is None:
         like = tensor(np.zeros((), np.result_type(*map(_float_type, (a, b)))))

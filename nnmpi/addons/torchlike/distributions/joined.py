@@ -11,9 +11,8 @@ from nnmpi.autograd.functional import tensor
 
 
 class Independent(Distribution):
-    """A distribution whose samples are arrays of independent elements: the last
-    `reinterpreted_batch_ndims` batch axes of the base distribution become axes of one sample, whose
-    log-probability is the sum over them."""
+    """A distribution of arrays of independent elements: the last `reinterpreted_batch_ndims` batch
+    axes of the base become axes of a sample, over which the log-probability is summed."""
 
     def __init__(
         self,
@@ -63,10 +62,8 @@ class Independent(Distribution):
 
 
 class MixtureSameFamily(Distribution):
-    """Mixtures of the distributions along the last batch axis of `component_distribution`.
-
-    A sample is drawn from the component whose number the Categorical `mixture_distribution` draws.
-    """
+    """Mixtures of the distributions along the last batch axis of `component_distribution`, one of
+    which the Categorical `mixture_distribution` draws for each sample."""
 
     def __init__(
         self,

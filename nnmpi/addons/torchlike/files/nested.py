@@ -22,9 +22,8 @@ SCALARS = str, int, float, bool, type(None)
 
 
 def flattened(state: Any, path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], str]:
-    """Splits a nested state (dicts, lists and tuples with arrays) in two: returns its arrays by
-    name, such as "model.w", and everything else as JSON text, with names in place of arrays. `path`
-    is for messages."""
+    """Splits a nested state (dicts, lists and tuples with arrays) in two: its arrays by name, such
+    as "model.w", and everything else as JSON text, with names in place of arrays."""
     arrays = dict[str, np.ndarray]()
 
     def name_of(keys: tuple[Any, ...]) -> str:
@@ -75,9 +74,8 @@ def _refusal(
 
 
 def restored(text: str, tensors: Mapping[str, Any], path: str | os.PathLike[str]) -> Any:
-    """Returns the nested state of which `flattened` has made the JSON `text` and arrays, with
-    `tensors` in the place of these; raises ValueError if they do not fit together. `path` is for
-    messages."""
+    """Returns the nested state of which `flattened` has made the JSON `text`, with `tensors`;
+    raises ValueError if they do not fit together."""
 
     def part(value: Any) -> Any:
         if isinstance(value, SCALARS):

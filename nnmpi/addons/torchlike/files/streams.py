@@ -1,8 +1,5 @@
-"""Saves and loads state dictionaries in open files and in memory, such as an io.BytesIO.
-
-A state is first written to a temporary file, since its digest is known only at the end and some
-streams cannot seek.
-"""
+"""Saves and loads state dictionaries in open files and in memory, such as an io.BytesIO, by a
+temporary file: the digest is known only at the end, and some streams cannot seek."""
 
 from collections.abc import Mapping
 from pathlib import Path

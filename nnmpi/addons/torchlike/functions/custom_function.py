@@ -32,9 +32,8 @@ from nnmpi.autograd.tensor import Tensor, apply, array_of
 
 
 class Context:
-    """The `ctx` argument of a user's Function: it carries values from `forward` to `backward`.
-
-    The values are tensors given to `save_for_backward`, and any attributes that `forward` sets.
+    """The `ctx` argument of a user's Function, which carries tensors given to `save_for_backward`,
+    and any attributes that `forward` sets, to `backward`.
 
     needs_input_grad   for each argument of `forward`: whether `backward` has to return a gradient
     """
@@ -120,12 +119,7 @@ def _recorded(
     is_graded: Sequence[bool],
 ) -> list[Tensor]:
     """Records a call of a user's Function as one tape node; returns its results that have
-    gradients.
-
-    places      the positions of tensors among the arguments `args` of `forward`
-    results     what `forward` returned
-    is_graded   for each result, whether it has a gradient
-    """
+    gradients. `places` are the positions of tensors among the arguments."""
     inputs, outputs = [args[i] for i in places], [*compress(results, is_graded)]
     shapes = [y.shape for y in outputs]
     others = [isinstance(y, Tensor) and (y.shape, y.dtype) for y in results]
@@ -178,10 +172,9 @@ def _checked(
     places: Sequence[int],
     count: int,
 ) -> list[Array | None]:
-    """Returns the gradients that a user's `backward` has returned for `inputs`, the tensors among
-    the `count` arguments of `forward` (at the positions `places`), as arrays, with zeros for None;
-    None for an input that needs none. Raises ValueError if `backward` returned too few or too many
-    gradients, or one of a wrong shape."""
+    """Returns the gradients that `backward` has returned for `inputs`, the tensors at `places`
+    among the arguments, with zeros for None, or None where not needed. Raises ValueError for too
+    few or too many gradients, or a wrong shape."""
     if len(gradients) < count or any(g is not None for g in gradients[count:]):
         raise ValueError(
             f"{name}.backward returned {len(gradients)} gradients for {count} arguments of "

@@ -124,9 +124,7 @@ def index_add_(t: Tensor, dim: int, index: Any, source: Any, *, alpha: float = 1
 
 def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
     """A one-hot vector for each int64 label: 1 at the label and 0 elsewhere, along a new last axis.
-
-    With num_classes=-1 there are as many classes as the labels need.
-    """
+    With num_classes=-1 there are as many classes as the labels need."""
     (labels,) = as_tensors(tensor)
     index = labels.numpy()
     highest = int(index.max(initial=-1))
@@ -140,11 +138,8 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
 
 
 def _rows(name: str, t: Tensor, dim: int, index: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Returns (the tensor t, the index, the axis): the first two with at least one axis each, the
-    last one `dim` as a number from 0.
-
-    Raises an error, which names the function `name`, if the index or the axis is unusable.
-    """
+    """Returns (t, index, axis from 0), the first two with at least one axis; raises an error if the
+    index or the axis is unusable."""
     rows = t if t.ndim else t.reshape(1)
     places = index if index.ndim else index.reshape(1)
     if rows.ndim != places.ndim and places.size:

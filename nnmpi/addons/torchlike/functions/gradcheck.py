@@ -20,11 +20,8 @@ def gradcheck(
 ) -> bool:
     """Returns True if `backward` and finite differences of length `eps` give the same Jacobian, up
     to `atol` and `rtol`, of each result of `func` with respect to each of the `inputs` that
-    requires a gradient; these should be float64.
-
-    If they differ, it raises RuntimeError with both derivatives, or returns False without
-    `raise_exception`.
-    """
+    requires a gradient; these should be float64. Otherwise it raises RuntimeError with both
+    derivatives, or returns False without `raise_exception`."""
     given = [inputs] if isinstance(inputs, Tensor) else [*inputs]
     for i, t in enumerate(given):
         if not isinstance(t, Tensor) or not t.requires_grad:
@@ -45,9 +42,8 @@ def gradcheck(
 def _derivatives(
     func: Callable[..., Any], given: Sequence[Any], t: Tensor, eps: float
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns for each result of `func` its Jacobian with respect to t, one of the arguments
-    `given` (one row per element of the result), twice: by backward passes, and by finite
-    differences of `eps`."""
+    """Returns for each result of `func` its Jacobian with respect to t, one of the arguments, by
+    backward passes and by finite differences; one row per element of the result."""
     results = _results(func(*given))
     flat = t.array.reshape(-1)
     measured = [np.zeros((y.numel(), flat.size)) for y in results]

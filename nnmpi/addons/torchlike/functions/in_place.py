@@ -110,11 +110,9 @@ def copy_(t: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
 
 
 def fill_diagonal_(t: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
-    """Writes a value on the diagonal: at t[i, i], or t[i, i, i] and so on with more axes.
-
-    With `wrap`, in a matrix with more rows than columns, the diagonal starts again in the first
-    column, one row below the row after its end.
-    """
+    """Writes a value on the diagonal: at t[i, i], or t[i, i, i] and so on with more axes. With
+    `wrap`, in a matrix with more rows than columns, the diagonal starts again in the first column,
+    one row below the row after its end."""
     if t.ndim < 2 or (t.ndim > 2 and len({*t.shape}) > 1):
         raise ValueError(
             f"fill_diagonal_: shape {t.shape}: give a matrix, or more axes of equal lengths"

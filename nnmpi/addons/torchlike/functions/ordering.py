@@ -55,18 +55,13 @@ def topk(
     dim: int | None = None,
 ) -> Chosen:
     """The k largest (or smallest) elements along `axis` (default: the last), in order, and their
-    indices.
-
-    Of equal elements the first ones are taken; in PyTorch it is left open which ones.
-    """
+    indices. Of equal elements the first ones are taken; in PyTorch it is left open which ones."""
     return _sorted(t, axis_of(axis, dim, -1), largest, k)
 
 
 def kthvalue(t: Any, k: int, dim: int = -1, keepdim: bool = False) -> Chosen:
-    """The k-th smallest element along an axis, counted from 1, and its index.
-
-    Equal elements count in their order; in PyTorch it is left open which index of them it is.
-    """
+    """The k-th smallest element along an axis, counted from 1, and its index. Equal elements count
+    in their order; in PyTorch it is left open which index of them it is."""
     (t,) = as_tensors(t)
     n = t.shape[dim] if t.ndim else 1
     if not 1 <= k <= n:
@@ -88,11 +83,9 @@ def median(t: Any, dim: int | None = None, keepdim: bool = False) -> Any:
 
 
 def mode(t: Any, dim: int = -1, keepdim: bool = False) -> Chosen:
-    """The most frequent element along an axis, and the last index at which it occurs; the smallest
-    element, if several are equally frequent.
-
-    In PyTorch the index is the last one along axes of up to 16 elements, and any one along others.
-    """
+    """The most frequent element along an axis, the smallest of several, and the last index at which
+    it occurs; in PyTorch that is the last one along axes of up to 16 elements, and any one along
+    others."""
     (t,) = as_tensors(t)
     return _one(order.mode, t, dim, keepdim)
 

@@ -73,11 +73,9 @@ def select(t: Any, dim: int, index: int) -> Tensor:
 
 
 def unfold(t: Any, dimension: int, size: int, step: int) -> Tensor:
-    """The windows of `size` elements along an axis, one every `step`, in a new last axis.
-
-    The result is a copy: after a write to it or to the tensor, using the other one raises
-    RuntimeError; if windows overlap, so does using the result after a write to it.
-    """
+    """The windows of `size` elements along an axis, one every `step`, in a new last axis. The
+    result is a copy: after a write to it or to the tensor, using the other one raises RuntimeError;
+    if windows overlap, so does using the result after a write to it."""
     (t,) = as_tensors(t)
     rows = t if t.ndim else t.reshape(1)
     axis = shape.axis_within(dimension, rows.ndim)
@@ -99,9 +97,7 @@ def unfold(t: Any, dimension: int, size: int, step: int) -> Tensor:
 
 def repeat(t: Any, *sizes: Any) -> Tensor:
     """The tensor repeated along each axis, as t.repeat(2, 3); further numbers add axes in front.
-
-    This is PyTorch's repeat, which NumPy calls tile; NumPy's repeat is `repeat_interleave`.
-    """
+    NumPy calls it tile; its repeat is `repeat_interleave`."""
     (t,) = as_tensors(t)
     times = tuple(map(int, flat(sizes)))
     lead = len(times) - t.ndim
@@ -172,9 +168,8 @@ moveaxis = movedim
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
-    """The coordinates of a grid: n vectors give n tensors with n axes each, and tensor i holds
-    vector i along axis i, repeated along the others. With indexing="xy" the first two axes are
-    exchanged."""
+    """The coordinates of a grid: tensor i of n holds vector i along axis i, repeated along the
+    others. With indexing="xy" the first two axes are exchanged."""
     if indexing not in ("ij", "xy"):
         raise ValueError(f"meshgrid: indexing={indexing!r} must be 'ij' or 'xy'")
     vectors = as_tensors(*(tensors[0] if isinstance(tensors[0], list | tuple) else tensors))

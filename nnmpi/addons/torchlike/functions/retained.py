@@ -10,10 +10,8 @@ from nnmpi.autograd.tensor import Tensor
 
 
 def retain_grad(t: Tensor) -> None:
-    """Makes backward passes add the gradient of a result to `t.grad`; does nothing to a leaf.
-
-    The node of the result calls `prepare` with the complete gradient.
-    """
+    """Makes backward passes add the gradient of a result to `t.grad`; does nothing to a leaf. The
+    node of the result calls `prepare` with the complete gradient."""
     if not t.requires_grad:
         raise RuntimeError(
             "retain_grad: this tensor requires no gradient: compute it from one that does"

@@ -1,7 +1,4 @@
-"""Functions of tensors that round, and the sign, under PyTorch's names; they are methods too.
-
-Their gradients are 0.
-"""
+"""Functions of tensors that round, and the sign, with gradients of 0; they are methods too."""
 
 from typing import Any
 

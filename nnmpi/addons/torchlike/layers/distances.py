@@ -26,8 +26,7 @@ def _norms(x: Tensor, p: float, dim: int, least: float) -> Tensor:
 
 
 def _widened(*values: Any) -> tuple[Any, list[Tensor]]:
-    """Returns (type, tensors): the common type of the values, and the values converted to the type
-    in which sums of the common type are computed, such as float32 for float16."""
+    """Returns (common type, tensors converted to the type in which it is summed, as float32)."""
     tensors = as_tensors(*values)
     dtype = reduce(common_type, [t.dtype for t in tensors])
     if not is_float(dtype):
@@ -113,11 +112,9 @@ class MarginRankingLoss(Loss):
 
 
 class TripletMarginLoss(Loss):
-    """The loss max(d(anchor, positive) - d(anchor, negative) + margin, 0), where d is the distance.
-
-    With `swap`, d(positive, negative) replaces d(anchor, negative) where it is smaller. `p` and
-    `eps` are those of `functional.pairwise_distance`.
-    """
+    """The loss max(d(anchor, positive) - d(anchor, negative) + margin, 0), where d is the distance
+    of `functional.pairwise_distance`. With `swap`, d(positive, negative) replaces d(anchor,
+    negative) where it is smaller."""
 
     def __init__(
         self,

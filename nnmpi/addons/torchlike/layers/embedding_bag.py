@@ -20,8 +20,7 @@ class EmbeddingBag(Embedding):
     of integers.
 
     Bags are the rows of an input (N, L); or they lie one behind the other in an input (L,), and
-    `offsets` says where each begins. An empty bag gives zeros. Row `padding_idx` starts at zero,
-    and is in no bag.
+    `offsets` says where each begins. An empty bag gives zeros. Row `padding_idx` is in no bag.
     """
 
     def __init__(
@@ -44,10 +43,8 @@ class EmbeddingBag(Embedding):
 
     def forward(self, index: Any, offsets: Any = None, per_sample_weights: Any = None) -> Tensor:
         """Returns one vector per bag, (bags, embedding_dim), for integers `index` of shape (N, L),
-        or (L,) with `offsets`. Integers and offsets are read on the host.
-
-        per_sample_weights: factors of the rows, in the shape of the integers, for mode "sum"
-        """
+        or (L,) with `offsets`, which are read on the host. `per_sample_weights`, for mode "sum",
+        are factors of the rows, in the shape of the integers."""
         if per_sample_weights is not None and self.mode != "sum":
             raise ValueError(
                 f"EmbeddingBag: per_sample_weights are for mode='sum', not {self.mode!r}"

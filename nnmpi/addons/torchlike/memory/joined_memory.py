@@ -68,12 +68,8 @@ def assign_data(p: Parameter, value: Any) -> None:
 
 
 def joins(p: Parameter, z: Any) -> bool:
-    """Makes a parameter use the memory of the tensor z if that is possible; returns True if it was
-    done.
-
-    It is possible if the memory of z fits p (`_fits`), and if no optimizer has moved p or z into
-    its buffer.
-    """
+    """Makes a parameter use the memory of the tensor z; returns False if that does not fit
+    (`_fits`), or if an optimizer has moved p or z into its buffer."""
     source = z.parameter if isinstance(z, ParameterData) else z
     stores = [q.store for q in (p, source) if isinstance(q, Parameter) and q.store is not None]
     if source is p or p.has_grad or not all(type(store) is SingleStore for store in stores):
@@ -97,12 +93,9 @@ def _fits(p: Parameter, z: Tensor) -> bool:
 
 
 def leave_values(p: Parameter, old: Array) -> None:
-    """Called after a parameter has moved from the memory `old` to new memory: makes each tensor
-    that shared `old` with it move to the new memory when it is next used. If the new memory has
-    another type or device, these tensors keep the old memory.
-
-    Raises ValueError if another parameter shares the memory `old`.
-    """
+    """Called after a parameter has moved from the memory `old`: tensors that shared it move to the
+    new memory when they are next used, or keep the old one if the type or device differs. Raises
+    ValueError if another parameter shares the memory `old`."""
     new = p._array
     if p.given_grad is not None and p.has_grad:
         move(p)

@@ -16,12 +16,9 @@ from nnmpi.autograd.recording import (
 
 
 def renew(t: AnyTensor) -> None:
-    """Updates the recorded history of a tensor before it is used, if its memory was written to
-    meanwhile.
-
-    The tensor becomes a view of its base, so that gradients flow through the write. Raises an error
-    if the new history is not known.
-    """
+    """Updates the history of a tensor whose memory was written to, before it is used: it becomes a
+    view of its base, so that gradients flow through the write. Raises an error if that is not
+    known."""
     sharing = t.storage.sharing
     if sharing.outdated is Outdated.INPLACE:
         raise ValueError(

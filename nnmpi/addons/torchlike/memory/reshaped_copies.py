@@ -12,11 +12,9 @@ from nnmpi.autograd.recording import AnyTensor, Outdated, Storage
 
 
 class CopyStorage(Storage):
-    """The Storage of a reshaped tensor that shares memory with the original in PyTorch but not
-    here, or perhaps the other way round: elements of the original lie in another order.
-
-    Both can be used until one of them is written to. From then on the other one has values that it
-    may not have in PyTorch, and its next use raises RuntimeError.
+    """The Storage of a tensor of `reshaped_copies`. Both can be used until one of them is written
+    to; from then on the other one has values that it may not have in PyTorch, and its next use
+    raises RuntimeError.
 
     originals  pairs: the Storage of the original tensor, and of those of which that one is a copy;
                and its `last_write` when the copy was made or last written to
@@ -104,9 +102,8 @@ def note_reshaped(t: AnyTensor, y: AnyTensor) -> None:
 
 
 def note_copy(t: AnyTensor, y: AnyTensor, is_once: bool) -> None:
-    """Gives y, a copy of elements of tensor t where PyTorch has a view, a CopyStorage. `is_once` is
-    False if the copy has an element of t several times: then a write to y makes its next use
-    raise."""
+    """Gives y, a copy where PyTorch has a view, a CopyStorage. Unless `is_once`, which copies with
+    repeated elements are not, the next use of y after a write to it raises."""
     storage = CopyStorage(t.storage.of_all_writes, _no_block)
     storage.is_once = is_once
     _set_storage(y, storage)

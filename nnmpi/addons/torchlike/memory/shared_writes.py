@@ -42,11 +42,9 @@ def copied(t: AnyTensor) -> AnyTensor:
 
 
 def write(t: AnyTensor, y: AnyTensor) -> None:
-    """Writes y into the memory of tensor t in place, and records the write for the backward pass.
-
-    Afterwards gradients of t flow to what y was computed from. If t is a view, the tensor that it
-    views is recorded as changed at the elements of t. y has the shape and type of t.
-    """
+    """Writes y, of the shape and type of t, into the memory of t in place, and records the write.
+    Gradients of t then flow to what y was computed from; the base of a view is recorded as changed
+    there."""
     t.storage.of_all_writes.check_write()
     t.check_writable()
     base = base_of(t)
@@ -78,9 +76,8 @@ def write(t: AnyTensor, y: AnyTensor) -> None:
 
 
 def is_at(t: AnyTensor, index: Any, value: Any) -> bool:
-    """True if `value` is the view t[index] itself, so that the assignment t[index] = value has
-    nothing to write. Python makes such an assignment in `t[index] += 1`, after it has changed the
-    view in place."""
+    """True if `value` is the view t[index] itself, so that t[index] = value has nothing to write,
+    as after `t[index] += 1` has changed the view in place."""
     if getattr(value, "storage", None) is not t.storage:
         return False
     there, array = t._array[index], value._array

@@ -10,10 +10,8 @@ from nnmpi.autograd.ops.reduce import Dims, existing, kept_shape
 
 @widened
 def p_norm(a: Array, *, p: float, axis: Dims = None, keepdims: bool = False) -> Result:
-    """(sum |a|^p)^(1/p) over `axis`, for a finite p > 0; its gradient is 0 where the norm is 0.
-
-    For p = 0, the number of elements that are not 0, whose gradient is 0.
-    """
+    """(sum |a|^p)^(1/p) over `axis`, for a finite p > 0; its gradient is 0 where the norm is 0. For
+    p = 0, the number of elements that are not 0, whose gradient is 0."""
     xp, axis = xp_of(a), existing(axis, a)
     if p == 0:
         count = xp.asarray((a != 0).sum(axis=axis, keepdims=keepdims), a.dtype)

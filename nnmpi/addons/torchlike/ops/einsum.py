@@ -70,9 +70,8 @@ def _summed(*arrays: Array, equation: str, inputs: Sequence[str], output: str) -
 
 
 def _letters(equation: str, axes: Sequence[int]) -> tuple[list[str], str]:
-    """Returns the letters of each input and of the output of an einsum equation. An ellipsis is
-    replaced by letters that the equation does not use; `axes` are the numbers of axes of the
-    inputs."""
+    """Returns the letters of each input and of the output, with unused letters for an ellipsis;
+    `axes` are the numbers of axes of the inputs."""
     inputs_text, arrow, right = equation.replace(" ", "").partition("->")
     terms, dots = inputs_text.split(","), "..."
     named = [term.replace(dots, "", 1) for term in terms]

@@ -61,11 +61,9 @@ def rounded_quotient(a: Array, b: Array, *, to_floor: bool) -> Result:
 
 @widened_on_device
 def cumprod(a: Array, *, axis: int) -> Result:
-    """The cumulative product along `axis`.
-
-    With g the gradient of y, that of a is sum(g[j] y[j] for j >= k) / a[k] before the first 0. At
-    that 0 it is the same sum of the products without it, and behind it 0.
-    """
+    """The cumulative product along `axis`. With g the gradient of y, that of a is sum(g[j] y[j] for
+    j >= k) / a[k] before the first 0. At that 0 it is the same sum of the products without it, and
+    behind it 0."""
     xp, a = xp_of(a), a.astype("int64") if a.dtype.kind in "biu" else a
     if a.ndim == 0:
         return Result(a.copy(), (lambda g, out: g,))

@@ -1,8 +1,6 @@
-"""Ops that sort rows along an axis, or return the index of one element by its place in the order.
-
-Indices have no gradient. NaNs are the largest elements; of equal elements, the sort keeps the
-order.
-"""
+"""Ops that sort rows along an axis, or return the index of one element by its place in the order,
+which has no gradient. NaNs are the largest elements; of equal elements, the sort keeps the
+order."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Adadelta, Adagrad, Adamax, ASGD, NAdam, RAdam and Rprop, as in PyTorch, written as NumPy or CuPy
-operations.
-
-They update each element separately, so they also work if a rank updates only a part of a parameter.
-"""
+"""Adadelta, Adagrad, Adamax, ASGD, NAdam, RAdam and Rprop, as in PyTorch. They update each element
+separately, so they also work if a rank updates only a part of a parameter."""
 
 import math
 from typing import Unpack
@@ -203,10 +200,8 @@ class _Moments(Optimizer):
 
 
 class NAdam(_Moments):
-    """NAdam (Dozat, 2016): Adam with Nesterov momentum, which rises with the number of steps.
-
-    The state array `mu_product` has the product of the momenta of all steps so far.
-    """
+    """NAdam (Dozat, 2016): Adam with Nesterov momentum, which rises with the number of steps. The
+    state array `mu_product` has the product of the momenta so far."""
 
     momentum_decay = Option()
 

@@ -10,10 +10,8 @@ from nnmpi.optim.optimizer import Optimizer
 
 class CosineAnnealingWarmRestarts(LRScheduler):
     """Half a cosine from the first rate down to `eta_min`, again and again: first in T_0 steps,
-    then in T_mult times as many as before.
-
-    `step(epoch + i / batches)` sets the rates within an epoch.
-    """
+    then in T_mult times as many as before. `step(epoch + i / batches)` sets the rates within an
+    epoch."""
 
     def __init__(
         self,
@@ -253,8 +251,7 @@ def set_momenta(scheduler: LRScheduler, momenta: Sequence[float]) -> None:
 
 
 def _add_missing_state(optimizer: Optimizer, group: dict[str, Any]) -> None:
-    """Adds the state arrays that the options of a parameter group now need and the optimizer does
-    not have, since these options were off when it was made."""
+    """Adds state arrays that a group's options need since they were changed."""
     for name in optimizer._state_names(group):
         if name not in optimizer.state_names:
             optimizer.add_state(name)

@@ -19,8 +19,7 @@ STRONG_WOLFE = "strong_wolfe"
 
 @dataclass
 class History:
-    """The state that L-BFGS keeps from one iteration to the next. Its attributes have the names of
-    PyTorch's, and so have the entries of a state dict.
+    """The state that L-BFGS keeps between iterations, by PyTorch's names, as in a state dict.
 
     d, t                     the last direction and the length of the step along it
     old_stps, old_dirs, ro   the last steps s, the differences y of gradients, and 1 / (s @ y)
@@ -90,13 +89,9 @@ class LBFGS(Optimizer):
         lr_factor: float = 1.0,
         squares: Sequence[float] = (),
     ) -> Any:
-        """Runs up to `max_iter` iterations, each of which calls `closure` (it computes the loss and
-        the gradients); returns the loss before the first one.
-
-        `lr_factor` multiplies the learning rate in this step, for schedules that do not change the
-        option `lr`. `squares` is ignored: other optimizers, such as LAMB, take sums over ranks by
-        it.
-        """
+        """Runs up to `max_iter` iterations, which call `closure` (it computes the loss and the
+        gradients); returns the loss before the first one. `lr_factor` multiplies the learning rate
+        in this step; `squares` is for other optimizers, such as LAMB."""
         if closure is None:
             raise ValueError("LBFGS: step(closure) needs a function that computes the gradients")
         (group,), h = self.param_groups, self._history

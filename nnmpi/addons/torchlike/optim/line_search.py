@@ -1,13 +1,12 @@
-"""A line search, which L-BFGS uses: chooses the length t of a step along a direction so that it
-fulfils the strong Wolfe conditions (slope: the derivative of the loss by t):
+"""The line search of L-BFGS: chooses the length t of a step along a direction so that it fulfils
+the strong Wolfe conditions (slope: the derivative of the loss by t):
 
     decrease    loss(t) <= loss(0) + DECREASE * t * slope(0)
     curvature   |slope(t)| <= FLATNESS * |slope(0)|
 
 The search first tries longer and longer steps, until a minimum must lie between two of them (the
 bracket), and then makes this bracket smaller (Nocedal and Wright, Numerical Optimization, 2006,
-section 3.5). The lengths that are tried are those of PyTorch's LBFGS, so the losses are PyTorch's
-too.
+section 3.5). The lengths are those of PyTorch's LBFGS, so the losses are PyTorch's too.
 """
 
 import math
@@ -18,8 +17,7 @@ DECREASE, FLATNESS = 1e-4, 0.9
 
 
 class Trial(NamedTuple):
-    """A step of some length that a line search has tried: the loss and the flat gradient after it,
-    and the slope, which is the derivative of the loss by the length."""
+    """A step that a line search has tried: the loss, the flat gradient, and the slope after it."""
 
     length: float
     loss: float
@@ -30,9 +28,8 @@ class Trial(NamedTuple):
 def strong_wolfe(
     tried: Callable[[float], Trial], start: Trial, length: float, most: int, tolerance: float
 ) -> Trial:
-    """Tries steps of several lengths along a direction. Returns the trial of one that fulfils the
-    two strong Wolfe conditions (see the module), or the one with the lowest loss if no such step is
-    found.
+    """Tries steps of several lengths along a direction; returns the trial of one that fulfils both
+    conditions, or the one with the lowest loss.
 
     tried       evaluates a step of a length
     start       the trial of length 0, whose slope is negative
@@ -63,8 +60,7 @@ def _within(
     tolerance: float,
 ) -> Trial:
     """Makes a bracket (two trials with a minimum between them) smaller by at most `most` further
-    trials, or until it is shorter than `tolerance`; returns the best trial that is found in it.
-    `tried` evaluates a step of a length, and `start` is the trial of length 0."""
+    trials, or until it is shorter than `tolerance`; returns the best trial found."""
     was_near_end = False
     for _ in range(most):
         low = _index_of_lowest(bracket)
@@ -102,8 +98,7 @@ def _is_flat(trial: Trial, start: Trial) -> bool:
 
 
 def _lowest(a: Trial, b: Trial, least: float, most: float) -> float:
-    """Returns the length, from `least` to `most`, of the minimum of the cubic through losses and
-    slopes of a and b; the middle if it has none."""
+    """Returns the length of the minimum of the cubic through a and b; the middle if it has none."""
     if a.length > b.length:
         a, b = b, a
     mean = a.slope + b.slope - 3 * (a.loss - b.loss) / (a.length - b.length)

@@ -22,10 +22,8 @@ from nnmpi.optim.schedule import LRSchedule, step_decay
 
 
 class LambdaLR(LRScheduler):
-    """Sets the rate of each group to its first rate times lr_lambda(steps).
-
-    `lr_lambda` is one function for all groups, or a list with one function for each.
-    """
+    """Sets the rate of each group to its first rate times lr_lambda(steps), of one function for all
+    groups, or one for each."""
 
     def __init__(
         self,
@@ -48,11 +46,8 @@ class LambdaLR(LRScheduler):
 
 
 class MultiplicativeLR(LambdaLR):
-    """Multiplies the current rate of each group by lr_lambda(steps) at each step; the rates before
-    the first step stay.
-
-    `lr_lambda` is one function for all groups, or a list with one function for each.
-    """
+    """Multiplies the current rate of each group by lr_lambda(steps), one function or one for each
+    group, at each step; the rates before the first step stay."""
 
     def __init__(
         self,

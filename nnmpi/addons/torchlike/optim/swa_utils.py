@@ -33,20 +33,17 @@ def get_ema_avg_fn(decay: float = 0.999) -> Average:
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> Averages:
-    """Returns a function f(averaged, current, count) of lists of tensors, which updates each tensor
-    in `averaged` to decay * averaged + (1 - decay) * current."""
+    """Returns f(averaged, current, count) of lists of tensors, which does as `get_ema_avg_fn`."""
     return _of_each(get_ema_avg_fn(decay))
 
 
 def get_swa_avg_fn() -> Average:
-    """Returns a function f(averaged, current, count) of tensors: given the mean over `count` models
-    and the value of one more model, it returns the mean over all of them."""
+    """Returns f(averaged, current, count): the mean over `count` models and one more."""
     return lambda averaged, current, count: averaged + (current - averaged) / (count + 1)
 
 
 def get_swa_multi_avg_fn() -> Averages:
-    """Returns a function f(averaged, current, count) of lists of tensors: it updates the tensors in
-    `averaged`, means over `count` models, to means that include one more model, `current`."""
+    """Returns f(averaged, current, count) of lists of tensors, which does as `get_swa_avg_fn`."""
     return _of_each(get_swa_avg_fn())
 
 
@@ -65,11 +62,8 @@ def _of_each(average: Average) -> Averages:
 
 class AveragedModel(Module):
     """A copy of a model, `module`, whose parameters are averages over all models given to
-    `update_parameters`: means, or as `avg_fn` or `multi_avg_fn` computes them.
-
-    Buffers are copied from the last model; with `use_buffers` those of floating-point type are
-    averages too.
-    """
+    `update_parameters`: means, or as `avg_fn` or `multi_avg_fn` computes them. Buffers are copied
+    from the last model; with `use_buffers` those of floating-point type are averages too."""
 
     def __init__(
         self,

@@ -54,8 +54,7 @@ MAGIC = 0x1950A86A20F9469CFC6C
 
 
 class Kind(NamedTuple):
-    """The type of a storage's elements. The reader returns this object where a pickle names a
-    storage class or dtype of PyTorch, such as torch.FloatStorage."""
+    """The type of a storage's elements, in place of a storage class or dtype of PyTorch."""
 
     dtype: str
 
@@ -121,10 +120,8 @@ def _parameter(tensor: Any, *about: Any) -> Any:
 
 
 def _items(value: Any) -> Any:
-    """Returns `value` if it is a tuple or list of few items; raises ValueError otherwise.
-
-    A small pickle could otherwise pass a large array or text to a function, many times.
-    """
+    """Returns `value` if it is a tuple or list of few items; raises ValueError otherwise. A small
+    pickle could otherwise pass a large array or text to a function, many times."""
     if type(value) not in (tuple, list):
         raise ValueError(f"a {type(value).__name__} in the place of a tuple or a list")
     if len(value) > MOST_ITEMS:
@@ -169,8 +166,7 @@ NAMES: Mapping[str, Any] = {
 
 
 def _with_tensors(make: Callable[[np.ndarray, bool], Tensor]) -> dict[str, Any]:
-    """Returns NAMES with functions that return tensors in place of arrays. make(array,
-    requires_grad) makes a tensor."""
+    """Returns NAMES with tensors, made by make(array, requires_grad), in place of arrays."""
 
     def made(rebuild: Callable[..., np.ndarray]) -> Callable[..., Tensor]:
         return lambda *given: make(rebuild(*given), len(given) > 4 and given[4] is True)
@@ -290,11 +286,9 @@ def read(
     path: str | os.PathLike[str], make: Callable[[np.ndarray, bool], Tensor] | None = None
 ) -> Any:
     """Returns the value in a file of `torch.save`, with arrays on the host in place of tensors, or
-    with tensors that make(array, requires_grad) returns.
-
-    It may consist of dictionaries, lists, tuples, sets, numbers, strings and types. Raises
-    ValueError for other objects, and never runs code of the file.
-    """
+    with tensors that make(array, requires_grad) returns. It may consist of dictionaries, lists,
+    tuples, sets, numbers, strings and types. Raises ValueError for other objects, and never runs
+    code of the file."""
     cannot, names = f"cannot load {shown(path)}", NAMES if make is None else _with_tensors(make)
     try:
         with open(path, "rb") as file:

@@ -10,11 +10,8 @@ from nnmpi.options.quoting import shown
 
 
 class ReadTensor(NamedTuple):
-    """A tensor of a PyTorch file, whose array is in memory already, since the whole file had to be
-    read.
-
-    It has the interface of StoredTensor, which reads a tensor from a safetensors file on demand.
-    """
+    """A tensor of a PyTorch file, with the interface of a StoredTensor of safetensors; its array is
+    in memory, since the whole file had to be read."""
 
     file: Path
     name: str
@@ -50,8 +47,7 @@ def _is_state(value: Any) -> bool:
 
 
 def _remedy(file: Path, state: Any) -> str:
-    """Returns advice for the error message about a file whose content, `state`, is not just the
-    state_dict of a model: how to save or extract one."""
+    """Returns advice for a file that is not just a state_dict: how to save or extract one."""
     if not isinstance(state, dict):
         return "save model.state_dict() in PyTorch"
     states = [key for key, value in state.items() if _is_state(value) and value]

@@ -170,11 +170,9 @@ class Unpickler:
 
 
 def plain_key(key: Any) -> Any:
-    """Returns a dictionary key if it is a plain value, such as a number or a string, or a flat
-    tuple of these; raises RefusedPickleError for others.
-
-    Hashing nested tuples may take for ever if each contains the next one twice.
-    """
+    """Returns a dictionary key if it is a plain value or a flat tuple of these; raises
+    RefusedPickleError for others: hashing tuples that contain the next one twice may take for
+    ever."""
     flat = key if isinstance(key, tuple) else (key,)
     if not all(isinstance(part, PLAIN_KEYS) for part in flat):
         raise RefusedPickleError(f"a key that is a {type(key).__name__}")

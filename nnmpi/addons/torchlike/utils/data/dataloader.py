@@ -14,10 +14,8 @@ from nnmpi.options.notes import note
 
 
 def default_collate(samples: Sequence[Any]) -> Any:
-    """Joins samples into a batch: tensors, arrays and numbers get a new first axis.
-
-    Tuples, lists and dicts keep their structure.
-    """
+    """Joins samples into a batch: tensors, arrays and numbers get a new first axis; tuples, lists
+    and dicts keep their structure."""
     first = samples[0]
     if isinstance(first, Tensor):
         return stack(samples)

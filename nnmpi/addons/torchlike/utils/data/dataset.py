@@ -83,10 +83,8 @@ class ConcatDataset(Dataset[Any]):
 def random_split(
     dataset: Any, lengths: Sequence[float], generator: Generator | None = None
 ) -> list[Subset]:
-    """Splits a data set at random into parts, and returns them as Subsets.
-
-    `lengths` are numbers of samples, or shares if they add up to 1.
-    """
+    """Splits a data set at random into Subsets; `lengths` are numbers of samples, or shares if they
+    add up to 1."""
     n, are_shares = len(dataset), math.isclose(sum(lengths), 1)
     sizes = [int(n * length if are_shares else length) for length in lengths]
     for i in range(n - sum(sizes) if are_shares else 0):

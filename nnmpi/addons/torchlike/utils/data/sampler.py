@@ -32,10 +32,8 @@ class SequentialSampler(Sampler[int]):
 
 
 class RandomSampler(Sampler[int]):
-    """Yields indices in a new random order each time, or drawn independently with `replacement`.
-
-    `num_samples` is their number, by default the length of `data_source`.
-    """
+    """Yields indices in a new random order each time, or drawn independently with `replacement`; as
+    many as `data_source` has, or `num_samples`."""
 
     def __init__(
         self,
@@ -103,10 +101,8 @@ class WeightedRandomSampler(Sampler[int]):
 
 
 class BatchSampler(Sampler[list[Any]]):
-    """Yields lists of `batch_size` indices from another sampler.
-
-    The last list may be shorter; it is left out with `drop_last`.
-    """
+    """Yields lists of `batch_size` indices from another sampler; a shorter last one is left out
+    with `drop_last`."""
 
     def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
         if batch_size < 1:
