@@ -27,8 +27,7 @@ PHASES = {
 
 
 class CostModel(NamedTuple):
-    """The seconds of the machine, of the model's units and of exchanges, from which the time of a
-    step is predicted."""
+    """Seconds of a machine, of a model's units and of exchanges, to predict a step from."""
 
     machine: Machine
     model: ModelTimes
@@ -40,19 +39,16 @@ class RankCosts(NamedTuple):
 
     stages         the rank's list in a step, with passes of whole stages and messages
     compute        a dict: stage -> the seconds of each kind of pass over a micro-batch
-    exchanges      a dict: name of a term -> the rank's collectives and messages in a step that the
-                   term counts. The names:
-                       messages   activations and their gradients, to other pipeline stages
-                       tensor     within a pass, such as sums of activations along tp
-                       gathers    of parameters for ZeRO 3, and gradients that each pass scatters
-                       sums       of gradients over replicas
-                       update     before and after the optimizer: sums over stages or tp, the
-                                  agreement of all ranks, gathers of updated parameters
-                       averages   of the parameters of replicas that make steps alone
+    exchanges      a dict: name -> the rank's collectives and messages that a term counts:
+                        messages   activations and their gradients, to other pipeline stages
+                        tensor     within a pass, such as sums of activations along tp
+                        gathers    of parameters for ZeRO 3, and gradients that each pass scatters
+                        sums       of gradients over replicas
+                        update     before and after the optimizer: sums over stages or tp, the
+                                   agreement of all ranks, gathers of updated parameters
+                        averages   of the parameters of replicas that make steps alone
     elements       how many elements of parameters the rank updates
     bytes_copied   bytes of arrays that it reads and writes to pack and unpack messages
-    waits          the seconds for which the rank waits, because no pass hides the communication:
-                   `waits.sums` before the update, `waits.update` for gathers after it
     """
 
     stages: StepList
@@ -65,8 +61,7 @@ class RankCosts(NamedTuple):
     def within_passes(
         self, seconds: Callable[[Exchange], float]
     ) -> Mapping[tuple[int, Kind], float]:
-        """Returns a dict: (stage, kind of pass) -> the seconds of the exchanges within one such
-        pass over a micro-batch. `seconds` is a function that gives the seconds of an exchange."""
+        """Returns the seconds of exchanges in a pass over a micro-batch, by (stage, kind)."""
         counts = Counter((op.kind, op.stage) for op in self.stages.ops)
         by_pass = defaultdict[tuple[int, Kind], float](float)
         for exchange in self.exchanges["tensor"]:
@@ -101,10 +96,8 @@ def rank_costs(
     compute_of: Sequence[Mapping[Kind, float]],
     costs: CostModel,
 ) -> RankCosts:
-    """Returns the RankCosts (the work from which a step's time is predicted) of a rank: the
-    operations of its step with `micro` micro-batches, the seconds of its passes, and its exchanges,
-    as a simulated step has logged them. compute_of[s] has the seconds of each kind of pass of stage
-    s."""
+    """Returns a rank's work in a step: its list, the seconds of its passes by stage, and its
+    exchanges."""
     compute = {s: compute_of[s] for s in a.model_on(rank).stages}
     by_phase = defaultdict[str, list[Exchange]](list)
     sheet = costs.machine.sheet  # with --sequence-parallel, messages are parts already
@@ -127,9 +120,8 @@ def rank_costs(
 
 
 def exposed_in_passes(item: RankCosts, costs: CostModel) -> Mapping[tuple[int, Kind], float]:
-    """Returns a dict: (stage, kind of pass) -> the seconds by which exchanges within such a pass
-    make it longer, because computing does not hide them. `item` has the passes and exchanges of the
-    rank."""
+    """Returns a dict: (stage, kind of pass) -> the seconds of exchanges that computing does not
+    hide."""
     within = item.within_passes(costs.exchanges.seconds)
     if not hides(costs.machine, "tp"):
         return within

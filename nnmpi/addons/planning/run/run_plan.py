@@ -33,10 +33,8 @@ MEMORY_LIMITS: Table[Callable[[Config], float]] = Table("memory_limits")
 
 def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan:
     """Returns the fastest layout for a run on these ranks. If none fits in the memory limit, the
-    plan has no layout, and ranks have to swap activations to disk. Every rank calls it.
-
-    Rank 0 searches while the others wait; all get the result.
-    """
+    plan has no layout, and ranks have to swap activations to disk. Every rank calls it; rank 0
+    searches."""
     assert config.plan is not None
     unplanned: Any = dict.fromkeys(("plan", *MEMORY_LIMITS.where))
     path, plain = config.plan, replace(config, **unplanned)
@@ -79,9 +77,8 @@ def _no_outcome(measured: float | None) -> Event:
 
 
 def _outcome(predicted: float, measured: float | None) -> Event:
-    """Returns a dict with the one field `plan`, for the last event of a run's log, which compares
-    the plan with the run: the predicted seconds of a step and, unless `measured` is None, the
-    measured seconds and the relative error."""
+    """Returns the field `plan` of a log's last event: predicted and, if known, measured seconds of
+    a step, and the relative error."""
     known = {"predicted_seconds": predicted}
     if measured is not None:
         known |= {"measured_seconds": measured, "error": predicted / measured - 1}
