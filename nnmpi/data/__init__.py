@@ -21,7 +21,6 @@ from nnmpi.data.dataset import Split as Split
 from nnmpi.data.dataset import from_arrays as from_arrays
 from nnmpi.data.dataset import hold_out as hold_out
 from nnmpi.data.dataset import samples_like as samples_like
-from nnmpi.data.files import default_directory
 from nnmpi.data.inputs import Inputs as Inputs
 from nnmpi.data.loader import Batch as Batch
 from nnmpi.data.loader import Loader as Loader
@@ -72,6 +71,12 @@ def load(
     return entry.load(
         DatasetRequest(argument, directory, download, seed, ignore_index, context, tokenizer)
     )
+
+
+def default_directory() -> Path:
+    """Returns `nnmpi` in the user's cache, $XDG_CACHE_HOME or ~/.cache."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(cache if os.path.isabs(cache) else os.path.expanduser("~/.cache")) / "nnmpi"
 
 
 TABLES = {".csv", ".tsv", ".parquet", ".feather", ".xlsx"}

@@ -1,7 +1,6 @@
-"""The directory of downloads, and the check that arrays fit into memory."""
+"""The check that the arrays of a file fit into memory."""
 
 import os
-from pathlib import Path
 
 from nnmpi.arrays.cgroup import memory_limit
 from nnmpi.options.quoting import shown
@@ -23,9 +22,3 @@ def memory_size() -> int:
     """The bytes of memory of the machine, or of its control group."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(machine, memory_limit() or machine)
-
-
-def default_directory() -> Path:
-    """Returns `nnmpi` in the user's cache, $XDG_CACHE_HOME or ~/.cache."""
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(cache if os.path.isabs(cache) else os.path.expanduser("~/.cache")) / "nnmpi"
