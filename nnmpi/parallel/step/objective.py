@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from nnmpi.arrays import backend
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
 from nnmpi.data import Batch
@@ -137,6 +138,12 @@ class Objective:
                     "samples it gets"
                 )
         return [of_metric.pop() for of_metric in shapes]
+
+
+def widened(scores: Tensor) -> Tensor:
+    """Returns 16-bit scores in float32, others unchanged."""
+    types = types_of(scores.dtype)
+    return scores.astype(types.sums) if types.is_mixed else scores
 
 
 def _share(name: str, returned: Any) -> np.ndarray:

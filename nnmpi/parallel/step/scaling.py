@@ -9,14 +9,8 @@ from nnmpi.arrays.dtypes import types_of
 from nnmpi.autograd import Tensor
 from nnmpi.nn import CrossEntropyLoss
 from nnmpi.optim.loss_scale import Scaler
-from nnmpi.parallel.step.objective import Objective
+from nnmpi.parallel.step.objective import Objective, widened
 from nnmpi.parallel.step.ports import LossSink
-
-
-def widened(scores: Tensor) -> Tensor:
-    """Returns 16-bit scores in float32, others unchanged."""
-    types = types_of(scores.dtype)
-    return scores.astype(types.sums) if types.is_mixed else scores
 
 
 class ScaledLossSink(LossSink):

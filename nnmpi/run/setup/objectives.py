@@ -21,8 +21,7 @@ from nnmpi.nn.sequential import only_runs_layers
 from nnmpi.nn.tracing import trace
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.step.objective import Criterion, Objective, SumOfMean
-from nnmpi.parallel.step.scaling import widened
+from nnmpi.parallel.step.objective import Criterion, Objective, SumOfMean, widened
 from nnmpi.parallel.tensor.sharding import Sharding
 
 LOOKED_AT = 1000  # labels, of which a message says what they look like

@@ -26,7 +26,7 @@ from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Traf
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.arrangement.partition import layers, units
 from nnmpi.parallel.step.executor import StepState
-from nnmpi.parallel.step.scaling import widened
+from nnmpi.parallel.step.objective import widened
 from nnmpi.parallel.step.step_traffic import sent_along
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
