@@ -1,8 +1,6 @@
 """Lower bounds on the seconds and bytes of a layout, computed without making its arrangement.
 
-    rank r along pp         its first forward pass follows one in each stage before it; its last
-                            backward pass is followed by one in each stage before it (in ZB-H1 by I,
-                            the gradients of inputs, and then by W, those of weights)
+    rank r along pp         when its passes begin and end, by its schedule (`rank_ends`)
     sums between nodes      an all-reduce of n bytes over k nodes sends 2 (k - 1) / k n on each link
     update                  each element is updated by one rank, or by several
 
@@ -28,6 +26,7 @@ from nnmpi.addons.planning.kept_bytes import KeptBytes
 from nnmpi.addons.planning.layer_messages import in_passes
 from nnmpi.addons.planning.list_times import hides
 from nnmpi.addons.planning.rank_costs import CostModel
+from nnmpi.addons.planning.rank_ends import rank_ends
 from nnmpi.addons.planning.step_time import passes_of_stages
 from nnmpi.arrays import dtypes
 from nnmpi.arrays.dtypes import types_of
@@ -47,21 +46,6 @@ ROUNDING = 1 - 1e-9
 def _ways(candidate: Candidate) -> tuple[bool, str, str]:
     """Returns the options of a layout that decide what of each layer a rank along tp computes."""
     return candidate.sequence_parallel, candidate.layout, candidate.recompute
-
-
-class _RankEnds(NamedTuple):
-    """Lower bounds on the times of each rank along pp, in seconds: arrays of shape (pp,).
-
-    start  until its first pass begins
-    busy   spent in all of its passes
-    end    until its last backward pass ends, which waits for those of later stages
-    last   of the passes beside which sums may still run, when a stage's gradients are complete
-    """
-
-    start: np.ndarray
-    busy: np.ndarray
-    end: np.ndarray
-    last: np.ndarray
 
 
 class _RankElements(NamedTuple):
@@ -104,7 +88,7 @@ class LowerBounds:
         """A lower bound on a step's seconds, of passes and update, without communication."""
         key = candidate._replace(zero=0)
         if key not in self._ends:
-            ends = self._of_ranks(candidate, self._stages(candidate)).end
+            ends = rank_ends(candidate, self._stages(candidate), self._count(candidate)).end
             self._ends[key] = float(ends.max())
         return ROUNDING * (self._ends[key] + self._fixed_seconds(candidate))
 
@@ -122,7 +106,7 @@ class LowerBounds:
         if candidate.zero < 2:
             return 0.0
         passes = self._stages(candidate) + self._in_passes(candidate)
-        start, busy, _, _ = self._of_ranks(candidate, passes)
+        start, busy, _, _ = rank_ends(candidate, passes, self._count(candidate))
         exposed = self._buckets.exposed(candidate, self._count(candidate), busy.tolist())
         ends = start + busy + exposed
         return ROUNDING * (float(ends.max()) + self._fixed_seconds(candidate))
@@ -131,7 +115,7 @@ class LowerBounds:
         """A lower bound on the seconds until the update ends; `passes` is (stages, 3): F, B, I."""
         count, mesh = self._count(candidate), self._arranger.mesh(candidate)
         along = mesh.group(mesh.size - 1, "pp")
-        of_ranks, ends, gathers = self._of_ranks(candidate, passes), list[float](), [0.0]
+        of_ranks, ends, gathers = rank_ends(candidate, passes, count), list[float](), [0.0]
         for place, start, end, last, held in zip(
             along,
             *(times.tolist() for times in (of_ranks.start, of_ranks.end, of_ranks.last)),
@@ -234,31 +218,6 @@ class LowerBounds:
             passes = passes_of_stages(model, of_units, begins)
             self._passes[key] = np.array([[t[Kind.F], t[Kind.B], t[Kind.I]] for t in passes])
         return self._passes[key]
-
-    def _of_ranks(self, candidate: Candidate, passes: np.ndarray) -> _RankEnds:
-        """Bounds when each rank along pp begins and ends its passes; `passes` is (stages, 3)."""
-        stages, count = passes.reshape(-1, candidate.pp, 3), self._count(candidate)
-        forward, backward, _ = stages.sum(axis=0).T
-        f, b, i = stages[0].T  # of the first stage of each rank
-        # a rank starts after one forward pass of each stage before it; when it has ended, each of
-        # them has a backward pass left
-        start, behind, gradients = (np.cumsum(t) - t for t in (f, b, i))
-        again = np.zeros_like(forward)
-        if candidate.recompute == "stage" and count > 1:  # not on the last rank, which may not wait
-            again[:-1] = forward[:-1]
-        busy = count * (forward + backward + again)
-        if candidate.schedule != "zb-h1":
-            ended = np.maximum.accumulate((start + busy + behind)[::-1])[::-1] - behind
-            # behind the last backward pass of a stage come those of others on the rank
-            others = min(count, candidate.pp) if len(stages) > 1 else 1
-            last = others * (backward + (again if len(stages) > 1 else 0))
-            return _RankEnds(start, busy, ended, last)
-        # rank r runs W after r more Is: its last I is behind all but r + 1 of them
-        left = np.minimum(np.arange(1, candidate.pp + 1), count)
-        w = b - i
-        sent = start + count * (f + i) + (count - left) * w + gradients
-        ended = np.maximum.accumulate(sent[::-1])[::-1] - gradients + left * w
-        return _RankEnds(start, busy, np.maximum(start + busy, ended), backward)
 
     def _modules_of(self, candidate: Candidate) -> list[_RankElements]:
         """Returns, from a cache, how many trained elements each rank along pp has, by module."""
