@@ -16,8 +16,8 @@ from helpers.training.laws_checkpoints import Stopper, facts_of
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Trainer, nn
-from nnmpi.addons.checkpoints.checkpointing import SaveTimes
 from nnmpi.addons.checkpoints.manifest import HEAD, MIDDLE, NAME, TAIL
+from nnmpi.addons.checkpoints.save_times import SaveTimes
 from nnmpi.comm import Comm, comm_self
 from nnmpi.io.files.outputs import LogMark, opened_log
 from nnmpi.io.output import Event, NullReport
