@@ -144,9 +144,12 @@ def options_of(gone: set[str]) -> Iterator[str]:
     from nnmpi.addons import ADD_ONS, loaded
 
     for name in gone:
-        for table in ("simulations", "sim_options", "convolutions"):
-            yield from ADD_ONS[name].rows.get(table, {}).keys() - {"auto"}  # a value that stays
-        for where in ADD_ONS[name].rows.get("options", {}).values():
+        rows = ADD_ONS[name].rows
+        yield from rows.get("convolutions", {}).keys() - {"auto"}  # a value that stays
+        for where in rows.get("simulations", {}).values():
+            added = loaded(where)
+            yield from (*added.commands, *added.options)
+        for where in rows.get("options", {}).values():
             part = loaded(where)
             if part.options:
                 yield from (field.name for field in fields(part.options))

@@ -21,9 +21,15 @@ from nnmpi.run.trainer import METHODS
 
 ROOT = Path(nnmpi.__file__).parents[1]
 
-SAID = {*re.findall(r"^    (\w+) +(?:an option|a feature) ", str(addons.__doc__), re.M)}
-OF_OPTIONS = SAID - {"sim_options"} | {"axis_set_ups"}
-"""The tables whose keys are options, or features of these: not options of `simulate`, but axes."""
+OF_OPTIONS = {
+    table
+    for path in (ROOT / "nnmpi").rglob("*.py")
+    for table in re.findall(
+        r'= (?:addons\.)?Table\(\s*"(\w+)"\s*\)\n"""By (?:an option|a feature|an axis)\b',
+        path.read_text(encoding="utf-8"),
+    )
+}
+"""The tables whose keys are options, or features of these, as their sentences say."""
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,6 @@ ADD_ON = AddOn(
         "layouts": {"elastic": "nnmpi.addons.recovery.run.layouts:layout_of_job"},
         "backups": {"backup": "nnmpi.addons.recovery.parallel.backups_on_paper:backups_of"},
         "event_fields": {"backup": "nnmpi.addons.recovery.parallel.backups_on_paper:FIELDS"},
-        "sim_options": {"backup": "nnmpi.addons.recovery.options:add_backup"},
         "undos": {
             "step": "nnmpi.addons.recovery.parallel.step_undo:StepUndo",
             "round": "nnmpi.addons.recovery.parallel.round_undo:RoundUndo",

@@ -1,6 +1,5 @@
 """Options to survive the loss of ranks: --elastic, --backup and --mtbf."""
 
-from argparse import ArgumentParser
 from dataclasses import dataclass
 
 from nnmpi.options import resume_rules as rules
@@ -29,14 +28,6 @@ class Options:
     mtbf: str = checkpoints_option(
         "24h", "mean time between failures of the job, for --backup", form=value_forms.duration
     )
-
-
-def add_backup(subcommand: str, p: ArgumentParser) -> None:
-    """Adds --backup to the parser of `simulate layout`."""
-    if subcommand == "layout":
-        p.add_argument_group("backups").add_argument(
-            "--backup", type=int, nargs="?", const=0, metavar="N", help="with backups every N steps"
-        )
 
 
 FEATURES = (

@@ -5,18 +5,27 @@ Exit status: 0 success, 1 the output could not be written, 2 unusable arguments,
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from nnmpi.addons import Table
 from nnmpi.addons.simulator.commands import collective, gemm, goodput, pipeline, sync, trace
 from nnmpi.options import cli
 
-SIMULATIONS: Table[Any] = Table("simulations")
-"""By a subcommand of an add-on: its module, with HELP, add_options and run."""
 
-MORE_OPTIONS: Table[Callable[[str, argparse.ArgumentParser], None]] = Table("sim_options")
-"""By an option: adds it to the parser of a subcommand, if this has it."""
+class MoreSimulations(NamedTuple):
+    """What another add-on adds to `nnmpi simulate`.
+
+    commands  subcommands by name: modules with HELP, add_options and run
+    options   by name, of (subcommand, its parser): adds the option, if the subcommand has it
+    """
+
+    commands: Mapping[str, Any]
+    options: Mapping[str, Callable[[str, argparse.ArgumentParser], None]]
+
+
+SIMULATIONS: Table[MoreSimulations] = Table("simulations")
+"""By an add-on's name: what it adds to `nnmpi simulate`."""
 
 SMALLER = "take fewer ranks, a smaller model, or samples with a shorter --context"
 """The advice in the message for a lack of memory."""
@@ -26,11 +35,12 @@ def parser() -> cli.Parser:
     """The parser; each subcommand sets `run`, which returns text or JSON values."""
     p = cli.Parser("nnmpi.simulate", description="Predict and draw the cost of plans, without MPI.")
     kinds = p.add_subparsers(title="plans", dest="kind", required=True, metavar="KIND")
+    more = [*SIMULATIONS.rows()]
     for name, command in {
         "collective": collective,
         "pipeline": pipeline,
         "gemm": gemm,
-        **{name: SIMULATIONS.needed(name) for name in SIMULATIONS.where},
+        **{name: command for row in more for name, command in row.commands.items()},
         "sync": sync,
         "goodput": goodput,
         "trace": trace,
@@ -38,8 +48,8 @@ def parser() -> cli.Parser:
         sub = kinds.add_parser(name, help=command.HELP)
         command.add_options(sub)
         sub.set_defaults(run=command.run)
-        for add_more in MORE_OPTIONS.rows():
-            add_more(name, sub)
+        for add_option in (add for row in more for add in row.options.values()):
+            add_option(name, sub)
     return p
 
 

@@ -128,6 +128,9 @@ def add_options(p: argparse.ArgumentParser) -> None:
         "--from", dest="before", metavar="OPTIONS", default=None,
         help="the old layout, with --ranks, in quotes: shows what ranks move to get to the new one",
     )  # fmt: skip
+    for option in options():
+        if option.name in BACKUPS.where:
+            cli.add_flag(cluster, option)
     cli.add_flags(p, GROUPS)
     output = p.add_argument_group("output")
     output.add_argument(
