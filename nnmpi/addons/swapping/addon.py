@@ -29,7 +29,6 @@ ADD_ON = AddOn(
         "options": {"swapping": "nnmpi.addons.swapping.options:ADDED"},
         "texts": {"residences": "nnmpi.addons.swapping.residences:TEXTS"},
         "event_fields": {"memory": "nnmpi.addons.swapping.placement:FIELDS"},
-        "arrangements": {"memory": "nnmpi.addons.swapping.within_memory:within_memory"},
-        "memory_limits": {"memory": "nnmpi.addons.swapping.options:limit"},
+        "memory_limits": {"memory": "nnmpi.addons.swapping.within_memory:LIMIT"},
     },
 )

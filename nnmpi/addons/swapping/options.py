@@ -1,7 +1,6 @@
 """The option --memory: activations and state are swapped to disk."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from nnmpi.options import value_forms
 from nnmpi.options.features import (
@@ -38,11 +37,6 @@ FEATURES = (
         },
     ),
 )
-
-
-def limit(config: Any) -> float:
-    """Returns the number of bytes that a rank may use, as --memory says."""
-    return value_forms.size(config.memory)
 
 
 ADDED = AddOnOptions(Options, FEATURES)

@@ -25,6 +25,7 @@ from nnmpi.comm import Comm
 from nnmpi.data import Inputs
 from nnmpi.nn import Module
 from nnmpi.options.amounts import amount, plural
+from nnmpi.options.config import Config
 from nnmpi.options.value_forms import size
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement import partition
@@ -34,6 +35,7 @@ from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.micro_batches import micro_batches
 from nnmpi.parallel.arrangement.partition import Unit, joined
 from nnmpi.parallel.unit_costs import profile
+from nnmpi.run.setup.setup import MemoryLimit
 
 PART = 4
 """Units are measured on samples divided by this, to take less memory."""
@@ -53,6 +55,11 @@ class StepBytes(NamedTuple):
     units: Sequence[tuple[float, float]]
 
 
+def limit_of(config: Config) -> float:
+    """Returns the number of bytes that a rank may use, as --memory says."""
+    return size(config.memory)
+
+
 def within_memory(
     a: Arrangement, comm: Comm, model: Module, gather: Callable[[int], Inputs], on: Backend
 ) -> Arrangement:
@@ -60,8 +67,7 @@ def within_memory(
     recomputed or swapped to disk. Every rank calls it.
 
     `gather(n)` returns n samples. If all ranks have enough memory, the arrangement is unchanged."""
-    assert a.config.memory is not None
-    limit, batch, rank = size(a.config.memory), a.config.batch_size, comm.rank
+    limit, batch, rank = limit_of(a.config), a.config.batch_size, comm.rank
     needed = all_or_none(comm, lambda: memory(a, rank, batch).total + activations(a, rank, batch))
     if max(gather_objects(comm, needed)) <= limit:
         return a
@@ -189,3 +195,6 @@ def _check_disk(a: Arrangement, longest: float, nbytes: int) -> None:
             f"{amount(nbytes)} each, and the folder of TMPDIR has {amount(longest * ranks)} free: "
             "make room, or set TMPDIR to a folder on a larger disk"
         )
+
+
+LIMIT = MemoryLimit(limit_of, within_memory)

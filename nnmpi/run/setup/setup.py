@@ -54,10 +54,20 @@ from nnmpi.schedules.find import find
 INSTEAD: Table[Callable[[Config, Comm], int]] = Table("instead")
 """By an option: what a command does in place of training, which returns its exit status."""
 
-FITS: Table[Callable[[Arrangement, Comm, Module, Any, Backend], Arrangement]] = Table(
-    "arrangements"
-)
-"""By an option: what fits an arrangement to the machine, with samples of the data."""
+
+class MemoryLimit(NamedTuple):
+    """How an add-on keeps ranks within a limit of memory.
+
+    of      (config): the most bytes of a rank
+    within  (arrangement, comm, model, samples, backend): the arrangement, changed to need no more
+    """
+
+    of: Callable[[Config], float]
+    within: Callable[[Arrangement, Comm, Module, Any, Backend], Arrangement]
+
+
+MEMORY_LIMITS: Table[MemoryLimit] = Table("memory_limits")
+"""By an option: how ranks are kept within the memory that it allows."""
 
 NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
 """No metrics besides the loss; classification losses have the accuracy anyway."""
@@ -296,6 +306,6 @@ def arranged(
     arrangement = all_or_none(
         comm, lambda: arrange(config, cluster, graph, sharding, division, measured)
     )
-    for fit in FITS.given(arrangement.config):
-        arrangement = fit(arrangement, comm, model, samples, setup.on)
+    for limit in MEMORY_LIMITS.given(arrangement.config):
+        arrangement = limit.within(arrangement, comm, model, samples, setup.on)
     return arrangement, facts

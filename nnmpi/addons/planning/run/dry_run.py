@@ -44,7 +44,14 @@ from nnmpi.parallel.arrangement.cluster import Cluster, discover
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.run.setup.cutting import UncutModel, uncut, uncut_of
 from nnmpi.run.setup.datasets import data_options
-from nnmpi.run.setup.setup import FITS, Setup, TrainerArguments, build_model, initialise, set_up
+from nnmpi.run.setup.setup import (
+    MEMORY_LIMITS,
+    Setup,
+    TrainerArguments,
+    build_model,
+    initialise,
+    set_up,
+)
 
 JOB_LAYOUTS: Table[Callable[[Config, Comm], Any]] = Table("layouts")
 """By an option: the layout for the ranks of the job."""
@@ -90,8 +97,8 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
         return on_paper(uncut(*given, partial(build_model, config, setup.build, dataset)), cluster)
 
     arrangement = all_or_none(comm, arranged)
-    for fit in FITS.given(arrangement.config):
-        arrangement = fit(arrangement, comm, model, setup.samples, setup.on)
+    for limit in MEMORY_LIMITS.given(arrangement.config):
+        arrangement = limit.within(arrangement, comm, model, setup.samples, setup.on)
     if config.load:
         all_or_none(comm, lambda: initialise(config, ModelPart.whole(model), setup.on))
     if arrangement.store.buckets:

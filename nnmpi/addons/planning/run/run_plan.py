@@ -1,11 +1,9 @@
 """Plans a run of the Trainer, before its ranks take their parts of the model (`--plan`)."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from nnmpi.addons import Table
 from nnmpi.addons.planning.machine import read_machine
 from nnmpi.addons.planning.run.deadline import Deadline
 from nnmpi.addons.planning.run.measuring import WITHIN, measure
@@ -24,11 +22,8 @@ from nnmpi.parallel.arrangement.cluster import discover
 from nnmpi.run.run_state import RunPlan
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import UncutModel
-from nnmpi.run.setup.setup import Setup, build_model
+from nnmpi.run.setup.setup import MEMORY_LIMITS, Setup, build_model
 from nnmpi.run.training import RunParts
-
-MEMORY_LIMITS: Table[Callable[[Config], float]] = Table("memory_limits")
-"""By an option: the most bytes of a rank."""
 
 
 def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan:
@@ -38,8 +33,7 @@ def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan:
     assert config.plan is not None
     unplanned: Any = dict.fromkeys(("plan", *MEMORY_LIMITS.where))
     path, plain = config.plan, replace(config, **unplanned)
-    limits = MEMORY_LIMITS.given(config)
-    limit = min((limit(config) for limit in limits), default=None)
+    limit = min((limit.of(config) for limit in MEMORY_LIMITS.given(config)), default=None)
     if path == AUTO:
         machine = measure(setup._replace(config=plain), comm, Deadline(WITHIN))
     else:
