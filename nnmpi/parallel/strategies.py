@@ -2,6 +2,7 @@
 which says which rank has which part of the model. `run/` imports all strategies from here."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from nnmpi.addons import Table
 from nnmpi.optim import Optimizer
@@ -18,11 +19,20 @@ from nnmpi.parallel.replicas.replicas import pipelined, replicas
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import Strategy, TrainSpec
 
-SINGLE_RANKS: Table[Callable[[Arrangement], Arrangement]] = Table("twins")
-"""By an option: the arrangement of a second model, which each rank trains as a single rank."""
 
-COMPARED: Table[Callable[[Strategy, Strategy, TrainSpec], Strategy]] = Table("compared")
-"""By an option: a strategy that trains both models, and compares them."""
+class SingleRank(NamedTuple):
+    """The functions by which each rank also trains a second model alone, to compare with.
+
+    arrangement  (arrangement): that of the second model
+    strategy     (strategy, that of the second model, spec): trains both models and compares them
+    """
+
+    arrangement: Callable[[Arrangement], Arrangement]
+    strategy: Callable[[Strategy, Strategy, TrainSpec], Strategy]
+
+
+SINGLE_RANKS: Table[SingleRank] = Table("single_ranks")
+"""By an option: the functions by which the run is compared with one on a single rank."""
 
 
 def held(layout: Layout, spec: TrainSpec) -> tuple[LocalStore, Optimizer]:
@@ -75,6 +85,6 @@ def build(layout: Layout, spec: TrainSpec) -> Strategy:
         return strategy
     # each rank also trains the whole model, as a single rank would
     single = build(Layout.of_one_rank(), spec.single_rank)
-    compared = COMPARED.chosen(spec.arrangement.config)
-    assert compared is not None
-    return compared(strategy, single, spec)
+    added = SINGLE_RANKS.chosen(spec.arrangement.config)
+    assert added is not None
+    return added.strategy(strategy, single, spec)

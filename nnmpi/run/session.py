@@ -5,7 +5,7 @@ communicators and strategy. A run may have several sessions, one after the other
 
 All ranks make and close a session together. An error on one rank becomes an error on all."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -47,7 +47,7 @@ from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.objective import AllScores, LossAndMetrics, Outputs
 from nnmpi.parallel.step.ports import Task
-from nnmpi.parallel.strategies import SINGLE_RANKS
+from nnmpi.parallel.strategies import SINGLE_RANKS, SingleRank
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.run import rank_agreement
 from nnmpi.run.callbacks import Settings
@@ -134,7 +134,7 @@ class Session:
         self.run.loaded = loaded or self.run.loaded
         others = self._take_values(part, model, snapshot) if snapshot else []
         spec, alone = self._spec(part, arrangement, layout), SINGLE_RANKS.chosen(config)
-        single = self._single_rank(model, partial(alone, arrangement)) if alone else None
+        single = self._single_rank(model, arrangement, alone) if alone else None
         rank_agreement.check_values(comm, part)
         self.warning = probe.warning(part, spec.task, arrangement, self.setup.train, layout)
         if graph.notes or any(m._hooks for m in model.modules()):
@@ -202,10 +202,9 @@ class Session:
             self.run.control,
         )
 
-    def _single_rank(self, model: Module, alone: Callable[[], Arrangement]) -> TrainSpec:
+    def _single_rank(self, model: Module, ours: Arrangement, alone: SingleRank) -> TrainSpec:
         """Returns the TrainSpec of a second copy of the model (--verify), which each rank trains
-        alone for comparison; the two share nothing. `alone` returns the arrangement of a model on
-        one rank."""
+        alone for comparison; the two share nothing. `ours` is the arrangement of the first."""
 
         def another() -> ModelPart:
             other = self._build_model()
@@ -218,7 +217,7 @@ class Session:
             initialise(self._initial, part, self.setup.on)
             return part
 
-        single = all_or_none(self.comm, alone)
+        single = all_or_none(self.comm, lambda: alone.arrangement(ours))
         return self._spec(all_or_none(self.comm, another), single, Layout.of_one_rank())
 
     # ---- between two steps

@@ -20,8 +20,7 @@ ADD_ON = AddOn(
         },
         "strategy_kinds": {"reproducible": "nnmpi.addons.checks.reproducible:KIND"},
         "slowed": dict.fromkeys(("slow_rank", "jitter"), "nnmpi.addons.checks.slow_ranks:slowed"),
-        "twins": {"verify": "nnmpi.addons.checks.twin:single_rank"},
-        "compared": {"verify": "nnmpi.addons.checks.verify:VerifiedStrategy"},
+        "single_ranks": {"verify": "nnmpi.addons.checks.verify:SINGLE_RANK"},
         "run_parts": {"verify": "nnmpi.addons.checks.verify:PARTS"},
         "fittings": {"slow_rank": "nnmpi.addons.checks.slow_ranks:FITTING"},
         "event_fields": {

@@ -34,6 +34,7 @@ from nnmpi.addons.checks.reference_update import (
     scale_of,
     summed_gradient,
 )
+from nnmpi.addons.checks.single_rank import single_rank
 from nnmpi.arrays.backend import to_host
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.data import Loader
@@ -47,6 +48,7 @@ from nnmpi.parallel.model.state import held_tensors
 from nnmpi.parallel.model.whole import first_difference
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.objective import Outputs
+from nnmpi.parallel.strategies import SingleRank
 from nnmpi.parallel.strategy import AgreedError, Strategy, TrainSpec
 from nnmpi.run.training import RunParts
 
@@ -314,3 +316,6 @@ def read_every(config: Config) -> int:
 
 
 PARTS = RunParts(read_every=read_every)
+
+
+SINGLE_RANK = SingleRank(single_rank, VerifiedStrategy)

@@ -14,7 +14,7 @@ from nnmpi.options import cli
 
 
 class MoreSimulations(NamedTuple):
-    """What another add-on adds to `nnmpi simulate`.
+    """An add-on's additions to `nnmpi simulate`.
 
     commands  subcommands by name: modules with HELP, add_options and run
     options   by name, of (subcommand, its parser): adds the option, if the subcommand has it
@@ -25,7 +25,7 @@ class MoreSimulations(NamedTuple):
 
 
 SIMULATIONS: Table[MoreSimulations] = Table("simulations")
-"""By an add-on's name: what it adds to `nnmpi simulate`."""
+"""By an add-on's name: its additions to `nnmpi simulate`."""
 
 SMALLER = "take fewer ranks, a smaller model, or samples with a shorter --context"
 """The advice in the message for a lack of memory."""

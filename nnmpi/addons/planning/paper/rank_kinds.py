@@ -91,7 +91,7 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
     """Returns a RankKind for these ranks, with the bytes that the first of them holds and sends.
     With --verify, which trains a second model in each process, its memory is added."""
     first, alone = ranks[0], SINGLE_RANKS.chosen(a.config)
-    single = alone and alone(a)
+    single = alone and alone.arrangement(a)
     held, lost = memory(a, first, batch), unreplicated_bytes(a, first)
     if first >= a.mesh.size:  # servers compute no stage
         return RankKind(
