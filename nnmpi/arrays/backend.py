@@ -41,9 +41,10 @@ class Backend(NamedTuple):
         return self.name
 
     def asarray(self, array: Array, dtype: Any = None) -> Array:
-        """Returns `array` as an array of this backend; the same object if it is one already."""
+        """Returns `array` as an array of this backend; the same object if it is one already. One
+        without data stands for an array of any backend, and stays one without data."""
         # by type, since an array without data is an instance of ndarray, too
-        if not self.is_host or type(array) is np.ndarray:
+        if type(array) is np.ndarray or not (self.is_host or meta.is_meta(array)):
             return self.xp.asarray(array, dtype)
         return meta.xp.asarray(to_host(array), dtype)
 

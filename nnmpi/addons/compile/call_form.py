@@ -20,21 +20,22 @@ class CallForm:
 
     kind    what these calls have in common
     lists   for each `key`, the recording, or None if the step runs as written
+    places  the places, among the numbers of a call, of those that are inputs of the recordings
     """
 
     def __init__(self, kind: Any = None) -> None:
         self.kind = kind
         self.lists = dict[Any, StepReplay | None]()
-        self._inputs, self._constants = list[int](), set[int]()
+        self.places, self._constants = list[int](), set[int]()
         self._last: Sequence[str] = ()
 
     def key(self, numbers: Sequence[Any]) -> tuple[str, ...]:
         """Returns the numbers that are constants of a recording."""
-        return texts_of([x for k, x in enumerate(numbers) if k not in self._inputs])
+        return texts_of([x for k, x in enumerate(numbers) if k not in self.places])
 
     def inputs(self, numbers: Sequence[Any]) -> Sequence[Any]:
         """Returns the numbers that are inputs of the recordings."""
-        return [numbers[k] for k in self._inputs]
+        return [numbers[k] for k in self.places]
 
     def recorded(
         self, numbers: Sequence[Any], record: Callable[[Sequence[int]], RecordedStep]
@@ -47,16 +48,16 @@ class CallForm:
         texts, step = texts_of(numbers), None
         changed = {k for k, last in enumerate(self._last) if texts[k] != last}
         self._last = texts
-        for k in sorted(changed.difference(self._inputs, self._constants)):
-            inputs = sorted((*self._inputs, k))
+        for k in sorted(changed.difference(self.places, self._constants)):
+            inputs = sorted((*self.places, k))
             tried = _tried(record, inputs)
             if tried is None:
                 self._constants.add(k)
             else:
-                self._inputs, step = inputs, tried
+                self.places, step = inputs, tried
                 self.lists.clear()  # there this number is a constant
-        if step is None and self._inputs:
-            step = _tried(record, self._inputs)
+        if step is None and self.places:
+            step = _tried(record, self.places)
         if step is None:
             self.use_constants()
             step = record(())
@@ -64,9 +65,9 @@ class CallForm:
 
     def use_constants(self) -> None:
         """Makes the numbers that are inputs constants for ever: a recording is for one value."""
-        if self._inputs:
-            self._constants.update(self._inputs)
-            self._inputs = []
+        if self.places:
+            self._constants.update(self.places)
+            self.places = []
             self.lists.clear()
 
 

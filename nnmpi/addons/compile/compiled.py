@@ -28,12 +28,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.addons import Table
 from nnmpi.addons.compile.call_form import CallForm
 from nnmpi.addons.compile.recorded_step import NUMBERS, RecordedStep, UnrecordedError, record_step
 from nnmpi.addons.compile.step_code import StepCode
-from nnmpi.addons.compile.step_replay import CheckError, StepReplay, texts_of
+from nnmpi.addons.compile.step_replay import CheckError, Memory, StepReplay, on_host, texts_of
 from nnmpi.addons.compile.step_state import StepState, bits_of
-from nnmpi.arrays.backend import Array
+from nnmpi.arrays.backend import Array, is_array
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
 from nnmpi.nn.module import Module
@@ -50,6 +51,9 @@ MANY = (
     "recorded anew: pass arrays of one shape, and numbers as arguments or as nnmpi.tensor(x)"
 )
 """The warning about a step whose lists are dropped before they are replayed."""
+
+STEP_GRAPHS: Table[Callable[..., Memory]] = Table("step_graphs")
+"""By device: captures a recorded step as graphs of the device, and returns it in its memory."""
 
 _TRAINING, _GIVEN_GRAD = attrgetter("training"), attrgetter("given_grad")
 
@@ -118,7 +122,7 @@ class CompiledStep:
         if len({*map(id, arrays)}) < len(arrays):  # arguments that are one and the same
             plain.append(tuple([*map(id, arrays)].index(id(array)) for array in arrays))
         guards = [
-            *key_of_context(),
+            *key_of_context(code.on),
             *[(a.shape, a.strides, a.dtype) for a in arrays],
             *plain,
             *map(KEY_WITH_GRADIENT, code.parameters),
@@ -166,12 +170,22 @@ class CompiledStep:
             self._warn(MANY)
         replay = None
         try:
-            replay = StepReplay(form.recorded(given.numbers, partial(self._record, code, given)))
+            step = form.recorded(given.numbers, partial(self._record, code, given))
+            replay = StepReplay(step, self._memory(step, form, code, given))
         except UnrecordedError as error:
             self._warn(f"{error}; it is not replayed")
         form.lists[form.key(given.numbers)] = replay
         self._forms[form.kind] = form
         return replay
+
+    def _memory(
+        self, step: RecordedStep, form: CallForm, code: StepCode, given: "Given"
+    ) -> Callable[[], Memory]:
+        """Returns what makes the memory of a recorded step, on the device of its parameters."""
+        if code.on.is_host:
+            return partial(on_host, step)
+        capture = STEP_GRAPHS.needed(code.on.name)
+        return partial(capture, step, code.on, self._function, code, given[:2], form.places)
 
     def _drop_oldest(self) -> bool:
         """Drops the oldest list if as many are kept as may be; returns True if it was not used."""
@@ -197,20 +211,29 @@ class CompiledStep:
         except CheckError:  # the step goes on if a label is wrong
             wanted.restore()
             return result
+        except NumbersReadError as error:
+            wanted.restore()
+            self._refuse(form, inputs, given, str(error))
+            return result
         if bits_of(other) == bits_of(result) and wanted.is_same(StepState(replay, code)):
             replay.compared.add(texts_of(inputs))
             return other
         wanted.restore()
+        self._refuse(form, inputs, given, "recorded, the step has other bits than as written")
+        return result
+
+    def _refuse(self, form: CallForm, inputs: Sequence[Any], given: "Given", reason: str) -> None:
+        """Drops a list that may not be replayed, and warns; if numbers are inputs of it, the step
+        is recorded once more with all numbers as constants."""
         if inputs:
             form.use_constants()
         else:
             form.lists[form.key(given.numbers)] = None
-            self._warn("recorded, the step has other bits than as written; it is not replayed")
-        return result
+            self._warn(f"{reason}; it is not replayed", 1)
 
-    def _warn(self, message: str) -> None:
+    def _warn(self, message: str, deeper: int = 0) -> None:
         name = getattr(self, "__qualname__", "a step")
-        warnings.warn(f"nnmpi.compile: {name}: {message}", stacklevel=5)
+        warnings.warn(f"nnmpi.compile: {name}: {message}", stacklevel=5 + deeper)
 
     def _record(self, code: StepCode, given: "Given", inputs: Collection[int]) -> RecordedStep:
         try:
@@ -258,7 +281,7 @@ def _sort(arrays: list[Array], plain: list[Any], numbers: list[Any], value: Any)
         if value._requires_grad:
             raise ValueError("nnmpi.compile: an argument requires a gradient; pass its values")
         arrays.append(value._array)
-        plain.append(Tensor)
+        plain.append((Tensor, type(value._array)))
     elif type(value) in (tuple, list, dict):
         if isinstance(value, dict) and not all(map(is_plain, value)):
             raise ValueError("nnmpi.compile: keys of an argument are neither numbers nor texts")
@@ -271,6 +294,9 @@ def _sort(arrays: list[Array], plain: list[Any], numbers: list[Any], value: Any)
         numbers.append(value)
     elif is_plain(value):
         plain.append((type(value), repr(value)))
+    elif is_array(value) and not isinstance(value, Tensor | np.ndarray):  # of a device
+        arrays.append(value)
+        plain.append(type(value))
     else:
         raise ValueError(
             f"nnmpi.compile: an argument is a {type(value).__name__}: pass arrays, tensors, "

@@ -12,9 +12,8 @@ import numpy as np
 from nnmpi.addons.compile.number import Number, Numbers, filled
 from nnmpi.addons.compile.step_code import StepCode
 from nnmpi.arrays import keyed, meta
-from nnmpi.arrays.backend import Array
+from nnmpi.arrays.backend import Array, is_array
 from nnmpi.arrays.meta import NumbersReadError
-from nnmpi.arrays.meta.array import new_array
 from nnmpi.arrays.meta.log import (
     Call,
     arrays_in,
@@ -33,6 +32,7 @@ from nnmpi.nn.passes import LOCAL, Pass, current_pass, variables_set
 from nnmpi.nn.record import (
     KeyedPass,
     RecordedKey,
+    StandIn,
     StandIns,
     checks_first,
     recorded_calls,
@@ -59,20 +59,24 @@ class RootCalls:
     """Records which modules a step calls directly (not from within another module) while it is
     recorded. Each such call is a Pass by itself, with its own random numbers.
 
-    calls  a list of pairs (module, whether its call counts as a pass)
-    draws  arrays for the keys of random tensors, which a replay fills
+    calls     a list of pairs (module, whether its call counts as a pass)
+    draws     arrays for the keys of random tensors, which a replay fills
+    stand_in  makes these arrays, and those of the keys of modules
     """
 
-    def __init__(self, code: StepCode) -> None:
+    def __init__(self, code: StepCode, stand_in: StandIn = meta.like) -> None:
         self._known, self.calls = {*code.all_modules}, list[tuple[Module, bool]]()
         self._passes = list[tuple[list[RecordedKey], Module, int]]()
-        self.draws = list[Any]()
+        self.draws, self._stand_in = list[Any](), stand_in
 
     def outside(self) -> Pass:
         """Returns the Pass of the step outside of the calls of its modules."""
-        outside = _OutsidePass(0, None, LOCAL, True, None, self.around)
-        outside.keys, outside.draws = [], self.draws
-        return outside
+        return self._prepared(_OutsidePass(0, None, LOCAL, True, None, self.around))
+
+    def _prepared(self, new: "_StepPass") -> "_StepPass":
+        new.keys, new.draws = [], self.draws
+        vars(new)["stand_in"] = self._stand_in
+        return new
 
     @property
     def keys(self) -> Iterator[tuple[RecordedKey, Module, int]]:
@@ -89,8 +93,7 @@ class RootCalls:
             refuse(f"a {type(module).__name__} that the step makes")
         earlier = sum(counted for other, counted in self.calls if other is module)
         kind = _StepPass if module in self._known else _OutsidePass
-        current = kind(0, None, LOCAL, module.training)
-        current.keys, current.draws = list[RecordedKey](), self.draws
+        current = self._prepared(kind(0, None, LOCAL, module.training))
         token = current_pass.set(current)
         try:
             return forward(*args, **named)
@@ -110,7 +113,7 @@ class _StepPass(KeyedPass):
     draws: list[Any]
 
     def tensor_key(self, drawn: SeedState) -> keyed.Key:
-        words = new_array([4], np.uint32)
+        words = self.stand_in(np.zeros(4, np.uint32))
         self.draws.append(words)
         return keyed.Key(*(words[i, ...] for i in range(4)))
 
@@ -148,6 +151,11 @@ class RecordedStep(NamedTuple):
     numbers: Numbers
 
     @property
+    def checks(self) -> int:
+        """The number of calls, from the first one on, that check arguments."""
+        return max((k + 1 for k, call in enumerate(self.calls) if call.is_check), default=0)
+
+    @property
     def plain(self) -> list[Any]:
         """The numbers and texts that the step returns."""
         return [leaf for leaf in leaves(self.result) if not is_computed(leaf)]
@@ -172,8 +180,8 @@ def record_step(
     arguments `args` and `named`, and returns the recorded calls of kernels as a RecordedStep.
     `code` lists the modules and parameters that the step uses. Those numbers among the arguments
     whose places are in `free` are inputs of the recording, as arrays are."""
-    stand_ins, arguments, roots = StandIns(), _Arguments(args, named, free), RootCalls(code)
-    gradients, first = _Gradients(code), seed_state.get()
+    stand_ins, arguments, roots = StandIns(), Arguments(args, named, free), RootCalls(code)
+    gradients, first = Gradients(code), seed_state.get()
     with (
         recorded_calls(code.modules, code.loose, stand_ins, roots.outside()) as (calls, reasons),
         _restored(code) as facts,
@@ -197,38 +205,46 @@ def record_step(
     return RecordedStep(calls, *of_step, arguments.numbers)
 
 
-class _Gradients:
-    """Records which parameters have a gradient: kernels write its memory only."""
+class Gradients:
+    """Records which parameters have a gradient (kernels write its memory only), and steps of
+    optimizers."""
 
-    def __init__(self, code: StepCode) -> None:
+    def __init__(self, code: StepCode, log: Callable[..., None] = log_call) -> None:
         self._code, self._present = code, [p.has_grad for p in code.parameters]
+        self._log = log
 
     def note(self) -> None:
         """Records which parameters have a gradient now, if others had one before."""
         last, self._present = self._present, [p.has_grad for p in self._code.parameters]
         if self._present != last:
-            log_call(set_gradients, self._code.parameters, self._present)
+            self._log(set_gradients, self._code.parameters, self._present)
 
     def update(self, optimizer: Optimizer, lr_factor: float) -> None:
         """Records a step of an optimizer as one call."""
         if optimizer not in self._code.optimizers:
             refuse("a step of an optimizer that the step makes")
         self.note()
-        log_call(optimizer.step, lr_factor=lr_factor)
+        self._log(optimizer.step, lr_factor=lr_factor)
 
 
-class _Arguments:
-    """Stand-ins for the arguments `args` and `named` of a step: arrays without data, and Numbers
-    for the numbers whose places among all numbers are in `free`.
+class Arguments:
+    """Stand-ins for the arguments `args` and `named` of a step: arrays that `stand_in` makes, and
+    Numbers for the numbers whose places among all numbers are in `free`.
 
     given     the arguments with their stand-ins, as (args, named)
-    arrays    the arrays without data, one for each place at which an argument has an array
+    arrays    the stand-ins of arrays, one for each place at which an argument has an array
     numbers   the Numbers
     """
 
-    def __init__(self, args: Sequence[Any], named: dict[str, Any], free: Collection[int]) -> None:
+    def __init__(
+        self,
+        args: Sequence[Any],
+        named: dict[str, Any],
+        free: Collection[int],
+        stand_in: StandIn = meta.like,
+    ) -> None:
         self.arrays, self.numbers = list[Any](), Numbers()
-        self._free, self._place = free, count()
+        self._free, self._place, self._make = free, count(), stand_in
         self._known = dict[int, tuple[Any, Any]]()  # an argument may be there twice
         self.given = mapped(self._stand_in, (tuple(args), named))
         self._at_first = _described(self.given)
@@ -248,10 +264,10 @@ class _Arguments:
         """Returns what the recorded step gets in place of a part of an argument."""
         if type(value) in NUMBERS and next(self._place) in self._free:
             return self.numbers.new(value)
-        if not isinstance(value, Tensor | np.ndarray):
+        if not isinstance(value, Tensor) and not is_array(value):
             return value
         if id(value) not in self._known:
-            array = meta.like(array_of_argument(value))
+            array = self._make(array_of_argument(value))
             stand = Tensor(array) if isinstance(value, Tensor) else array
             self._known[id(value)] = array, stand
         array, stand = self._known[id(value)]

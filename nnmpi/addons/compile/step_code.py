@@ -7,8 +7,8 @@ from operator import attrgetter, is_
 from types import FunctionType, MethodType
 from typing import Any
 
-import numpy as np
-
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import CPU
 from nnmpi.nn.code_reader import CodeReader
 from nnmpi.nn.known_values import kind_of
 from nnmpi.nn.users_code import ReadValues, UnfitError
@@ -28,6 +28,7 @@ class StepCode:
     modules      the modules that the step calls; `all_modules` also has their submodules
     optimizers   all optimizers that it uses
     parameters   all parameters that it uses; `loose` has those that are in no module
+    on           the device of the parameters, or the CPU if there are none
     state        what decides, besides arguments and parameters, which recording is replayed
     """
 
@@ -47,8 +48,10 @@ class StepCode:
         if any(m._before_user_call is not None for m in self.all_modules):
             raise UnfitError("the step uses a model that a Trainer has cut")
         # they are drawn now, as lists hold their memory
-        if any(not isinstance(p._array, np.ndarray) for p in self.parameters):
-            raise UnfitError("the step computes on a GPU")
+        devices = {backend.of(p._array) for p in self.parameters}
+        if len(devices) > 1:
+            raise UnfitError("the step has parameters on several devices")
+        self.on = devices.pop() if devices else CPU
         for optimizer in self.optimizers:
             self._values.add_name(vars(optimizer), "parameters")
         for m in self.all_modules:

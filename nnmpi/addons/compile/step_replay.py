@@ -1,22 +1,24 @@
 """StepReplay: a recorded step of a user's training loop (`nnmpi.compile`), whose arrays have
 memory, so that it is replayed by calling it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import setitem
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.addons.compile.number import Number, filled
+from nnmpi.addons.compile.number import Number, Numbers, filled
 from nnmpi.addons.compile.recorded_step import RecordedStep, has_number, is_computed
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.meta.log import UnlikeError, assign
+from nnmpi.arrays.meta.log import Call, UnlikeError, arrays_in, assign
 from nnmpi.arrays.meta.memory_plan import Binding, arena_of, lifetimes, places_in, places_of, plan
 from nnmpi.arrays.meta.shapes import owner
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import tick
 from nnmpi.nn.graph import leaves, mapped
+from nnmpi.nn.module import Module
+from nnmpi.nn.record import RecordedKey
 from nnmpi.nn.seeding import next_draw, seed_state
 
 
@@ -25,34 +27,90 @@ class CheckError(Exception):
     a label out of range."""
 
 
-class StepReplay:
-    """A recorded step in memory, replayed by calling it."""
+class Memory(NamedTuple):
+    """The memory of a recorded step, and its calls on that memory.
 
-    def __init__(self, recorded: RecordedStep) -> None:
-        calls, roots = recorded.calls, recorded.roots
-        words = *(key.words for key, _, _ in roots.keys), *roots.draws
-        others = [(a, 0) for a in (*recorded.inputs, *words)]
-        others += [(a, len(calls)) for a in recorded.outputs]
-        given = places_of(recorded.given)
-        places = plan(a for key, a in lifetimes(calls, others).items() if key not in given)
-        binding = Binding(given, places_in(arena_of(places.size), places))
+    inputs    the arrays into which the arguments are copied
+    keys      for each key of random numbers: the array of its words, the key, the module that used
+              it, and how many earlier calls of this module count as passes
+    draws     arrays for the keys of random tensors
+    checks    calls that check arguments; they come first, and change nothing that lasts
+    calls     all other calls
+    outputs   the arrays of the results
+    numbers   the numbers that are inputs, and what is computed of them
+    """
+
+    inputs: Sequence[Array]
+    keys: Sequence[tuple[Array, RecordedKey, Module, int]]
+    draws: Sequence[Array]
+    checks: list[Call]
+    calls: list[Call]
+    outputs: Sequence[Array]
+    numbers: Numbers
+
+
+def on_host(recorded: RecordedStep) -> Memory:
+    """Returns memory for a recorded step on the host."""
+    calls, roots = recorded.calls, recorded.roots
+    words = *(key.words for key, _, _ in roots.keys), *roots.draws
+    others = [(a, 0) for a in (*recorded.inputs, *words)]
+    others += [(a, len(calls)) for a in recorded.outputs]
+    given = places_of(recorded.given)
+    places = plan(a for key, a in lifetimes(calls, others).items() if key not in given)
+    binding = Binding(given, places_in(arena_of(places.size), places))
+    bound, first = [*map(binding.call, calls)], recorded.checks
+    return Memory(
+        [*map(binding.array, recorded.inputs)],
+        [(binding.array(key.words), key, m, earlier) for key, m, earlier in roots.keys],
+        [*map(binding.array, roots.draws)],
+        bound[:first],
+        bound[first:],
+        [*map(binding.array, recorded.outputs)],
+        recorded.numbers,
+    )
+
+
+def checks_on_host(recorded: RecordedStep, arguments: Sequence[Array]) -> list[Call] | None:
+    """Returns the checks of a recorded step's arguments, as calls on the host.
+
+    arguments   the memory of each array among the arguments; None is returned if a check reads an
+                argument on a device, since the host would wait for it
+    """
+    checks = recorded.calls[: recorded.checks]
+    inputs = [*zip(recorded.inputs, arguments, strict=True)]
+    read = {id(owner(array)) for call in checks for array in arrays_in(call.args)}
+    if any(id(owner(a)) in read and not isinstance(memory, np.ndarray) for a, memory in inputs):
+        return None
+    given = places_of((a, memory) for a, memory in inputs if isinstance(memory, np.ndarray))
+    places = plan(a for key, a in lifetimes(checks, ()).items() if key not in given)
+    return [*map(Binding(given, places_in(arena_of(places.size), places)).call, checks)]
+
+
+class StepReplay:
+    """A recorded step in memory, replayed by calling it.
+
+    make   makes its memory when it is called for the first time, after a run as written: by then
+           the state of optimizers is there
+    """
+
+    def __init__(self, recorded: RecordedStep, make: Callable[[], Memory]) -> None:
         self._recorded, self.memory = recorded, [array for _, array in recorded.given]
         self._owners = {id(owner(array)) for array in self.memory}
-        self._inputs = [*map(binding.array, recorded.inputs)]
-        self._keys = [(binding.array(k.words), k, m, earlier) for k, m, earlier in roots.keys]
-        self._draws = [*map(binding.array, roots.draws)]
-        bound = [binding.call(call)[:3] for call in calls]
-        first = max((k + 1 for k, call in enumerate(calls) if call.is_check), default=0)
-        self._checks, self._calls = bound[:first], bound[first:]
-        self._outputs = [*map(binding.array, recorded.outputs)]
+        self._make = make
+        self._bound: Memory | None = None
+        self.is_used, self.compared = False, set[tuple[str, ...]]()
+
+    def _prepare(self) -> Memory:
+        """Makes the memory, and finds the calls of which Numbers are arguments."""
+        memory = self._bound = self._make()
         self._with_numbers = [
             (calls, k, call)
-            for calls in (self._checks, self._calls)
+            for calls in (memory.checks, memory.calls)
             for k, call in enumerate(calls)
             if has_number(call)
         ]
         self._limits = {limit for *_, call in self._with_numbers for limit in _limits(call)}
-        self.is_used, self.compared = False, set[tuple[str, ...]]()
+        return memory
 
     def lacks_comparison(self, numbers: Sequence[Any]) -> bool:
         """True if the list has yet to be compared with the step as written: once, or, if numbers
@@ -67,26 +125,27 @@ class StepReplay:
         Raises CheckError, before anything has changed, if an argument has values that the step does
         not take, or lies in the memory of a parameter, a gradient or a buffer.
         """
+        bound = self._bound or self._prepare()
         if numbers:
-            self._fill(numbers)
+            self._fill(bound.numbers, numbers)
         if any(array.base is not None and id(owner(array)) in self._owners for array in arrays):
             raise CheckError  # the step as written sees its updates in this argument
-        for memory, array in zip(self._inputs, arrays, strict=True):
-            np.copyto(memory, array)
+        for memory, array in zip(bound.inputs, arrays, strict=True):
+            memory[...] = array
         try:
-            for function, args, options in self._checks:
+            for function, args, options, _ in bound.checks:
                 function(*args, **options)
         except (ValueError, UnlikeError) as error:
             raise CheckError from error
-        for words, (seed, purpose, names, _), module, earlier in self._keys:
+        for words, (seed, purpose, names, _), module, earlier in bound.keys:
             words[...] = keyed.key(seed, purpose, module.passes + earlier, *names)
-        for words in self._draws:
+        for words in bound.draws:
             drawn = next_draw()
             words[...] = keyed.key(drawn.seed, "tensor", drawn.draws)
         if made := self._recorded.made:
             state = seed_state.get()
             seed_state.set(state._replace(number=state.number + made))
-        for function, args, options in self._calls:
+        for function, args, options, _ in bound.calls:
             function(*args, **options)
         if self._recorded.written:
             time = tick()
@@ -95,7 +154,7 @@ class StepReplay:
         for module, counted in self._recorded.roots.calls:
             if counted:
                 object.__setattr__(module, "passes", module.passes + 1)
-        result, outputs = self._recorded.result, iter(self._outputs)
+        result, outputs = self._recorded.result, iter(bound.outputs)
         if type(result) is Tensor:  # the most frequent one
             return Tensor(next(outputs).copy(order="K"))
 
@@ -107,10 +166,11 @@ class StepReplay:
 
         return mapped(computed, result)
 
-    def _fill(self, numbers: Sequence[Any]) -> None:
-        """Puts the values of the numbers that are inputs into the calls."""
+    def _fill(self, computed: Numbers, numbers: Sequence[Any]) -> None:
+        """Puts the values of the numbers that are inputs, and of those `computed` of them, into the
+        calls."""
         try:
-            values = self._recorded.numbers.values(numbers)
+            values = computed.values(numbers)
         except (ArithmeticError, UnlikeError) as error:  # the step as written raises it too
             raise CheckError from error
         if any(not low <= values[k] <= high for k, low, high in self._limits):

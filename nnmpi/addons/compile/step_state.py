@@ -8,6 +8,8 @@ import numpy as np
 from nnmpi.addons.compile.recorded_step import array_of_argument, set_gradients
 from nnmpi.addons.compile.step_code import StepCode
 from nnmpi.addons.compile.step_replay import StepReplay
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import is_array
 from nnmpi.autograd import Tensor
 from nnmpi.nn.graph import mapped
 from nnmpi.nn.seeding import seed_state
@@ -59,13 +61,13 @@ class StepState:
 
 
 def bits_of(result: Any) -> Any:
-    """Returns the results of a step, of any nested structure, with the bits of each array in its
-    place, for comparison of two runs."""
-    return mapped(
-        lambda leaf: (
-            np.asarray(array_of_argument(leaf)).tobytes()
-            if isinstance(leaf, Tensor | np.ndarray)
-            else compared(leaf)
-        ),
-        result,
-    )
+    """Returns the results of a step, of any nested structure, with the bits of each array and its
+    device in its place, for comparison of two runs."""
+
+    def described(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor | np.generic) and not is_array(leaf):
+            return compared(leaf)
+        array = array_of_argument(leaf)
+        return backend.of(array).name, array.tobytes()
+
+    return mapped(described, result)

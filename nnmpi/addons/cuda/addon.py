@@ -28,6 +28,7 @@ ADD_ON = AddOn(
         "options": {"cuda": "nnmpi.addons.cuda.options:ADDED"},
         "device_kernels": {"cuda": "nnmpi.addons.cuda.table:KERNELS"},
         "device_parts": {"cuda": "nnmpi.addons.cuda.device:PARTS"},
+        "step_graphs": {"cuda": "nnmpi.addons.cuda.step_graphs:captured"},
     },
     files=("scripts/gpu_check", "scripts/gpu_check.py"),
 )

@@ -10,11 +10,12 @@ in which the host reads values, copies them to the device or waits cannot be cap
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
 import numpy as np
 
+from nnmpi.addons.cuda.capture import Capture, restored
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.meta import NumbersReadError
@@ -94,12 +95,16 @@ class Graphs(Replay):
         adds: bool,
         units: Sequence[int],
     ) -> None:
-        self._on, self._adds, self._units, cuda = on, adds, units, on.xp.cuda
+        self._on, self._adds, self._units = on, adds, units
         self.free = lambda: None
-        self._stream, self._pool = cuda.Stream(non_blocking=True), cuda.MemoryPool()
-        self._written = cuda.MemoryPool()  # not for arrays that a graph has at other times
+        self._graphs = Capture(on)
+        self._written = on.xp.cuda.MemoryPool()  # not for arrays that a graph has at other times
         self._keys, self._leaves = list[RecordedKey](), list[Any]()
-        with cuda.using_allocator(self._pool.malloc), _restored(parts, adds):
+        modules = [m for part in parts for m in part.modules()]
+        parameters = [*dict.fromkeys(p for part in parts for p in part.parameters())]
+        with restored(modules, parameters):
+            for p in parameters:
+                p.has_grad = adds and p.requires_grad
             self._inputs = [self._new(array.shape, array.dtype) for array in arrays]
             self._on_host = isinstance(arrays[-2], np.ndarray)  # labels
             stats = LOCAL if current.batch_stats is LOCAL else _NoStats()
@@ -121,7 +126,7 @@ class Graphs(Replay):
             root, graph = self._forward_pass(forward, captured, checks=False)
         self.outputs, self._of_forward = [root.array], graph
         self._seed = self._new(root.array.shape, root.array.dtype)
-        with self._captured() as backward, _as_current(captured):
+        with self._graphs.graph() as backward, _as_current(captured):
             root.backward(self._seed, on_leaf=self._leaves.append)
         self._of_backward = backward[0]
 
@@ -130,7 +135,7 @@ class Graphs(Replay):
         result, the graph). With `checks`, calls that check labels are left out of the graph, and
         made on the host before each launch."""
         log = logged_calls() if checks else nullcontext(list[Call]())
-        with self._captured() as graphs, _as_current(captured), log as calls:
+        with self._graphs.graph() as graphs, _as_current(captured), log as calls:
             _, root = forward(self._inputs)
         self._checks = [call for call in calls if call.is_check]
         return root, graphs[0]
@@ -139,21 +144,6 @@ class Graphs(Replay):
         """Returns device memory that is written before each launch."""
         with self._on.xp.cuda.using_allocator(self._written.malloc):
             return self._on.xp.empty(shape, dtype)
-
-    @contextmanager
-    def _captured(self) -> Iterator[list[Any]]:
-        """A context that captures kernels; its list gets the graph."""
-        graphs, runtime = list[Any](), self._on.xp.cuda.runtime
-        with self._stream:
-            # relaxed: the pool may ask for memory meanwhile
-            self._stream.begin_capture(runtime.streamCaptureModeRelaxed)
-            try:
-                yield graphs
-            except BaseException:
-                with suppress(RuntimeError):  # of a capture that is invalid
-                    self._stream.end_capture()
-                raise
-            graphs.append(self._stream.end_capture())
 
     def forward(
         self, arrays: Sequence[Array], step: int, stats: BatchStats
@@ -201,27 +191,3 @@ def _as_current(current: Pass) -> Iterator[None]:
     """A context in which a pass is captured, with `current` as its Pass."""
     with variables_set((current_pass, current)), on_tape(lambda: None):
         yield
-
-
-@contextmanager
-def _restored(parts: Sequence[Module], adds: bool) -> Iterator[None]:
-    """A context for capturing a pass of the modules `parts`. With `adds`, the backward pass adds
-    to gradients that exist; otherwise it writes new ones. Afterwards all attributes of modules
-    and parameters are restored. Raises NumbersReadError if the pass has set an attribute of a
-    module."""
-    modules = [m for part in parts for m in part.modules()]
-    attributes = [dict(vars(m)) for m in modules]
-    parameters = {p: p.has_grad for part in parts for p in part.parameters()}
-    for p in parameters:
-        p.has_grad = adds and p.requires_grad
-    try:
-        yield
-        for m, saved in zip(modules, attributes, strict=True):
-            if vars(m).keys() != saved.keys() or any(vars(m)[n] is not v for n, v in saved.items()):
-                raise NumbersReadError("forward sets an attribute")
-    finally:
-        for p, has_grad in parameters.items():
-            p.has_grad = has_grad
-        for m, saved in zip(modules, attributes, strict=True):
-            vars(m).clear()
-            vars(m).update(saved)

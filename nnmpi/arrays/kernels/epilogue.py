@@ -10,10 +10,13 @@ only the place of the largest element is kept, a byte each. Of equal elements th
 PyTorch.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from nnmpi.arrays.backend import Array, of, xp_of
+import numpy as np
+
+from nnmpi.arrays.backend import Array, Backend, of, xp_of
 from nnmpi.arrays.kernels import column_sum
 from nnmpi.arrays.kernels.precision import cast_loop, float32_on_host
 from nnmpi.arrays.native.table import InOut, Out, kernel
@@ -84,6 +87,23 @@ def constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array
 def _cached_constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any, gpu: int) -> Array:
     """Makes a constant on GPU number `gpu`, the current one, cached for that GPU."""
     return xp.full(shape, value, dtype)
+
+
+def copied(
+    make: Callable[..., np.ndarray], args: tuple[Any, ...], dtype: Any, like: Array
+) -> Array:
+    """Returns make(*args), which depends on nothing else, in the library of `like`. A GPU keeps it
+    for later calls: a CUDA graph cannot contain a copy from the host."""
+    on = of(like)
+    if not hasattr(on.xp, "cuda"):
+        return on.asarray(make(*args), dtype)
+    return _kept_copy(make, args, np.dtype(dtype), on, on.xp.cuda.runtime.getDevice())
+
+
+@lru_cache(maxsize=64)
+def _kept_copy(make: Any, args: tuple[Any, ...], dtype: Any, on: Backend, gpu: int) -> Array:
+    """Makes a copy on GPU number `gpu`, the current one, cached for that GPU."""
+    return on.asarray(make(*args), dtype)
 
 
 def bias_relu(y: Array, r: RowConstants) -> None:

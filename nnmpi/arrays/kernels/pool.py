@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.arrays.backend import Array, of, xp_of
+from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Result, epilogue
+from nnmpi.arrays.kernels.linear import matmul
 from nnmpi.arrays.kernels.precision import by_float32, widened
 from nnmpi.arrays.kernels.window import Window, Windows
 
@@ -126,14 +127,23 @@ def avg_pool2d(x: Array, windows: Windows, count_include_pad: bool) -> Result:
 def _shares(x: Array, windows: Windows, count_include_pad: bool) -> Array | float:
     """Returns the factor of each window in average pooling, 1 / (number of pixels in the mean), as
     (h, w, 1), or one number if all are equal. Padding counts if `count_include_pad`."""
+    args = windows, x.shape[2:], count_include_pad
+    shares = _shares_on_host(*args)
+    if (shares == shares[0, 0]).all():
+        return float(shares[0, 0, 0])
+    return epilogue.copied(_shares_on_host, args, x.dtype, x)
+
+
+def _shares_on_host(
+    windows: Windows, sizes: tuple[int, ...], count_include_pad: bool
+) -> np.ndarray:
+    """Returns the factors of `_shares` (h, w, 1) for images of (height, width) `sizes`."""
     rows, columns = (
         _counts(window, size, count_include_pad)
-        for window, size in zip(windows, x.shape[2:], strict=True)
+        for window, size in zip(windows, sizes, strict=True)
     )
-    counts = np.outer(rows, columns)
-    if (counts == counts[0, 0]).all():
-        return 1 / float(counts[0, 0])
-    return of(x).asarray((1 / counts)[..., None], x.dtype)
+    shares: np.ndarray = 1 / np.outer(rows, columns)[..., None]
+    return shares
 
 
 def _counts(window: Window, size: int, count_include_pad: bool) -> np.ndarray:
@@ -152,19 +162,19 @@ def adaptive_avg_pool2d(x: Array, size: tuple[int, int]) -> Result:
 
     Block i of o has the rows from floor(i * H / o) to ceil((i + 1) * H / o), and columns likewise.
     """
-    xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
+    xl = x.transpose(0, 2, 3, 1)
     n, H, W, C = xl.shape
     rows, columns = (
-        of(x).asarray(_parts(length, parts), x.dtype)
+        epilogue.copied(_parts, (length, parts), x.dtype, x)
         for length, parts in zip((H, W), size, strict=True)
     )
-    means = xp.matmul(rows, xl.reshape(n, H, W * C)).reshape(n * size[0], W, C)
-    y = xp.matmul(columns, means).reshape(n, *size, C)
+    means = matmul(rows, xl.reshape(n, H, W * C)).reshape(n * size[0], W, C)
+    y = matmul(columns, means).reshape(n, *size, C)
 
     def vjp(g: Array, out: Array | None) -> Array:
         gl = g.transpose(0, 2, 3, 1).reshape(n * size[0], size[1], C)
-        d = xp.matmul(columns.T, gl).reshape(n, size[0], W * C)
-        return xp.matmul(rows.T, d).reshape(n, H, W, C).transpose(0, 3, 1, 2)
+        d = matmul(columns.T, gl).reshape(n, size[0], W * C)
+        return matmul(rows.T, d).reshape(n, H, W, C).transpose(0, 3, 1, 2)
 
     return Result(y.transpose(0, 3, 1, 2), (vjp,))
 
