@@ -24,6 +24,7 @@ from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
     modules=("nnmpi.addons.cuda",),
+    uses=("compile",),
     rows={
         "options": {"cuda": "nnmpi.addons.cuda.options:ADDED"},
         "device_kernels": {"cuda": "nnmpi.addons.cuda.table:KERNELS"},

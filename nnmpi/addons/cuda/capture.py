@@ -1,5 +1,5 @@
-"""What all captures of CUDA graphs need: a stream, a pool of memory, and modules that stay as they
-are."""
+"""Captures CUDA graphs: a stream, a pool for their arrays, and a context after which modules are as
+before."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress

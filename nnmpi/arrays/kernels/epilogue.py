@@ -53,17 +53,21 @@ class Gradients(NamedTuple):
 
 
 class RowConstants(NamedTuple):
-    """The arrays that `bias_relu` adds and compares with, repeated over a row of the image (w * O):
-    the bias, and zeros for ReLU; None without."""
+    """The arrays that `bias_relu` adds and compares with: the bias, and zeros for ReLU.
+
+    Each is repeated over a row of the image (w * O); None without a bias, or without ReLU.
+    """
 
     bias: Array | None
     zero: Array | None
 
 
 def row_constants(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
-    """Makes the bias b, and zeros if `relu`, each repeated on the host over a row of w pixels,
-    since NumPy is slow on single pixels. `like` has the outputs' library, dtype and number of
-    channels."""
+    """Makes the arrays that `bias_relu` adds and compares with: the bias b, and zeros if `relu`,
+    each repeated on the host over a row of w pixels, since NumPy is slow on single pixels.
+
+    `like` is an array with the outputs' library, dtype and number of channels.
+    """
     xp, w = xp_of(like), w if of(like).is_host else 1
     zero = constant((w * like.shape[-1],), 0.0, like.dtype, xp) if relu else None
     if b is None or w == 1:
@@ -73,36 +77,40 @@ def row_constants(b: Array | None, relu: bool, w: int, like: Array) -> RowConsta
     return RowConstants(row.reshape(-1), zero)
 
 
+def _device(xp: Any) -> int | None:
+    """Returns the number of the current device of an array library; None on the host."""
+    return xp.cuda.runtime.getDevice() if hasattr(xp, "cuda") else None
+
+
 def constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array:
-    """Returns a read-only array filled with one value, cached on a GPU. On the host it is made
+    """Returns a read-only array filled with one value, cached on a device. On the host it is made
     anew: its memory may be a part of a larger block, which a cache would keep allocated."""
-    if not hasattr(xp, "cuda"):
+    device = _device(xp)
+    # a graph has its own, which stays where it is
+    if device is None or xp.cuda.get_current_stream().is_capturing():
         return xp.full(shape, value, dtype)
-    if xp.cuda.get_current_stream().is_capturing():  # a graph has its own, which stays where it is
-        return xp.full(shape, value, dtype)
-    return _cached_constant(shape, value, dtype, xp, xp.cuda.runtime.getDevice())
+    return _cached_constant(shape, value, dtype, xp, device)
 
 
 @lru_cache(maxsize=64)
-def _cached_constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any, gpu: int) -> Array:
-    """Makes a constant on GPU number `gpu`, the current one, cached for that GPU."""
+def _cached_constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any, device: int) -> Any:
     return xp.full(shape, value, dtype)
 
 
 def copied(
     make: Callable[..., np.ndarray], args: tuple[Any, ...], dtype: Any, like: Array
 ) -> Array:
-    """Returns make(*args), which depends on nothing else, in the library of `like`. A GPU keeps it
-    for later calls: a CUDA graph cannot contain a copy from the host."""
+    """Returns make(*args), which depends on nothing else, in the library of `like`. A device keeps
+    it for later calls, since a graph of kernels cannot contain a copy from the host."""
     on = of(like)
-    if not hasattr(on.xp, "cuda"):
+    device = _device(on.xp)
+    if device is None:
         return on.asarray(make(*args), dtype)
-    return _kept_copy(make, args, np.dtype(dtype), on, on.xp.cuda.runtime.getDevice())
+    return _cached_copy(make, args, np.dtype(dtype), on, device)
 
 
 @lru_cache(maxsize=64)
-def _kept_copy(make: Any, args: tuple[Any, ...], dtype: Any, on: Backend, gpu: int) -> Array:
-    """Makes a copy on GPU number `gpu`, the current one, cached for that GPU."""
+def _cached_copy(make: Any, args: tuple[Any, ...], dtype: Any, on: Backend, device: int) -> Array:
     return on.asarray(make(*args), dtype)
 
 
@@ -136,7 +144,8 @@ def relu_gradient_loop(g: Array, y: Array, out: Out) -> None:
 def outputs(
     z: Array, y: Array, largest: Array | None, rows: RowConstants, covers: tuple[int, int]
 ) -> None:
-    """Writes outputs y (n, h, w, O) from the sums z: applies pooling, bias and ReLU.
+    """Writes a convolution's outputs y (n, h, w, O) from the sums z: applies pooling, bias and
+    ReLU.
 
     With `largest`, which receives the position of each window's maximum, z begins with two axes for
     the position in a 2x2 pooling window; otherwise z has the axes of images. `covers` is the height
@@ -160,8 +169,12 @@ def outputs(
 
 
 def masked(g: Array, y: Array | None, db: Array | None) -> Array:
-    """Returns the gradient g with zeros where ReLU's output y is 0 (None: no ReLU), contiguous;
-    adds its column sums to db, the gradient of the bias, unless that is None."""
+    """Returns the gradient g with zeros where ReLU's output y is 0: the gradient before ReLU,
+    contiguous.
+
+    y is None without ReLU. Adds the column sums of the result to db, the gradient of the bias,
+    unless that is None.
+    """
     g = xp_of(g).ascontiguousarray(g) if y is None else relu_gradient(g, y)
     if db is not None:
         db += column_sum(float32_on_host(g.reshape(-1, g.shape[-1])))
@@ -169,12 +182,14 @@ def masked(g: Array, y: Array | None, db: Array | None) -> Array:
 
 
 def spread(g: Array, largest: Array | None, dz: Array, covers: tuple[int, int]) -> None:
-    """Writes dz, the gradient of a convolution's sums before 2x2 max-pooling.
+    """Computes the backward pass of 2x2 max-pooling: writes dz, the gradient of a convolution's
+    sums.
 
-    g (n, h, w, O), the gradient of the pooled sums, goes to the largest element of each window,
-    whose position (0 to 3) is in `largest`; other elements of dz (2, 2, n, h, w, O) get 0. Without
-    pooling `largest` is None, and g is copied to dz (n, h, w, O). `covers` are the h and w of dz:
-    where they exceed those of g, because `outputs` has cropped, dz gets 0.
+    g (n, h, w, O) is the gradient of the pooled sums. It goes to the largest element of each
+    window, whose position (0 to 3) is in `largest`; other elements of dz (2, 2, n, h, w, O), which
+    begins with the position in a window, get 0. Without pooling `largest` is None, and g is copied
+    to dz (n, h, w, O). `covers` are the h and w of dz: where they exceed those of g, because
+    `outputs` has cropped, dz gets 0.
     """
     n, h, w, O = g.shape
     if (h, w) != covers:

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emulator import machine
 from helpers.device import DEVICE, needs_emulator
 from helpers.training.steps import Made
 
 import nnmpi
 from nnmpi import Tensor, nn, optim
 from nnmpi.nn.graph import leaves
-
-from emulator import machine
 
 pytestmark = needs_emulator
 
@@ -171,7 +170,9 @@ def attention() -> nn.Module:
 def residual() -> nn.Module:
     conv = nn.Conv2d(1, 4, 3, padding=1)
     pooled = nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False), nn.AdaptiveAvgPool2d(2)
-    return nn.Sequential(conv, nn.BatchNorm2d(4), nn.ReLU(), *pooled, nn.Flatten(), nn.Linear(16, 3))
+    return nn.Sequential(
+        conv, nn.BatchNorm2d(4), nn.ReLU(), *pooled, nn.Flatten(), nn.Linear(16, 3)
+    )
 
 
 sgd = partial(optim.SGD, lr=0.1, momentum=0.9)
