@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from nnmpi.addons.transformer.kernels.attention import KeepOf, Tile
+from nnmpi.addons.transformer.kernels.attention import KeepOf
+from nnmpi.addons.transformer.kernels.tiles import Tile
 from nnmpi.addons.transformer.ops import attention
 from nnmpi.addons.transformer.sequences import check_base, check_even, kv_cache
 from nnmpi.arrays import backend, keyed

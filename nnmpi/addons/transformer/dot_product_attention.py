@@ -2,7 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from nnmpi.addons.transformer.kernels.attention import Keep, Tile
+from nnmpi.addons.transformer.kernels.attention import Keep
+from nnmpi.addons.transformer.kernels.tiles import Tile
 from nnmpi.addons.transformer.ops import attention
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array

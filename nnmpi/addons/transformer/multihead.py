@@ -4,7 +4,8 @@ import math
 from typing import Any
 
 from nnmpi.addons.transformer.attention import all_positions, keep_of
-from nnmpi.addons.transformer.kernels.attention import Keep, Tile
+from nnmpi.addons.transformer.kernels.attention import Keep
+from nnmpi.addons.transformer.kernels.tiles import Tile
 from nnmpi.addons.transformer.ops import attention
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array

@@ -12,13 +12,12 @@ Scores, lse and sums have the `sums` dtype (`dtypes.py`) for q, k, v, y and thei
 are rounded once. On a device cuDNN computes if it can (`cuda/sdpa.py`), without scores in memory;
 elsewhere on a device factors of products are rounded to the dtype of q, as cuDNN rounds them.
 
-The scores of some queries, with all keys that they see, stay in cache between the two products. The
-backward pass computes them again from lse, so memory is linear in T and S. Which queries are taken
-together depends on T and S alone, so cutting samples or heads among ranks changes no bit. `join`
+The scores of a tile of queries (`tiles.py`), with all keys that they see, stay in cache between the
+two products. The backward pass computes them again from lse, so memory is linear in T and S. `join`
 combines attention to some keys with attention to others.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -28,40 +27,14 @@ from nnmpi.addons.transformer.kernels.scores import (
     scores_gradient_loop,
     softmax_backward,
 )
-from nnmpi.arrays.backend import Array, of, xp_of
+from nnmpi.addons.transformer.kernels.tiles import Tile, parts, tiles
+from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import progress_hook
 from nnmpi.arrays.kernels.linear import matmul
 from nnmpi.arrays.kernels.precision import cast, round_loop
 from nnmpi.arrays.kernels.softmax import softmax_loop
-from nnmpi.arrays.meta import is_meta
-from nnmpi.arrays.meta.log import call_log
 from nnmpi.arrays.native.table import InOut, Out, device_kernels, kernel
-
-FEWEST_ROWS = 64
-"""The fewest queries at once: with fewer, products are slow."""
-
-MOST_ROWS = 64
-"""The most queries at once if causal: scores of later keys are wasted."""
-
-CALL_ROWS = 256
-"""The number of queries of a tile on the host.
-
-A loop takes some of them at a time, and messages progress between tiles.
-"""
-
-
-class Tile(NamedTuple):
-    """A block of an attention computation: slices of samples, of key heads, of queries, and of
-    keys.
-
-    The keys are those that the queries may see; they begin with the first key.
-    """
-
-    samples: slice
-    heads: slice
-    queries: slice
-    keys: slice
 
 
 class Keep(Protocol):
@@ -137,7 +110,7 @@ def attention(q: Array, k: Array, v: Array, options: Scores, y: Array, lse: Arra
     plain = q, k, v, options.scale, options.causal, y, lse
     if options.is_plain and _by_device("attention", q, plain):
         return
-    for tile in _tiles(q, k, options.causal):
+    for tile in tiles(q, k, options.causal):
         samples, heads, queries, keys = tile
         rows, seen = (samples, heads, slice(None), queries), (samples, heads, keys)
         attention_loop(q[rows], k[seen], v[seen], y[rows], lse[rows], *options.of(tile))
@@ -168,7 +141,7 @@ def attention_gradients(
     plain = arrays, options.scale, options.causal, derivatives
     if options.is_plain and _by_device("attention_gradients", q, plain):
         return
-    for tile in _tiles(q, k, options.causal):
+    for tile in tiles(q, k, options.causal):
         samples, heads, queries, keys = tile
         rows, seen = (samples, heads, slice(None), queries), (samples, heads, keys)
         head_gradients = dk[samples, heads], dv[samples, heads]
@@ -238,7 +211,7 @@ def attention_loop(
     returns dropout's factors of the probabilities.
     """
     xp, progress = xp_of(q), progress_hook.get()
-    for part in _parts(q, k, first):
+    for part in parts(q, k, first):
         rows, keys = part.queries, part.keys
         s, seen, later = _scores(q, k, part, scale, first, mask)
         p = xp.empty_like(s)
@@ -274,7 +247,7 @@ def attention_gradient_loop(
     + i, or all if `first` is -1, and those that `mask` allows; `keep` returns dropout's factors.
     """
     xp, progress = xp_of(q), progress_hook.get()
-    for part in _parts(q, k, first):
+    for part in parts(q, k, first):
         rows, keys = part.queries, part.keys
         s, seen, later = _scores(q, k, part, scale, first, mask)
         g, kept = dy[..., rows, :], None if keep is None else keep(part)
@@ -293,56 +266,6 @@ def attention_gradient_loop(
         dq[..., rows, :] = matmul(cast(ds, q.dtype), k[:, :, None, keys], dq.dtype)
         dk[:, :, keys] += _over_group(ds, q[..., rows, :])
         progress()
-
-
-def _tiles(q: Array, k: Array, causal: bool) -> Iterator[Tile]:
-    """Yields the tiles (blocks of samples, heads and queries) in which attention is computed.
-
-    The tiles of a head follow each other in the order of queries. There are none if there are no
-    keys.
-    """
-    (N, K, G, T, _), S = q.shape, k.shape[2]
-    rows_at_once = _rows(q, S, causal)
-    rows = max(rows_at_once, min(T, CALL_ROWS)) if of(q).is_host else rows_at_once
-    heads_in_cache = max(1, _room(q) // max(G * rows_at_once * S, 1))
-    heads = max(1, min(K, heads_in_cache))
-    samples = max(1, heads_in_cache // heads) if heads == K else 1
-    is_computed = S and not (is_meta(q) and call_log.get() is None)
-    for n in range(0, N if is_computed else 0, samples):
-        for h in range(0, K, heads):
-            for t in range(0, T, rows):
-                yield Tile(
-                    slice(n, min(n + samples, N)),
-                    slice(h, min(h + heads, K)),
-                    slice(t, min(t + rows, T)),
-                    slice(0, min(S, t + rows) if causal else S),
-                )
-
-
-def _parts(q: Array, k: Array, first: int) -> Iterator[Tile]:
-    """Splits a tile into parts of fewer queries, whose scores fit in the CPU's cache, and yields
-    them.
-
-    Each part is a Tile with the keys that its queries see: query i sees keys 0 to first + i, or all
-    keys if `first` is -1.
-    """
-    (n, h, _, T, _), S = q.shape, k.shape[2]
-    rows = _rows(q, S, first >= 0)
-    for t in range(0, T, rows):
-        last = min(t + rows, T)
-        seen = min(S, first + last) if first >= 0 else S
-        yield Tile(slice(0, n), slice(0, h), slice(t, last), slice(0, seen))
-
-
-def _rows(q: Array, S: int, causal: bool) -> int:
-    """Returns the number of queries whose scores with all S keys fit in cache at once."""
-    rows: int = max(FEWEST_ROWS, min(q.shape[3], _room(q) // (4 * max(S, 1))))
-    return min(rows, MOST_ROWS) if causal and of(q).is_host else rows
-
-
-def _room(q: Array) -> int:
-    """Returns the scores that fit in cache with their gradients and BLAS's copies."""
-    return of(q).chunk_bytes // (4 * int(types_of(q.dtype).sums.itemsize))
 
 
 def _over_group(a: Array, b: Array) -> Array:

@@ -7,7 +7,8 @@ import pytest
 
 from nnmpi.addons.transformer.context.ring import Ring, ring_attention
 from nnmpi.addons.transformer.context.sequence_cut import SequenceCut
-from nnmpi.addons.transformer.kernels.attention import Keep, Tile
+from nnmpi.addons.transformer.kernels.attention import Keep
+from nnmpi.addons.transformer.kernels.tiles import Tile
 from nnmpi.addons.transformer.ops.attention import self_attention
 from nnmpi.arrays.backend import Array
 from nnmpi.comm import Comm
