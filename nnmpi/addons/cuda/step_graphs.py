@@ -18,10 +18,10 @@ from nnmpi.addons.compile.recorded_step import (
     Arguments,
     Gradients,
     RecordedStep,
-    RootCalls,
     array_of_argument,
     set_gradients,
 )
+from nnmpi.addons.compile.root_calls import RootCalls
 from nnmpi.addons.compile.step_code import StepCode
 from nnmpi.addons.compile.step_replay import Memory, checks_on_host
 from nnmpi.addons.cuda.capture import Capture, restored
