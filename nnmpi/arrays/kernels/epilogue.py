@@ -53,21 +53,17 @@ class Gradients(NamedTuple):
 
 
 class RowConstants(NamedTuple):
-    """The arrays that `bias_relu` adds and compares with: the bias, and zeros for ReLU.
-
-    Each is repeated over a row of the image (w * O); None without a bias, or without ReLU.
-    """
+    """The arrays that `bias_relu` adds and compares with, repeated over a row of the image (w * O):
+    the bias, and zeros for ReLU; None without."""
 
     bias: Array | None
     zero: Array | None
 
 
 def row_constants(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
-    """Makes the arrays that `bias_relu` adds and compares with: the bias b, and zeros if `relu`,
-    each repeated on the host over a row of w pixels, since NumPy is slow on single pixels.
-
-    `like` is an array with the outputs' library, dtype and number of channels.
-    """
+    """Makes the bias b, and zeros if `relu`, each repeated on the host over a row of w pixels,
+    since NumPy is slow on single pixels. `like` has the outputs' library, dtype and number of
+    channels."""
     xp, w = xp_of(like), w if of(like).is_host else 1
     zero = constant((w * like.shape[-1],), 0.0, like.dtype, xp) if relu else None
     if b is None or w == 1:
