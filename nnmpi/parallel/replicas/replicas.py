@@ -24,7 +24,7 @@ from nnmpi.parallel.arrangement.rank_model import NOT_TIED
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.executor_strategy import Evaluation, StrategyParts
 from nnmpi.parallel.layout import Layout, duplicate
-from nnmpi.parallel.replicas.gradient_sync import (
+from nnmpi.parallel.replicas.bucket_sums import (
     BucketSums,
     ScatteredSums,
     sum_over_stages,

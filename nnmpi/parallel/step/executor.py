@@ -15,7 +15,7 @@ last of them. Everything in which strategies differ is an argument (rules: `__in
 folder):
 
     ports      stages of the model, with their sources and sinks       (channels.py)
-    sync       operations on buckets                   (replicas/gradient_sync.py and others)
+    sync       operations on buckets                   (replicas/bucket_sums.py and others)
     ends       AGREE and APPLY: the update of the parameters           (update.py)
     lists      the operations of a step and of an evaluation           (step_list/step.py)
 """

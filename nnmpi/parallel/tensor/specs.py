@@ -20,7 +20,7 @@ In a layer by samples each rank has the whole weights, and computes some samples
 A context variable tells layers which samples this rank has: Dropout draws random numbers by the
 numbers of these samples, and BatchNorm sums its moments over all ranks. Each rank computes the
 gradients of weights from its samples, and they are summed over the ranks once a step
-(`replicas/gradient_sync.py`).
+(`replicas/bucket_sums.py`).
 """
 
 from collections.abc import Callable, Iterator, Sequence

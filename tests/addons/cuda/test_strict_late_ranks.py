@@ -15,7 +15,7 @@ from nnmpi.addons.nccl import nccl
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.optim import loss_scale
-from nnmpi.parallel.replicas.gradient_sync import BucketSums
+from nnmpi.parallel.replicas.bucket_sums import BucketSums
 
 pytestmark = needs_emulator  # which has as many devices as there are ranks
 

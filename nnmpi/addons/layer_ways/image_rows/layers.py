@@ -5,7 +5,7 @@ weights.
     dx  ◄── all-gather ◄──                                                 ◄── own rows ◄── dy
 
 Each rank computes the gradients of weights from its rows, and they are summed over the ranks once a
-step (`replicas/gradient_sync.py`). Layers that treat each pixel alone, such as ReLU, need no
+step (`replicas/bucket_sums.py`). Layers that treat each pixel alone, such as ReLU, need no
 counterpart here. The ops are the ordinary kernels between two exchanges of halos:
 
     x --Halo.fetch--> rows needed --kernel without padding--> y
