@@ -50,14 +50,9 @@ with _gc_paused():
     from nnmpi.nn.seeding import seeded as seeded
     from nnmpi.version import __version__ as __version__
 
-_ON_USE = {
-    "Config": "nnmpi.options.config:Config",
-    "Trainer": "nnmpi.run.trainer:Trainer",
-    "cli": "nnmpi.options.cli",
-    "data": "nnmpi.data",
-    **_addons.names_of("nnmpi"),
-}
-"""The modules of names that are loaded when they are first used: "module" or "module:name"."""
+_ON_USE = _addons.names_of("nnmpi")
+_OWN_ON_USE = "Config", "Trainer", "cli", "data"
+"""Names that are loaded when they are first used: where those of add-ons are, and nnmpi's own."""
 
 __path__ += [_finder.ENTRY, _replacements.ABSENT]  # noqa: F405
 
@@ -81,7 +76,7 @@ _MODULES = (
 )
 __all__ = [
     name
-    for name, value in {**globals(), **_ON_USE}.items()
+    for name, value in {**globals(), **_ON_USE, **dict.fromkeys(_OWN_ON_USE)}.items()
     if not name.startswith("_")
     and (
         name in _MODULES
@@ -207,12 +202,31 @@ if _TYPE_CHECKING:
 else:  # type checkers know from the names above which there are
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *_ON_USE})
+        return sorted({*globals(), *_ON_USE, *_OWN_ON_USE})
+
+    def _loaded(name: str) -> _Any:
+        if name == "Config":
+            from nnmpi.options.config import Config
+
+            return Config
+        if name == "Trainer":
+            from nnmpi.run.trainer import Trainer
+
+            return Trainer
+        if name == "cli":
+            from nnmpi.options import cli
+
+            return cli
+        if name == "data":
+            import nnmpi.data
+
+            return nnmpi.data
+        return _addons.loaded(_ON_USE[name])
 
     def __getattr__(name: str) -> _Any:
-        if name in _ON_USE:
+        if name in _ON_USE or name in _OWN_ON_USE:
             with _gc_paused():
-                globals()[name] = _addons.loaded(_ON_USE[name])
+                globals()[name] = _loaded(name)
             return globals()[name]
         if name in _PACKAGES:
             __getattr__("Trainer")  # which loads what is in them

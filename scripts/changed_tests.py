@@ -19,7 +19,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import nnmpi  # noqa: E402
 
-ON_USE = {f"nnmpi.{name}": where.partition(":")[0] for name, where in nnmpi._ON_USE.items()}
+OWN = {name: getattr(nnmpi, name) for name in nnmpi._OWN_ON_USE}
+OWN_ON_USE = {f"nnmpi.{k}": getattr(v, "__module__", v.__name__) for k, v in OWN.items()}
+ON_USE = {f"nnmpi.{k}": where.partition(":")[0] for k, where in nnmpi._ON_USE.items()} | OWN_ON_USE
 COMMANDS = {"nnmpi.train": "nnmpi.run"}
 """What commands load on use."""
 
@@ -49,6 +51,8 @@ def named(path: Path) -> str:
 
 
 GRAPH = grimp.build_graph("nnmpi", "helpers", exclude_type_checking_imports=True, cache_dir=None)
+for module in OWN_ON_USE.values():
+    GRAPH.remove_import(importer="nnmpi", imported=module)
 
 
 @cache

@@ -13,7 +13,6 @@ FOLDER = Path(nnmpi.__file__).parent
 NAME = re.compile(r"nnmpi(\.\w+)+(:[\w.]+)?")
 
 HELD = {
-    "__init__.py": 4,  # what the first use of a name of nnmpi loads
     "addons/torchlike/autocasting.py": 9,  # ops of add-ons, and of layers that ranks divide
 }
 """The most such strings of a file, 0 if it is not here. Lower a number when they become fewer."""
