@@ -1,53 +1,80 @@
 """A plugin of pytest for scripts/without: leaves out tests that ask for what is gone.
 
-NNMPI_GONE_OPTIONS has the names of options and of their values, NNMPI_GONE_NAMES those of modules,
-functions, classes, models, data sets and fixtures, with commas between them. A module of nnmpi that
-imports one which is gone makes its test fail, and so does a run that leaves out too many.
+A test that fails is skipped if it has asked for something of an add-on that is gone (asked.py says
+how that is known), or for a fixture that is gone. All other failures are failures, and so is a run
+that leaves out too many tests.
 """
 
+import json
 import os
-import re
+import tempfile
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-
-def _any_of(variable: str) -> str:
-    names = filter(None, os.environ[variable].split(","))
-    return "|".join(re.escape(name).replace("_", "[-_]") for name in names) or "no name"
-
-
-OPTIONS, NAMES = _any_of("NNMPI_GONE_OPTIONS"), _any_of("NNMPI_GONE_NAMES")
-ASKS = re.compile(
-    rf"\b({OPTIONS})\b.{{0,20}}(is not an option|is not one of|must be one of)"
-    rf"|unrecognized arguments:.*--({OPTIONS})\b"
-    rf"|argument \S+: invalid choice: .?({OPTIONS})\b"
-    rf"|unexpected keyword argument .({OPTIONS})\b"
-    rf"|(model|data set) '({NAMES})\b[^']*' is (unknown|not known)"
-    rf"|has no (attribute )?'({NAMES})'"
-    rf"|fixture '({NAMES})' not found"
-    rf"|'({NAMES})' is neither AXIS:"
-    rf"|\blayout [^\s=]+({NAMES}): the ways of "
-    rf"|\b({NAMES}) is of an add-on that is not here"
-)
-MISSES = re.compile(rf"No module named '({NAMES})\b")
-RAISED = re.compile(r"^(\S+\.py):\d+: ModuleNotFoundError", re.MULTILINE)
-PASSED = re.compile(r'^(?:E +)? *(?:File "(.+?)", line \d+|(\S+\.py):\d+: )', re.MULTILINE)
-"""Lines of tracebacks that name a file: pytest's behind a message, and others before it."""
-
-LEFT_OUT = "left out: "
+LEFT_OUT = "left out: asks for "
 """How the reason of a test begins that is skipped here."""
-
 
 MOST = 0.1
 """The largest share of tests that may be left out. Without the checks 2% are."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Counts the tests, unless this process is a worker that runs some of them."""
+    """Leaves tests out, and counts them unless this process is a worker that runs some of them."""
+    config.pluginmanager.register(LeftOut())
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Counts())
+
+
+class LeftOut:
+    """Turns the failure of a test, or of a file that is imported, into a skip."""
+
+    def __init__(self) -> None:
+        self.file = Path(tempfile.mkstemp(prefix="asked-")[1])
+        os.environ["NNMPI_ASKED"] = str(self.file)  # also of programs that tests start
+        gone = json.loads(Path(os.environ["NNMPI_GONE"]).read_text(encoding="utf-8"))
+        self.fixtures = {*gone["fixtures"]}
+        self.of_fixtures = dict[str, str]()
+        """By the id of a test's fixture: what was asked for when it was made for several tests."""
+
+    def pytest_unconfigure(self) -> None:
+        """Removes the file."""
+        self.file.unlink()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self) -> None:
+        """Forgets what the test before has asked for."""
+        self.file.write_text("", encoding="utf-8")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, Any, Any]:
+        """Looks at what a test has asked for."""
+        report = yield
+        error = call.excinfo and call.excinfo.value
+        lacks = error.argname if isinstance(error, pytest.FixtureLookupError) else None
+        fixture = f"fixture {lacks}" if lacks in self.fixtures else ""
+        return self.left_out(report, fixture or self.asked())
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self) -> Generator[None, Any, Any]:
+        """Looks at what a file has asked for."""
+        self.file.write_text("", encoding="utf-8")
+        return self.left_out((yield), self.asked())
+
+    def asked(self) -> str:
+        """The first thing that was asked for, or an empty text."""
+        return self.file.read_text(encoding="utf-8").partition("\n")[0]
+
+    def left_out(self, report: Any, asked: str) -> Any:
+        """The report, as skipped if it is of a failure and something was asked for."""
+        if report.failed and asked:
+            report.outcome = "skipped"
+            report.longrepr = (str(report.fspath or report.nodeid), 0, f"{LEFT_OUT}{asked}")
+        return report
 
 
 class Counts:
@@ -83,38 +110,5 @@ class Counts:
         """Prints the counts."""
         line = f"left out {len(self.left_out):,} of {len(self.all):,} tests"
         if self.are_too_many:
-            line += f", more than {MOST:.0%}: see what makes left_out.py think that they ask for it"
+            line += f", more than {MOST:.0%}: see what of asked.py each of them asks for"
         terminalreporter.write_line(line)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, Any, Any]:
-    """Turns the failure of a test into a skip, if it asks for such a name."""
-    return left_out((yield))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report() -> Generator[None, Any, Any]:
-    """Does the same for a file that asks for one when it is imported."""
-    return left_out((yield))
-
-
-def left_out(report: Any) -> Any:
-    """The report, as skipped if its text says that a name is gone."""
-    text = "\n".join([report.longreprtext, *(section for _, section in report.sections)])
-    if report.failed and (found := ASKS.search(text) or missing_module(text)):
-        report.outcome = "skipped"
-        report.longrepr = (str(report.fspath or report.nodeid), 0, LEFT_OUT + found.group())
-    return report
-
-
-def missing_module(text: str) -> re.Match[str] | None:
-    """The message that a test, or a program that it runs, imports a module that is gone."""
-    if (found := MISSES.search(text)) is None:
-        return None
-    before = [
-        of_python or of_pytest for of_python, of_pytest in PASSED.findall(text, 0, found.start())
-    ]
-    paths = map(os.path.relpath, [*before, *RAISED.findall(text, found.end())[:1]])
-    here = [path for path in paths if path.startswith(("nnmpi/", "tests/"))]
-    return None if here and here[-1].startswith("nnmpi/") else found

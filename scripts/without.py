@@ -1,12 +1,13 @@
-"""Tries nnmpi without an add-on: scripts/without NAME [--brief] [--keep FOLDER]
+"""Tries nnmpi without an add-on: scripts/without NAME|--turn [--brief] [--keep FOLDER]
 
 Copies the tree, takes out the add-on's folders in nnmpi and tests, its modules and the tests that
 import it, and of add-ons that use it likewise. Then runs the linters and the quick tests, of
-which those that ask for its options, models or modules are left out (left_out.py).
+which those that fail and have asked for its options, models or modules are left out (left_out.py).
 """
 
 import argparse
 import ast
+import json
 import os
 import shutil
 import subprocess
@@ -14,8 +15,8 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from itertools import chain
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = "nnmpi/addons", "tests/addons"
@@ -52,59 +53,85 @@ that uses it, 24% do; with none of the others more than 7%."""
 
 
 def main() -> int:
-    """Takes the add-ons out of a copy, and returns the status of the first check that fails."""
+    """Tries nnmpi without each of the named add-ons; returns the status of the first failure."""
     sys.path.insert(0, str(ROOT))
     from nnmpi.addons import ADD_ONS
 
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("name", choices=ADD_ONS)
+    p.add_argument("name", nargs="?", choices=ADD_ONS)
+    p.add_argument("--turn", action="store_true", help="two add-ons, on each day of commits others")
     p.add_argument("--keep", type=Path, help="make the copy in this folder, and leave it there")
     p.add_argument("--brief", action="store_true", help="linters and few tests")
     given = p.parse_args()
-    gone = {given.name}
-    while more := {name for name, a in ADD_ONS.items() if gone & {*a.uses}} - gone:
-        gone |= more
-    print(f"without {', '.join(sorted(gone))}", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        tree = given.keep or Path(folder) / "nnmpi"
-        copy(tree)
-        modules = [module for name in gone for module in ADD_ONS[name].modules]
-        modules += [f"nnmpi.{m}" for name in gone for m in ADD_ONS[name].rows.get("modules", ())]
-        paths = {*paths_of(tree, modules), *(tree / t for n in gone for t in ADD_ONS[n].files)}
-        folders = (tree / folder / name for name in gone for folder in FOLDERS)
-        paths |= {*filter(Path.is_dir, folders)}
-        for path in sorted(paths, reverse=True):  # files before the folder that they are in
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for package in filter(Path.is_file, map(tree.joinpath, PACKAGES)):
-            take_out(package, modules)
-        tests = importing(tree, modules)
-        if (n := count(tests)) > MOST * (of := count((tree / "tests").rglob("*.py"))):
-            sys.exit(f"{n} of {of} files of tests import it, more than {MOST:.0%}: see which")
-        print(f"left out {n} of {of} files of tests", flush=True)
-        fixtures = [*fixtures_of(tests)]
-        for path in tests:
-            path.unlink()
-        with (tree / FOLDERS[0] / "__init__.py").open("a", encoding="utf-8") as file:
-            file.write(ONLY_THIS_TREE)
-        environment = {
-            **os.environ,
-            "PYTHONPATH": f"{tree}{os.pathsep}{tree / 'scripts'}",
-            "NNMPI_GONE_OPTIONS": ",".join(options_of(gone)),
-            "NNMPI_GONE_NAMES": ",".join([*names_of(gone), *fixtures]),
-        }
-        for check in (is_gone(modules), *(BRIEF if given.brief else CHECKS)):
-            print("$", *check, flush=True)
-            if status := subprocess.run(check, cwd=tree, env=environment, check=False).returncode:
+    if bool(given.name) == given.turn:
+        p.error("give a name or --turn")
+    for name in turn([*ADD_ONS], day_of_commit()) if given.turn else [given.name]:
+        with tempfile.TemporaryDirectory() as folder:
+            tree = given.keep or Path(folder) / "nnmpi"
+            if status := tried(name, tree, BRIEF if given.brief else CHECKS):
                 return status
     return 0
 
 
-ONLY_THIS_TREE = """
-_finders = __import__("sys").meta_path
-_finders[:] = [f for f in _finders if "Editable" not in getattr(f, "__name__", "")]
+def day_of_commit() -> int:
+    """Returns the number of the day on which the last commit was made."""
+    seconds = ("git", "log", "-1", "--format=%ct")
+    return int(subprocess.check_output(seconds, cwd=ROOT, text=True)) // 86400
+
+
+def turn(names: list[str], day: int) -> list[str]:
+    """Returns the two whose turn it is on a day, which each has once in as many days."""
+    return [names[k % len(names)] for k in (2 * day, 2 * day + 1)]
+
+
+def tried(name: str, tree: Path, checks: Iterable[tuple[str, ...]]) -> int:
+    """Takes add-ons out of a copy, and returns the status of the first check that fails."""
+    from nnmpi.addons import ADD_ONS
+
+    gone = {name}
+    while more := {name for name, a in ADD_ONS.items() if gone & {*a.uses}} - gone:
+        gone |= more
+    print(f"without {', '.join(sorted(gone))}", flush=True)
+    copy(tree)
+    modules = [module for name in gone for module in ADD_ONS[name].modules]
+    modules += [f"nnmpi.{m}" for name in gone for m in ADD_ONS[name].rows.get("modules", ())]
+    paths = {*paths_of(tree, modules), *(tree / t for n in gone for t in ADD_ONS[n].files)}
+    folders = (tree / folder / name for name in gone for folder in FOLDERS)
+    paths |= {*filter(Path.is_dir, folders)}
+    for path in sorted(paths, reverse=True):  # files before the folder that they are in
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for package in filter(Path.is_file, map(tree.joinpath, PACKAGES)):
+        take_out(package, modules)
+    tests = importing(tree, modules)
+    if (n := count(tests)) > MOST * (of := count((tree / "tests").rglob("*.py"))):
+        sys.exit(f"{n} of {of} files of tests import it, more than {MOST:.0%}: see which")
+    print(f"left out {n} of {of} files of tests", flush=True)
+    what = {**gone_of(gone), "modules": modules, "fixtures": [*fixtures_of(tests)]}
+    for path in tests:
+        path.unlink()
+    environment = {**os.environ, **watched(tree, what)}
+    for check in (is_gone(modules), *checks):
+        print("$", *check, flush=True)
+        if status := subprocess.run(check, cwd=tree, env=environment, check=False).returncode:
+            return status
+    return 0
+
+
+ASKED = """
+# ruff: noqa: E501
+exec(SourceFileLoader("asked", {path!r}).get_code("asked"), {{"__file__": {path!r}}})
 """
-"""Lines of the first module that is imported: an editable installation would find what is gone in
-another tree."""
+"""What `nnmpi.addons` ends with in the copy: each process notes what it is asked for."""
+
+
+def watched(tree: Path, what: dict[str, Any]) -> dict[str, str]:
+    """Makes a tree note what it is asked for of what is gone; returns variables for its tests."""
+    scripts, file = tree / "scripts", tree / "gone.json"
+    file.write_text(json.dumps(what), encoding="utf-8")
+    with (tree / "nnmpi" / "addons" / "__init__.py").open("a", encoding="utf-8") as module:
+        module.write(ASKED.format(path=str(scripts / "asked.py")))
+    path = f"{tree}{os.pathsep}{scripts}"
+    return {"PYTHONPATH": path, "NNMPI_GONE": str(file), "NNMPI_ASKED": os.devnull}
 
 
 def is_gone(modules: list[str]) -> tuple[str, ...]:
@@ -121,39 +148,35 @@ for name in {modules!r}:
 
 
 BY_NAME = (
-    *("names", "methods", "tensor_methods", "models", "datasets", "optimizers"),
-    *("memory", "state_files"),
+    *("names", "methods", "tensor_methods", "models", "datasets", "optimizers", "state_files"),
+    *("convolutions", "layout_axes", "layout_ways"),
 )
-"""Tables whose keys are in messages about what is gone."""
+"""Tables whose rows programs ask for by name. nnmpi itself asks for rows of others in each run."""
 
 
-def names_of(gone: set[str]) -> Iterator[str]:
-    """Yields the modules of these add-ons, and the names that they give to core."""
-    from nnmpi.addons import ADD_ONS
-
-    for name in gone:
-        yield from ADD_ONS[name].modules
-        for table in BY_NAME:
-            yield from (key.rpartition(".")[2] for key in ADD_ONS[name].rows.get(table, {}))
-        yield from (f"{axis}:tp" for axis in ADD_ONS[name].rows.get("layout_axes", {}))
-        yield from (f"={way}" for way in ADD_ONS[name].rows.get("layout_ways", {}))
-
-
-def options_of(gone: set[str]) -> Iterator[str]:
-    """Yields the options, values of options and subcommands of these add-ons."""
+def gone_of(gone: set[str]) -> dict[str, Any]:
+    """Returns what these add-ons bring, as asked.py reads it."""
     from nnmpi.addons import ADD_ONS, loaded
 
-    for name in gone:
-        rows = ADD_ONS[name].rows
-        yield from rows.get("convolutions", {}).keys() - {"auto"}  # a value that stays
-        for where in rows.get("simulations", {}).values():
-            added = loaded(where)
-            yield from (*added.commands, *added.options)
-        for where in rows.get("options", {}).values():
-            part = loaded(where)
-            if part.options:
-                yield from (field.name for field in fields(part.options))
-            yield from chain.from_iterable(part.choices.values())
+    add_ons = [ADD_ONS[name] for name in sorted(gone)]
+
+    def objects(table: str) -> Iterator[Any]:
+        return (loaded(where) for a in add_ons for where in a.rows.get(table, {}).values())
+
+    tables = {t: [key for a in add_ons for key in a.rows.get(t, {})] for t in BY_NAME}
+    tables["convolutions"] = [key for key in tables["convolutions"] if key != "auto"]  # it stays
+    tables["commands"] = [name for a in add_ons for name in a.commands]
+    values, options = {"convolution": tables["convolutions"]}, list[str]()
+    for added in objects("simulations"):
+        values.setdefault("kind", []).extend(added.commands)
+        options += added.options
+    for part in objects("options"):
+        for field in fields(part.options) if part.options else ():
+            options += filter(None, (field.name, field.metadata["alias"]))
+        for option, more in part.choices.items():
+            values.setdefault(option, []).extend(more)
+    memory = [key for a in add_ons for key in a.rows.get("memory", {})]
+    return {"tables": tables, "memory": memory, "options": options, "values": values}
 
 
 def count(paths: Iterable[Path]) -> int:

@@ -1,6 +1,11 @@
 """Add-ons can be taken out: linters and tests pass without them."""
 
+import json
+import runpy
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from helpers.mpijob import ROOT
@@ -8,11 +13,15 @@ from helpers.programs import python
 
 from nnmpi.addons import ADD_ONS
 
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "without.py"))
+PYTEST = "-m", "pytest", "-q", "-n", "0", "-p", "left_out"
 
-def test_without_two_of_them() -> None:
-    """One has options and tables of training, the other names alone."""
-    for name in ("compression", "recurrent"):
-        without(name, "--brief")
+
+@pytest.mark.parametrize("n", [1, 2, 25, 26])
+def test_each_add_on_has_its_turn(n: int) -> None:
+    names = [*map(str, range(n))]
+    turns = [name for day in range(900, 900 + n) for name in SCRIPT["turn"](names, day)]
+    assert sorted(turns) == sorted(names * 2)
 
 
 @pytest.mark.parametrize(("asking", "status"), [(2, 0), (3, 1)])
@@ -21,21 +30,128 @@ def test_no_more_than_a_tenth_of_tests_may_be_left_out(
 ) -> None:
     tests = [f"def test_{i}({'gone' if i < asking else ''}): pass" for i in range(20)]
     (tmp_path / "test_some.py").write_text("\n".join(tests), encoding="utf-8")
-    gone = {"NNMPI_GONE_OPTIONS": "", "NNMPI_GONE_NAMES": "gone"}
-    command = ("-m", "pytest", "-q", "-p", "left_out", "test_some.py")
-    run = python(*command, folder=tmp_path, **gone, PYTHONPATH=str(ROOT / "scripts"))
+    gone = tmp_path / "gone.json"
+    gone.write_text(json.dumps({"fixtures": ["gone"]}), encoding="utf-8")
+    path = {"PYTHONPATH": str(ROOT / "scripts"), "NNMPI_GONE": str(gone)}
+    run = python(*PYTEST, "test_some.py", folder=tmp_path, **path)
     assert f"left out {asking} of 20 tests" in run.out
     assert run.status == status
+
+
+GONE = {
+    "tables": {
+        "names": ["nn.Gone"],
+        **{key: ["gone"] for key in ("tensor_methods", "methods", "models", "datasets")},
+        **{key: ["gone"] for key in ("layout_axes", "layout_ways", "commands")},
+    },
+    "memory": ["gone"],
+    "options": ["gone"],
+    "values": {"optimizer": ["gone"]},
+    "modules": ["nnmpi.addons.gone"],
+    "fixtures": ["gone"],
+}
+"""What an add-on would have brought."""
+
+ASKING = {
+    "a layer": "nnmpi.nn.Gone",
+    "an import of a layer": "from nnmpi.nn import Gone",
+    "a method of a tensor": "nnmpi.zeros(2).gone()",
+    "memory": "recording.memory_needed('gone')",
+    "a model": "assert main(['--model', 'gone:3']) == 0",
+    "data": "assert main(['--data', 'gone']) == 0",
+    "a flag": "assert main(['--gone', '3']) == 0",
+    "a value of a flag": "assert main(['--optimizer', 'gone']) == 0",
+    "an option": "nnmpi.Config(gone=3)",
+    "a value": "nnmpi.Config(optimizer='gone')",
+    "a key of a file": "nnmpi.cli._by_name({'gone': 3})",
+    "an axis": "nnmpi.Config(layout='gone:tp')",
+    "a way": "assert main(['--layout', '0=gone', '--tp', '2']) == 0",
+    "a module": "import nnmpi.addons.gone.layers",
+    "a command": "program('-m', 'nnmpi', 'gone')",
+    "a program": "program('-c', 'import nnmpi; nnmpi.nn.Gone')",
+    "ranks": "assert mpijob.run(2, '-c', 'import nnmpi; nnmpi.nn.Gone').status == 0",
+}
+"""Tests that ask for it."""
+
+OTHERS = {
+    "it is refused": "with pytest.raises(AttributeError): nnmpi.nn.Gone",
+    "a wrong number": "assert 1 + 1 == 3",
+    "its name in a message": "raise ValueError('gone is not an option; no nnmpi.addons.gone')",
+    "what nobody has": "nnmpi.nn.Other",
+    "nnmpi imports it": "nnmpi.metrics.wants()",
+    "nnmpi imports a layer": "nnmpi.metrics.wants_layer()",
+    "nnmpi asks for a method": "nnmpi.metrics.wants_method(nnmpi.zeros(2))",
+}
+"""Tests that do not ask for it, or pass."""
+
+HEAD = """
+import subprocess, sys
+import nnmpi, pytest
+from helpers import mpijob
+from nnmpi.autograd import recording
+from nnmpi.train import main
+
+def program(*arguments):
+    subprocess.run([sys.executable, *arguments], check=True)
+"""
+WANTS = """
+def wants():
+    import nnmpi.addons.gone
+
+def wants_layer():
+    from nnmpi.nn import Gone
+
+def wants_method(t):
+    t.gone()
+"""
+"""Functions of a module of core that uses the add-on without a table."""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What became of these tests in a tree without the add-on, by name."""
+    tree = tmp_path_factory.mktemp("tree")
+    shutil.copytree(ROOT / "nnmpi", tree / "nnmpi")
+    shutil.copytree(ROOT / "scripts", tree / "scripts")
+    with (tree / "nnmpi" / "metrics.py").open("a", encoding="utf-8") as file:
+        file.write(WANTS)
+    tests = (f"def test_{k}():\n    {body}\n" for k, body in enumerate(bodies()))
+    texts = {"some": "\n".join([HEAD, *tests]), "asks": "from nnmpi.nn import Gone"}
+    for name, text in (texts | {"fails": "from nnmpi.nn import Other"}).items():
+        (tree / f"test_{name}.py").write_text(text, encoding="utf-8")
+    variables = SCRIPT["watched"](tree, GONE)
+    variables["PYTHONPATH"] += f":{ROOT / 'tests'}"
+    options = "--junitxml", "outcomes.xml", "--continue-on-collection-errors"
+    run = python(*PYTEST, *options, folder=tree, **variables)
+    print(run.out, run.err)
+    cases = ElementTree.parse(tree / "outcomes.xml").iter("testcase")
+    return {case.attrib["name"]: case[0].tag if len(case) else "passed" for case in cases}
+
+
+def bodies() -> Iterator[str]:
+    yield from ASKING.values()
+    yield from OTHERS.values()
+
+
+@pytest.mark.parametrize("how", [*ASKING])
+def test_a_test_that_asks_for_what_is_gone_is_left_out(how: str, outcomes: dict[str, str]) -> None:
+    assert outcomes[f"test_{[*ASKING].index(how)}"] == "skipped"
+
+
+@pytest.mark.parametrize("how", [*OTHERS])
+def test_others_are_not_left_out(how: str, outcomes: dict[str, str]) -> None:
+    wanted = "passed" if how == "it is refused" else "failure"
+    assert outcomes[f"test_{len(ASKING) + [*OTHERS].index(how)}"] == wanted
+
+
+def test_a_file_that_asks_for_what_is_gone_is_left_out(outcomes: dict[str, str]) -> None:
+    assert (outcomes["test_asks"], outcomes["test_fails"]) == ("skipped", "error")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ADD_ONS)
 def test_without_any_of_them(name: str) -> None:
-    without(name)
-
-
-def without(*arguments: str) -> None:
-    run = python("scripts/without.py", *arguments, folder=ROOT, timeout=1200)
+    run = python("scripts/without.py", name, folder=ROOT, timeout=1200)
     print(run.out, run.err)
-    assert run.status == 0, arguments
+    assert run.status == 0

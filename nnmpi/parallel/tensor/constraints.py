@@ -116,11 +116,12 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
     one of the latter is selected only by its full path, with a way of an add-on. Raises ValueError
     for a pattern that selects nothing, and for a path whose layer cannot be divided in this way.
     """
-    wanted, of_add_ons = dict[str, str](), LAYOUT_WAYS.where
+    wanted = dict[str, str]()
     for pattern, how in ways.items():
+        is_of_add_on = how in LAYOUT_WAYS.where
         nodes = (n for k, n in enumerate(graph.nodes) if n.layer is not None and k not in inside)
         named = [n for n in nodes if fnmatchcase(n.name, pattern)]
-        free = (n for n in named if not follows(n) or (n.name == pattern and how in of_add_ons))
+        free = (n for n in named if not follows(n) or (n.name == pattern and is_of_add_on))
         ways_of, markers = dict[str, list[str]](), (POSITIONS, SAMPLES, *LAYOUT_WAYS.rows())
         for n in free:
             names = [way.pattern.how for way in (WHOLE, *possible(graph, n, markers))]

@@ -21,6 +21,7 @@ from nnmpi.parallel.tensor.parallelize import parallelize
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.ways import (
     GATHER_INPUT,
+    LAYOUT_AXES,
     SAMPLE_CUT,
     SCATTER_GRADIENT,
 )
@@ -111,7 +112,8 @@ def attention() -> Graph:
 
 
 OF_ANY = (set[str](), {"channels"}, {"batch"}, {"batch", "channels"})
-OF_IMAGES = {"rows"}, {"rows", "channels"}, {"rows", "batch"}
+HAS_ROWS = "rows" in LAYOUT_AXES.where  # of an add-on
+OF_IMAGES = ({"rows"}, {"rows", "channels"}, {"rows", "batch"}) if HAS_ROWS else ()
 CNN, SMALL_CNN = traced(mnist_cnn(), 1, 28, 28), traced(digits_cnn(), 1, 8, 8)
 
 
