@@ -6,8 +6,7 @@
 Importing nnmpi changes nothing in the process, with one exception: under the command `nnmpi.train`
 it blocks the signal SIGUSR1 until the command can handle it (`options.held_signals`). The import
 loads tensors, layers and optimizers; Config, Trainer and other names are loaded when they are first
-used. On some machines `nnmpi.blas.tune()` makes training faster; the command calls it when it
-starts.
+used. `nnmpi.blas.tune()`, which the command calls, makes training faster on some machines.
 """
 
 from types import ModuleType as _ModuleType

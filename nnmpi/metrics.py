@@ -7,10 +7,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 Metric: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
-"""`metric(scores, labels)`, of NumPy arrays: returns a sum over samples, and its divisor.
-
-Both are numbers or arrays of one shape, such as a confusion matrix.
-"""
+"""`metric(scores, labels)`, of NumPy arrays: returns a sum over samples, and its divisor, numbers
+or arrays of one shape, such as a confusion matrix."""
 
 ACCURACY = "accuracy"
 """The name of the metric that every classification loss reports."""
@@ -63,8 +61,6 @@ def mean(total: float, count: float) -> float:
 
 
 def accuracy(scores: Any, labels: Any) -> tuple[float, float]:
-    """Counts the samples whose largest score is at the label: scores (N, C, ...), labels (N, ...).
-
-    Returns (number of correct labels, number of labels).
-    """
+    """Returns (number of labels at which the score is largest, number of labels): scores (N, C,
+    ...), labels (N, ...)."""
     return float((scores.argmax(1) == labels).sum()), float(labels.size)

@@ -94,10 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Runs the command and returns its exit status, in a process that ends afterwards.
-
-    After the run, signals that would stop a run are ignored.
-    """
+    """Runs the command and returns its exit status, in a process that ends afterwards: after the
+    run, signals that would stop a run are ignored."""
     # a list, as Event.set takes a lock, which the interrupted thread may hold
     early: list[int] = []  # signals before the first step
     handle(signal.SIGUSR1, lambda number, _: early.append(number))  # mpirun sends it to all ranks
@@ -139,11 +137,8 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
 
 
 def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
-    """Makes a Trainer from the config, runs it, and returns the exit status.
-
-    `early` has the signals that arrived before the Trainer was made: if there are any, the run
-    stops early.
-    """
+    """Makes a Trainer from the config, runs it, and returns the exit status; if signals arrived
+    before (`early`), the run stops early."""
     try:
         if instead := INSTEAD.chosen(c):
             return int(instead(c, comm))
@@ -185,9 +180,9 @@ def opened(trainer: Trainer, comm: Comm) -> Report | None:
     """Opens the report of rank 0 (log and output) before the run begins; every rank of the job
     calls it.
 
-    Returns the report on rank 0, and None on other ranks. If a rank is lost, it returns None on all
-    ranks, and `fit`, which notices the loss too, opens the report. If the loss was before the call,
-    this function does not communicate, since other ranks may be in `fit` already.
+    Returns None on other ranks and, if a rank is lost, on all: `fit`, which notices the loss too,
+    opens the report. If the loss was before the call, this function does not communicate, since
+    other ranks may be in `fit` already.
     """
     if comm.is_abandoned:
         return None
@@ -205,11 +200,8 @@ def opened(trainer: Trainer, comm: Comm) -> Report | None:
 
 
 def agreed_config(comm: Comm, arguments: Sequence[str]) -> Config:
-    """Returns the config that the command line describes, and sets the number of BLAS threads for
-    it.
-
-    Every rank calls it; an error on one rank is raised on all.
-    """
+    """Returns the config of the command line, and sets the number of BLAS threads for it. Every
+    rank calls it; an error on one rank is raised on all."""
 
     def read() -> Config:
         blas.tune()
@@ -266,11 +258,8 @@ def interrupted(comm: Comm, how: str) -> int:
 
 
 def failed(trainer: Trainer, error: Exception, comm: Comm) -> int:
-    """Prints the error of a run, and returns the exit status.
-
-    Ends the other ranks of the job, unless they have the same error or can continue without this
-    rank.
-    """
+    """Prints the error of a run, and returns the exit status; ends the other ranks of the job,
+    unless they have the same error or can continue without this one."""
     if isinstance(error, MemoryError):
         error = MemoryError(f"out of memory: {error}; try a smaller --batch-size")
     status = 2 if isinstance(error, ValueError) and not trainer.step else 1
@@ -295,11 +284,8 @@ def handle(number: signal.Signals, handler: Callable[..., Any] | int | None) -> 
 
 
 def ignore_stops() -> None:
-    """Sets the signals that stop a run to be ignored.
-
-    This thread blocks them while their handlers are replaced: otherwise Python reports an error if
-    one arrives in between.
-    """
+    """Sets the signals that stop a run to be ignored; meanwhile this thread blocks them, since
+    Python reports an error if one arrives while its handler is replaced."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     for number in STOPS:
         handle(number, signal.SIG_IGN)

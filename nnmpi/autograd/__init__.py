@@ -1,10 +1,6 @@
-"""Automatic differentiation: tensors, the tape and differentiable ops.
-
-This package has `Tensor` with its methods; functions of tensors under PyTorch's names; the tape,
-which `backward` follows; and in `ops` the value and the vjps (vector-Jacobian products) of each
-function of arrays. Less frequent functions are in the add-on `torchlike`.
-Loops over arrays are in `arrays.kernels`, parameters and layers in `nn`.
-"""
+"""Automatic differentiation: `Tensor` with its methods, functions of tensors under PyTorch's names,
+the tape, and in `ops` the value and the vjps (vector-Jacobian products) of each function of arrays.
+Less frequent functions are in the add-on `torchlike`."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -40,11 +40,8 @@ def sizes_of(sizes: tuple[Any, ...], size: Any) -> tuple[int, ...]:
 
 
 def one_of(name: str, value: Any, other: str, alias: Any) -> Any:
-    """Returns the value of an argument that has two names: `value`, given by NumPy's name `name`,
-    or `alias`, given by PyTorch's name `other`, whichever is not None.
-
-    None if neither is given; raises TypeError, whose message has both names, if both are.
-    """
+    """Returns the value of an argument that has NumPy's name `name` and PyTorch's name `other`,
+    whichever was given, or None; raises TypeError if both were."""
     if value is not None and alias is not None:
         raise TypeError(
             f"{name}={value} and {other}={alias}: two names of one argument; give one of them"

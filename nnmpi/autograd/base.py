@@ -203,11 +203,8 @@ def method_of(op: OpFunction) -> Method:
 
 def operator_of(op: OpFunction) -> Callable[[T, Any], T]:
     """Makes the operator method, such as __lt__, that applies an op to the tensor and another
-    operand.
-
-    If the other operand is None, the method returns NotImplemented: then t == None compares
-    identities, and t + None is a TypeError.
-    """
+    operand; NotImplemented for None: then t == None compares identities, and t + None is a
+    TypeError."""
 
     def method(self: Any, other: Any) -> Any:
         return NotImplemented if other is None else self.applied(op, self, other)
@@ -322,8 +319,8 @@ def summing(op: OpFunction) -> Method:
 
 
 def spread(op: OpFunction) -> Method:
-    """Makes the method `var` or `std`, which divides by n - 1, as PyTorch does, unless told
-    otherwise: t.var(1), t.var(1, unbiased=False), t.var(dim=1, correction=0).
+    """Makes `var` or `std`, which divides by n - 1, as PyTorch does, unless told otherwise:
+    t.var(1), t.var(1, unbiased=False), t.var(dim=1, correction=0).
 
     Called with NumPy's argument names, as t.var(axis=1) or t.var(ddof=1), it divides by n - ddof.
     """
@@ -365,8 +362,8 @@ def extreme(over_all: OpFunction, place: OpFunction, of_two: OpFunction) -> Meth
     along an axis with the indices, t.max(1); elementwise of two tensors, t.max(u).
 
     Called with NumPy's argument names, as t.max(axis=1), or with several axes, it returns the
-    values only. The arguments are three ops: `over_all` returns the extreme over axes, `place` its
-    index along one axis, and `of_two` the elementwise maximum or minimum of two tensors.
+    values only. `over_all` is the op over axes, `place` that of the index, `of_two` that of two
+    tensors.
     """
     values_only = reduction(over_all)
 

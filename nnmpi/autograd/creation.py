@@ -19,11 +19,8 @@ __all__ = [
 
 
 def creator(values: Callable[..., Array]) -> Callable[..., Tensor]:
-    """Makes a PyTorch-like tensor constructor from `values`, a function that returns a NumPy array.
-
-    The constructor also takes dtype (default: float32 for floats, int64 for integers),
-    requires_grad and device.
-    """
+    """Makes a PyTorch-like tensor constructor from `values`, which returns a NumPy array; it takes
+    dtype (default: float32 for floats, int64 for integers), requires_grad and device too."""
 
     @wraps(values)
     def function(
@@ -92,8 +89,7 @@ def full(
     device: str | Backend | None = None,
 ) -> Tensor:
     """A tensor of the given size, filled with `fill_value`, in the dtype that `tensor` gives this
-    value unless `dtype` is given. `device`, or its other name `on`, is a backend or the name of
-    one."""
+    value unless `dtype` is given. `on` is another name of `device`."""
     value, xp = tensor(fill_value, dtype), backend_of(on, device).xp
     return Tensor(xp.full(flat((size,)), value.item(), value.dtype), requires_grad)
 

@@ -31,8 +31,8 @@ def tensor(
 ) -> Tensor:
     """A tensor with a copy of `value`: an array, a tensor, a number or nested lists of numbers.
 
-    Arrays keep their dtype; Python floats become float32. `device`, or its other name `on`, is a
-    backend or the name of one.
+    Arrays keep their dtype; Python floats become float32. `on` is another name of `device`, a
+    backend or its name.
     """
     if isinstance(value, Tensor):
         value = value.array
@@ -60,10 +60,8 @@ def from_numpy(array: np.ndarray) -> Tensor:
 
 def from_dlpack(value: Any) -> Tensor:
     """A tensor in the memory of an array of another library (PyTorch, JAX, CuPy), on its device: a
-    write to one changes the other.
-
-    Memory of JAX is read-only. Raises TypeError where memory cannot be shared, and says why.
-    """
+    write to one changes the other. Memory of JAX is read-only. Raises TypeError where memory cannot
+    be shared."""
     return Tensor(value.data if isinstance(value, Tensor) else backend.from_dlpack(value))
 
 
@@ -75,9 +73,8 @@ def as_tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
 
 
 def wide(value: Any) -> Tensor:
-    """Returns the value as a tensor, for a function made of several ops that is too inaccurate in
-    16 bits. Within `autocast`, a 16-bit value is converted to float32; outside of it the type
-    stays."""
+    """Returns the value as a tensor, for a function of several ops that is too inaccurate in 16
+    bits: within `autocast`, a 16-bit value is converted to float32."""
     return as_tensor(value) if (types := op_types.get()) is None else types.wide(as_tensor(value))
 
 
@@ -116,9 +113,8 @@ def where(condition: Any) -> tuple[Tensor, ...]: ...
 @overload
 def where(condition: Any, a: Any, b: Any) -> Tensor: ...
 def where(condition: Any, a: Any = None, b: Any = None) -> Any:
-    """The elements of a where the condition is true, and those of b elsewhere. If a and b are both
-    Python numbers, the result is float32 or int64. Without a and b: the indices where the condition
-    is true, as by `nonzero`."""
+    """The elements of a where the condition is true, and those of b elsewhere; float32 or int64 if
+    both are Python numbers. Without a and b: the indices where it is true, as by `nonzero`."""
     if a is None and b is None:
         return METHODS_ON_USE.needed("nonzero")(condition, as_tuple=True)
     if isinstance(a, int | float) and isinstance(b, int | float):

@@ -11,12 +11,11 @@ from nnmpi.autograd.tensor import Tensor
 
 
 class EmbeddingResult(Tensor):
-    """The tensor that an embedding returns, with the integers that were looked up (`index`). Where
-    two of them are equal, so are their vectors along the last axis of the tensor: a recurrent layer
-    can compute each distinct vector once.
+    """The result of an embedding, with the integers that were looked up (`index`): a recurrent
+    layer can compute each distinct vector once.
 
     Any op on it returns a plain tensor. `index` becomes None as soon as other code gets the array,
-    since that code could write to it, and make vectors with equal integers different.
+    since that code could make vectors with equal integers different.
     """
 
     __slots__ = ("index",)

@@ -23,10 +23,9 @@ from nnmpi.arrays.kernels import Prepare
 
 
 class OpRecorder(Protocol):
-    """An object that is told what happens while a model is traced, to build a graph of the model.
-    It is called with each op; its methods hear of what happens between ops, such as the start of a
-    `no_grad` block. An implementation may record this, ignore it, or raise an error if it cannot be
-    recorded."""
+    """An object that is told what happens while a model is traced: it is called with each op, and
+    its methods hear of what happens between ops. It may record that, ignore it, or raise an
+    error."""
 
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
@@ -34,19 +33,16 @@ class OpRecorder(Protocol):
         """Records an op that has run on these arguments, with its result y."""
 
     def enter(self, context: str) -> None:
-        """Called when a block of the program begins: records this, or raises an error if the
-        recorder cannot express it. `context` is the name of the block: "no_grad", in which the
-        recorder is not called with ops, or "autocast", in which ops compute in other types."""
+        """Called when a block of the program begins: "no_grad", in which the recorder is not called
+        with ops, or "autocast", in which ops compute in other types."""
 
     def note_older(self, t: Any) -> None:
-        """Called before a tensor t is used whose memory was written to in place through another
-        tensor, such as a view of t. The values of t are then no longer those of the op that was
-        recorded for it: records this, or raises an error if the recorder cannot express it."""
+        """Called before t is used whose memory was written to through another tensor, such as a
+        view of t: its values are no longer those of the op that was recorded for it."""
 
     def run_again(self, function: Callable[[], Any]) -> Any:
-        """Calls `function`, whose activations are not kept (checkpointing), and returns its result.
-        The recorder may note that the ops which it reports meanwhile run again in the backward
-        pass."""
+        """Calls `function` (checkpointing) and returns its result; the ops that are reported
+        meanwhile run again in the backward pass."""
 
 
 recording: ContextVar[bool | OpRecorder] = ContextVar("nnmpi_recording", default=True)
@@ -100,10 +96,8 @@ class no_grad(ContextDecorator):
 
 
 tick = count(2, 2).__next__
-"""Returns the next number of a counter that orders operations and in-place writes in time.
-
-It is even; a node that is made again gets a number between those of the first time.
-"""
+"""Returns the next number of a counter that orders operations and in-place writes in time. It is
+even; a node that is made again gets a number between those of the first time."""
 
 
 AnyTensor: TypeAlias = Any
@@ -124,8 +118,8 @@ def memory_row(name: str) -> Any:
 
 
 def memory_needed(name: str) -> Any:
-    """Returns a function of the table `memory`, without which a tensor cannot be used. It is asked
-    for after a test of an attribute, such as `Storage.sharing`, that no plain run sets.
+    """Returns a function of the table `memory`, which is needed once an attribute, such as
+    `Storage.sharing`, is set that no plain run sets.
 
     Raises RuntimeError without its add-on; after an AttributeError in a property Python would ask
     for another attribute.
@@ -159,8 +153,7 @@ class Move(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Sharing:
-    """A record of the tensors that share one block of memory, and of the last write to it. Times
-    are numbers that grow with each write and each op.
+    """The tensors that share one block of memory, and the last write to it, by time (`tick`).
 
     time     the time of the last write that was noted here; a later one may not have been noted
     block    a weak reference to the array that owned the memory at that time
@@ -186,8 +179,7 @@ class Sharing:
 
 
 class Storage:
-    """A record of the last in-place write to a tensor's memory, shared by all tensors in this
-    memory.
+    """The last in-place write to a tensor's memory, shared by all tensors in this memory.
 
     An operand that gets no gradient has no tape node; its Storage takes the place of a parent, so
     that the backward pass notices if the operand was overwritten meanwhile.
@@ -215,10 +207,8 @@ class Storage:
 
     @property
     def root(self) -> "Storage":
-        """The Storage that records writes for the whole block of memory; here this object itself.
-
-        A tensor made by `detach` has another Storage, whose root is that of the original tensor.
-        """
+        """The Storage that records writes for the whole block of memory: this one, or for a tensor
+        made by `detach` that of the original tensor."""
         return self
 
     @property
@@ -301,10 +291,8 @@ class DetachedStorage(Storage):
 
 
 class UnnoticedStorage(Storage):
-    """The Storage of a tensor `t.data`: autograd does not notice writes to it as writes to t.
-
-    noticed  the Storage of t
-    """
+    """The Storage of a tensor `t.data`, to which autograd does not notice writes; `noticed` is that
+    of t."""
 
     __slots__ = ("noticed",)
 
@@ -364,7 +352,7 @@ class TapeNode:
 
 
 class RepeatedNode(TapeNode):
-    """A tape node of a function that is to run again in the backward pass.
+    """The node of a function that is to run again in the backward pass.
 
     parents  nodes of tensors, and leaves, that the function used; a leaf once for each use
     vjps     one function: called with this node, it runs the checkpointed function again and

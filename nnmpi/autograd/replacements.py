@@ -84,21 +84,17 @@ def no_name(package: str, name: str, *kinds: str) -> str:
 
 
 def evaluate(function: Callable[..., Any], args: Any, options: Any, tensor: Any) -> Any:
-    """Calls a NumPy function with the arrays of all tensors among its arguments, also of those in
-    lists and tuples; raises TypeError if a gradient would be lost. `tensor` is the class of
-    tensors."""
+    """Calls a NumPy function with the arrays of all tensors in its arguments, as `values_of`
+    returns them."""
     name = f"{function.__module__}.{function.__name__}"
     args, options = values_of((args, options), function.__name__, name, tensor)
     return function(*args, **options)
 
 
 def values_of(value: Any, function: str, name: str, tensor: Any) -> Any:
-    """Returns `value`, an argument of a NumPy function or a list, tuple or dict of arguments, with
-    each tensor in it replaced by its array. Raises TypeError if a gradient would be lost.
-
-    `function` is the function's name in NumPy, `name` its name in the message, and `tensor` the
-    class of tensors.
-    """
+    """Returns an argument of a NumPy function, or a list, tuple or dict of arguments, with each
+    tensor replaced by its array. Raises TypeError, which names `name`, if a gradient would be
+    lost."""
     if isinstance(value, list | tuple):
         parts = [values_of(v, function, name, tensor) for v in value]
         return parts if isinstance(value, list) else tuple(parts)
@@ -135,9 +131,9 @@ REFLECTED = {
 
 
 def evaluate_ufunc(ufunc: Any, method: str, inputs: Any, options: Any, tensor: Any) -> Any:
-    """Calls a NumPy ufunc, or its method `method` such as "reduce", with the values of tensors. An
-    operator with an array on its left, such as array + t or array += t, becomes the tensor's own op
-    if it returns a new array or needs a gradient. `tensor` is the class of tensors."""
+    """Calls a NumPy ufunc, or its method such as "reduce", with the values of tensors. An operator
+    with an array on its left, such as array + t or array += t, becomes the tensor's own op if it
+    returns a new array or needs a gradient."""
     left, right = inputs[0], inputs[-1]
     if method == "__call__" and ufunc.__name__ in REFLECTED and not isinstance(left, tensor):
         needs = right.requires_grad and recording.get()
@@ -165,11 +161,8 @@ def refusal(name: str) -> str:
 
 
 def missing(message: str) -> Exception:
-    """The error that a module's `__getattr__` raises for a name that it does not have.
-
-    For `from module import name` it is an ImportError, since Python replaces the message of an
-    AttributeError there.
-    """
+    """The error of a module's `__getattr__` for a name that it does not have: an ImportError for
+    `from module import name`, since Python replaces the message of an AttributeError there."""
     from opcode import opmap  # rarely
 
     asking = sys._getframe(2)

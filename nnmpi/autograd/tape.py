@@ -104,11 +104,9 @@ def _first_half(
     until: Sequence[AnyTensor],
     is_reached: bool,
 ) -> "UnfinishedBackward":
-    """Runs a backward pass from root only as far as the tensors `until`, and returns an object that
-    computes all other gradients later.
-
-    With `is_reached`, raises ValueError if no gradient of root reaches the first of them.
-    """
+    """Runs a backward pass from root as far as the tensors `until`, and returns an object that
+    computes all other gradients; with `is_reached`, raises ValueError if none reaches the first of
+    them."""
     node = root.node
     ends: dict[Any, AnyTensor] = {end.node or end: end for end in until}
     path = _path(node or root, ends)
@@ -131,11 +129,8 @@ def _first_half(
 
 
 def begun(root: AnyTensor, seed: Array, retain_graph: bool = False) -> "UnfinishedBackward":
-    """Returns a backward pass from `root` that has not visited a node yet; `seed` is the gradient
-    of root. If `root` is a leaf, its gradient is added at once, and nothing is left to compute.
-
-    Nodes are cleared when they are visited, unless `retain_graph`.
-    """
+    """Returns a backward pass from `root`, whose gradient is `seed`, that has not visited a node
+    yet. If `root` is a leaf, its gradient is added at once, and nothing is left to compute."""
     node = root.node
     if node is None:
         root.receive(_same, seed)
@@ -147,13 +142,9 @@ def begun(root: AnyTensor, seed: Array, retain_graph: bool = False) -> "Unfinish
 
 @dataclass(slots=True, eq=False)
 class UnfinishedBackward:
-    """A backward pass that is not complete: `finish` or `in_parts` computes the remaining
-    gradients.
-
-    It holds the nodes to visit next, and the gradients of their results. If the pass has just
-    begun, this is the node of the root. If it has computed the gradients of given tensors (`until`)
-    only, these are the nodes that it has visited and that have further gradients to pass on.
-    """
+    """A backward pass that is not complete. It holds the nodes to visit next, and the gradients of
+    their results: the root, or after `until` the visited nodes that have further gradients to pass
+    on."""
 
     _visits: list[Visit] | None
     _grads: dict[TapeNode, Any]
@@ -161,12 +152,8 @@ class UnfinishedBackward:
     _leaf_uses: dict[AnyTensor, int] | None = None
 
     def finish(self, on_leaf: OnLeaf | None = None) -> None:
-        """Completes the backward pass: adds the gradients of all leaves that have none yet from
-        this pass.
-
-        `on_leaf(leaf)` is called once per leaf, as soon as its gradient is final. The gradients
-        have the same bits as those of an undivided pass.
-        """
+        """Completes the backward pass, with the bits of an undivided pass. `on_leaf(leaf)` is
+        called once per leaf, as soon as its gradient is final."""
         visits = self._taken()
         contributed = None if on_leaf is None else _counting(_uses(visits), on_leaf)
         progress = progress_hook.get()
@@ -185,9 +172,8 @@ class UnfinishedBackward:
         absent: Sequence[Collection[AnyTensor]] = (),
         unrepeated: Sequence[Collection[AnyTensor]] = (),
     ) -> Generator[None, None, None]:
-        """Finishes the backward pass in parts, one for each group of leaves in `parts`: a generator
-        that yields after each part but the last, when the gradients of the leaves in this group,
-        and in all earlier ones, are final.
+        """Finishes the pass in parts: a generator that yields after each part but the last, when
+        the gradients of the leaves in this group, and in all earlier ones, are final.
 
         absent[k] are parameters that are not in memory during part k, but gathered later (ZeRO 3).
         If they are given, part k goes on after its last gradient, up to the first node that would
@@ -239,8 +225,7 @@ def _walk_path(
     path: set[Any],
     retain_graph: bool,
 ) -> UnfinishedBackward:
-    """Runs the first half of a backward pass, which computes only the gradients of the tensors in
-    `ends`; returns the pass that computes all other gradients.
+    """Computes the gradients of `ends` only; returns the pass that computes all others.
 
     visits, grads  the nodes to visit, and the gradients of their results
     ends           {node of a tensor, or the tensor itself if it is a leaf: the tensor}
@@ -288,11 +273,11 @@ def _pass_on(
     contributed: OnLeaf | None,
     retain: bool,
 ) -> None:
-    """Runs the vjps of the tape node in `visit` with its gradient g, and adds the results to the
+    """Runs the vjps of the node in `visit` with its gradient g, and adds the results to the
     gradients of its parents: to `grads` for nodes, to `grad` for leaves.
 
     `contributed` is called with each leaf that gets a contribution. Unless `retain`, the node is
-    cleared; `visits` are the nodes that the pass has still to visit.
+    cleared.
     """
     _, node, needs = visit
     parents, vjps, prepare, made = node.parents, node.vjps, node.prepare, node.tick
@@ -334,9 +319,8 @@ def _pass_on(
 
 
 def _run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode, Any]) -> TapeNode:
-    """Runs the function of a checkpointed node, which has the gradient g, again with recording on.
-    Returns the tape node of the result, after adding it to `visits`, the nodes to visit, and its
-    gradient to `grads`."""
+    """Runs the function of a checkpointed node, which has the gradient g, again with recording on;
+    adds the node of its result to `visits`, and g to `grads`."""
     if node.vjps is None:
         _refuse_used()
     for parent in node.parents:
@@ -349,9 +333,8 @@ def _run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode
 
 
 def _path(start: Any, ends: Mapping[Any, Any]) -> set[Any]:
-    """Returns the nodes on all paths by which a gradient flows from `start` to `ends`, which are
-    nodes or leaves. `start` and the reached ends are included; the result is empty if no end is
-    reached."""
+    """Returns the nodes and leaves on all paths by which a gradient flows from `start` to `ends`,
+    both included; none if no end is reached."""
     inner, seen, stack = [], {start}, [start]
     while stack:
         node = stack.pop()

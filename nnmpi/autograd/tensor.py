@@ -245,11 +245,9 @@ class Tensor(TorchNames):
         return type(self) is Tensor
 
     def may_become(self, y: Tensor) -> bool:
-        """True if this tensor can become the result y of an in-place op (see `become`).
-
-        Neither this tensor nor one of which it is a view may be a leaf with a gradient, and y must
-        have the shape and the type of this tensor, a floating-point type.
-        """
+        """True if this tensor can become the result y of an in-place op (see `become`): neither it
+        nor one of which it is a view is a leaf with a gradient, and y has its shape and
+        floating-point type."""
         old, new, sharing = self._array, y._array, self.storage.sharing
         return (
             self.is_replaceable
@@ -262,24 +260,16 @@ class Tensor(TorchNames):
         )
 
     def before_write(self) -> Tensor:
-        """Returns the tensor that an in-place op on this tensor is to read: this one, or a copy
-        with its history.
-
-        A copy is needed if other tensors share the memory: the op then writes into it, and the
-        backward pass may read the old values.
-        """
+        """Returns the tensor that an in-place op is to read: this one, or a copy with its history
+        if other tensors share the memory, since the backward pass may read the old values."""
         if self.storage.sharing is None:
             return self
         copy: Tensor = memory_needed("copied")(self)
         return copy
 
     def become(self, y: Tensor) -> Tensor:
-        """Makes this tensor the result y of an in-place op: it gets the value of y, and its history
-        for the backward pass. Returns this tensor.
-
-        The old array is not written to, unless other tensors share it, so earlier ops still have
-        it.
-        """
+        """Makes this tensor the result y of an in-place op, with its value and its history. The old
+        array is not written to, unless other tensors share it, so earlier ops still have it."""
         if self.storage.sharing is not None:
             memory_needed("write")(self, y)
             return self
@@ -356,9 +346,8 @@ class Tensor(TorchNames):
             )
 
     def to_write(self, value: Any) -> Any:
-        """Returns `value` as an array or a number that can be written to this tensor in place.
-        Raises RuntimeError if this tensor or the value needs a gradient, because writes are not
-        recorded."""
+        """Returns `value` as an array or a number that can be written in place; raises RuntimeError
+        if this tensor or the value needs a gradient, because writes are not recorded."""
         if self.loses_gradient(value):
             raise RuntimeError(
                 f"cannot write in place to a tensor of shape {self.shape}: the tensor or the value "
@@ -378,10 +367,7 @@ class Tensor(TorchNames):
 
     def drop_data_for(self, written: Any) -> None:
         """Replaces the tensor's array by one without data, if `written`, which is about to be
-        written to it, has no data.
-
-        This happens while a pass is recorded on arrays without data, to be run later on real
-        arrays."""
+        written to it, has none: while a pass is recorded."""
         if type(written) is np.ndarray or not is_meta(written) or is_meta(self._array):
             return
         if self.storage.sharing is not None:
@@ -484,10 +470,8 @@ def array_on(on: backend.Backend, value: Any, dtype: Any = None) -> Array:
 
 
 def as_tensor(value: Any, on: backend.Backend | None = None) -> Tensor:
-    """The value itself if it is a tensor, else a constant tensor; an array is not copied.
-
-    Without `on`, an array stays on its backend, and numbers and lists go to the CPU.
-    """
+    """The value itself if it is a tensor, else a constant tensor, without a copy of an array.
+    Without `on`, an array stays on its backend, and numbers and lists go to the CPU."""
     if isinstance(value, Tensor):
         return value
     if on is None:
@@ -508,10 +492,7 @@ def on_host(value: Any) -> np.ndarray:
 
 def constant(value: Any, others: Sequence[Any]) -> Any:
     """An op's argument without a gradient, as an array on the backend of the tensors in `others`,
-    or as a number.
-
-    Numbers, NumPy's included, become Python numbers, which do not promote the dtype of arrays.
-    """
+    or as a Python number, which does not promote the dtype of arrays."""
     if isinstance(value, Tensor):
         return value.array
     if isinstance(value, np.generic):  # checked before float, because np.float64 is a float

@@ -82,11 +82,9 @@ class TorchNames(TensorBase):
         copy: bool = False,
         memory_format: Any = None,
     ) -> Self:
-        """The tensor converted to a dtype, moved to a device, or both as another tensor; itself if
-        nothing changes. `memory_format` and `non_blocking` have no effect.
-
-        Gradients flow back. A copy between devices is complete when this returns.
-        """
+        """The tensor converted to a dtype, moved to a device, or both, as another tensor; itself if
+        nothing changes. Gradients flow back. A copy between devices is complete when this
+        returns."""
         if args and isinstance(args[0], TensorBase):
             args = args[0].array.dtype, backend.of(args[0]._array)
         y, (dtype, on) = self, type_and_device(args, dtype, device)

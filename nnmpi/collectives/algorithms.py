@@ -135,13 +135,9 @@ hand_over = Algorithm(_fold_rounds, chunk_per_rank, _hand_over)
 
 
 def folded(a: Algorithm) -> Algorithm:
-    """Makes an algorithm for any number of ranks p from algorithm a, which needs a power of two of
-    ranks.
-
-    If p is no power of two, the algorithm `fold` must run first: in it some ranks send their
-    buffers to a neighbour. In the algorithm that is returned these ranks wait, and the others, a
-    power of two, run a.
-    """
+    """Makes an algorithm for any number of ranks p from a, which needs a power of two of ranks.
+    `fold` must run first: some ranks send their buffers to a neighbour, and wait while the others
+    run a."""
 
     def at(t: int, r: Ranks, p: int) -> Step:
         extra = p - _power(p)
@@ -149,8 +145,8 @@ def folded(a: Algorithm) -> Algorithm:
         s = a.at(t, np.where(r < 2 * extra, r // 2, r - extra), _power(p))
 
         def first(v: Ranks) -> Ranks:
-            """Converts rank numbers of algorithm a, which numbers only the ranks that run it, to
-            numbers among all p ranks; and a chunk of a to the first of its chunks among p.
+            """Converts rank numbers of algorithm a to numbers among all p ranks; and a chunk of a
+            to the first of its chunks among p.
 
             Each of the first `extra` ranks of a has received the buffer of the next rank, which
             does not run a. So rank v < extra of a is rank 2 v, and later ones are shifted by
@@ -219,11 +215,8 @@ def bucket(shape: Shape = ()) -> Algorithm:
 
 
 def swinging(shape: Shape = ()) -> Algorithm:
-    """The Swing all-reduce of a torus with these sides, which must be powers of two.
-
-    If they are not, or without sides, the largest power of two of the ranks forms a ring, and the
-    other ranks send their buffers to a neighbour before and receive the sum after.
-    """
+    """The Swing all-reduce of a torus with these sides, which must be powers of two; else, or
+    without sides, the largest power of two of the ranks forms a ring, and the others `fold`."""
     if any(side != _power(side) for side in shape):
         shape = ()
     sides = range(len(shape) or 1)
@@ -309,14 +302,11 @@ def _sums(holds: Starts) -> Ends:
 
 
 class Collective(Enum):
-    """The collectives, such as ALL_REDUCE, with their algorithms. The last members have none: they
-    name other communication, such as MESSAGE, a message from one rank to another.
+    """The collectives, such as ALL_REDUCE, with their algorithms; the last members have none.
 
-    passes      the passes over the data: True for one that adds partial sums, False for one that
-                copies
+    passes      the passes over the data: True for one that adds partial sums, else it copies
     algorithms  the algorithms of nnmpi by name, without those of users and of libraries
-    claim       the specification: what each rank must hold at the start and at the end, if the root
-                (of a broadcast or a reduce) is rank 0
+    claim       what each rank must hold at the start and at the end, if the root is rank 0
     """
 
     passes: tuple[bool, ...]

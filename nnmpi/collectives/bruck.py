@@ -34,8 +34,7 @@ bruck = Algorithm(levels, chunk_per_rank, _gather)
 # order of v, depth first: a rank keeps few chunks for those below it.
 def pat(most: int = 8) -> Algorithm:
     """The all-gather PAT of NCCL, whose messages have at most `most` chunks, a power of two (8 in
-    NCCL). It takes log2(p) rounds, rounded up, on up to 2 * most ranks, and more rounds on more
-    ranks."""
+    NCCL). It takes log2(p) rounds, rounded up, on up to 2 * most ranks, and more on more ranks."""
 
     def apart(p: int) -> int:
         """Returns the distance of neighbouring chunks in a message of `most` chunks."""

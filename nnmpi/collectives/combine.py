@@ -25,11 +25,8 @@ def placed(s: Step, place: Callable[[Ranks], Ranks], inside: Ranks = True) -> St
 
 
 def within(a: Algorithm, q: int, stride: int = 1) -> Algorithm:
-    """Makes an algorithm that runs algorithm a within each group of q ranks, whose numbers differ
-    by `stride`.
-
-    If the last group is smaller, a must accept any number of ranks.
-    """
+    """Makes an algorithm that runs a within each group of q ranks, whose numbers differ by
+    `stride`. If the last group is smaller, a must accept any number of ranks."""
 
     def at(t: int, r: Ranks, p: int) -> Step:
         index = r // stride % q
@@ -61,11 +58,8 @@ def rooted(a: Algorithm, root: int) -> Algorithm:
 
 def beside(parts: Sequence[Algorithm]) -> Algorithm:
     """Makes an algorithm that runs several algorithms at the same time, each on another part of the
-    buffer.
-
-    In each round a rank then sends one message for each algorithm, at the same time. All algorithms
-    must have the same numbers of rounds and of chunks.
-    """
+    buffer, with a message for each in a round. All must have the same numbers of rounds and of
+    chunks."""
     n = len(parts)
 
     def at(t: int, r: Ranks, p: int) -> Step:
@@ -94,11 +88,8 @@ def at_once(a: Algorithm, ports: int) -> Algorithm:
 #              first side    0-2      3-5      chunks that a rank still reduces
 #             second side    0  1  2  3  4  5
 def along(a: Algorithm, sides: Callable[[int], Shape], first: int = 0) -> Algorithm:
-    """Makes an algorithm that runs algorithm a along each side of a grid of ranks in turn, starting
-    with side `first`.
-
-    `sides(p)` has the lengths of the sides, whose product is p.
-    """
+    """Makes an algorithm that runs a along each side of a grid of ranks in turn, starting with side
+    `first`; the product of the lengths `sides(p)` is p."""
 
     def order(p: int) -> list[int]:
         n = len(sides(p))
@@ -133,8 +124,7 @@ def factors(p: int) -> Shape:
 #                1, rho -1    0 <-> 7   2 <-> 1   4 <-> 3   6 <-> 5
 #                2, rho 3     0 <-> 3   2 <-> 5   4 <-> 7   6 <-> 1
 class Partners(NamedTuple):
-    """The partners of a recursive halving, where each rank exchanges half of its chunks in each
-    step.
+    """The partners of a recursive halving: a rank exchanges half of its chunks in each step.
 
     of     the partner of each rank in each step, an array (steps, ranks)
     chunk  the chunk of the buffer whose sum each rank has at the end, an array (ranks,)
@@ -165,11 +155,8 @@ def swing_partners(shape: Shape, first: int, turn: int) -> Partners:
 
 
 def _chunks(of: Ranks) -> Ranks:
-    """Returns the chunk that each rank holds after a recursive halving, (ranks,), from `of` (steps,
-    ranks), the partner of each rank in each step.
-
-    Ranks that exchange last get neighbouring chunks.
-    """
+    """Returns the chunk that each rank holds after a recursive halving, (ranks,), from the partners
+    `of` (steps, ranks). Ranks that exchange last get neighbouring chunks."""
     group, chunk = np.arange(of.shape[1]), np.zeros(of.shape[1], int)
     for bit, partner in enumerate(of[::-1]):
         wider = np.minimum(group, group[partner])  # the least rank of those that exchange from here
@@ -180,12 +167,8 @@ def _chunks(of: Ranks) -> Ranks:
 
 def swing(sides: Callable[[int], Shape], first: int, turn: int) -> Algorithm:
     """The Swing reduce-scatter, with one message at a time: in each step a rank sends half of the
-    chunks that it is still reducing to its partner, and adds the other half that it receives.
-
-    `sides(p)` has the lengths of the torus' sides for p ranks, all powers of two. The steps go
-    through the sides in turn, starting with side `first`; `turn` is 1, or -1 for partners in the
-    opposite direction.
-    """
+    chunks that it is still reducing to its partner, and adds the other half that it receives. The
+    sides are powers of two; `first` and `turn` as in `swing_partners`."""
 
     def at(t: int, r: Ranks, p: int) -> Step:
         partners = swing_partners(sides(p), first, turn)

@@ -21,11 +21,8 @@ CHUNKS = 8  # of a half
 
 
 class InOrder(NamedTuple):
-    """A binary tree of ranks, as arrays: the parent, the two children and the depth of each rank;
-    NOBODY where there is no such rank.
-
-    An in-order traversal visits ranks 0, 1, 2 ...
-    """
+    """A binary tree of ranks, as arrays, whose in-order traversal visits ranks 0, 1, 2 ...; NOBODY
+    where there is no parent or child."""
 
     parent: Ranks
     child: Ranks  # [0 on the left and 1 on the right, rank]

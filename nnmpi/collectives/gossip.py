@@ -48,9 +48,9 @@ class Gossip(NamedTuple):
         return Fraction(1, 1 + len(self.offsets))
 
     def exchanges(self, r: int) -> list[Peers]:
-        """Returns the exchanges of replica r in one step of gossip, in the order of `offsets`: for
-        each offset it sends to the replica there, and receives from the one in the opposite
-        direction. All replicas carry out the exchange of the same offset at the same time."""
+        """Returns the exchanges of replica r in one step: for each offset it sends to the replica
+        there, and receives from the opposite direction. All replicas exchange along one offset at
+        the same time."""
         row, column = divmod(r, self.columns)
 
         def at(rows: int, columns: int) -> int:
@@ -79,11 +79,8 @@ class Gossip(NamedTuple):
 
 
 def on_grid(rows: int, columns: int, offsets: Iterable[tuple[int, int]]) -> Gossip:
-    """Returns the gossip graph on a grid in which each replica sends to the replicas at these
-    offsets: (rows down, columns to the right) from its own place, across joined ends.
-
-    If several offsets lead to the same replica, one of them is kept.
-    """
+    """Returns the gossip graph on a grid with these offsets, of which one is kept if several lead
+    to the same replica."""
     distinct = dict.fromkeys((i % rows, j % columns) for i, j in offsets)
     return Gossip(rows, columns, tuple(offset for offset in distinct if offset != (0, 0)))
 
@@ -125,11 +122,8 @@ def prove(graph: Gossip) -> None:
 
 
 def _reached(peers: Sequence[Sequence[Peers]]) -> set[int]:
-    """Returns the replicas that parameters of replica 0 reach after any number of exchanges.
-    `peers` has the exchanges of each replica.
-
-    All replicas send to the same offsets, so every other replica reaches as many.
-    """
+    """Returns the replicas that parameters of replica 0 reach after any number of exchanges
+    `peers`. All replicas send to the same offsets, so every other replica reaches as many."""
     reached, new = {0}, {0}
     while new := {to for r in new for to, _ in peers[r]} - reached:
         reached |= new

@@ -43,8 +43,6 @@ class Network(NamedTuple):
                 its own collective
     topology    the links that messages cross, each of them a `link`
 
-    On one level, `link` connects every two ranks.
-
     On two levels, `inner` connects the ranks of a node (`per_node` consecutive ranks, or as `nodes`
     says), and each node has one `link` to the outside, which the messages that cross it in one
     round share.
@@ -78,11 +76,7 @@ class Network(NamedTuple):
 
     def seconds(self, source: Ranks, to: Ranks, nbytes: Floats, ports: int = 1) -> Floats:
         """Returns the seconds that each message of one round takes, on the most loaded of its
-        links.
-
-        `source`, `to` and `nbytes` are arrays with the sender, the receiver and the size of each
-        message; `ports` is the number of messages that a rank sends at once.
-        """
+        links; `ports` is the number of messages that a rank sends at once."""
         if ports == 1 and self.topology is None and self.inner is None:  # nothing is shared
             return np.asarray(self.link.alpha + nbytes * self.link.beta)
         waiting = crowd(self.links(source, to), self.topology and self.topology.width)
@@ -119,11 +113,9 @@ def in_memory(network: Network, ranks: int, nbytes: float) -> float:
 
 
 def price(algorithm: Algorithm, p: int, nbytes: float, network: Network) -> Price:
-    """Simulates an algorithm on p ranks, each with a buffer of `nbytes`; returns its cost.
-
-    The clocks of all ranks advance together, one round at a time, so memory does not grow with the
-    number of messages. While all ranks do the same in a run of rounds, one clock stands for all.
-    """
+    """Simulates an algorithm on p ranks, each with a buffer of `nbytes`. The clocks of all ranks
+    advance together, one round at a time, so memory does not grow with the number of messages.
+    While all ranks do the same in a run of rounds, one clock stands for all."""
     clock, sent, messages, rounds = np.zeros(p), np.zeros(p), np.zeros(p, int), 0
     chunk = nbytes / algorithm.chunks(p)
     for times, steps in _runs(algorithm, p):

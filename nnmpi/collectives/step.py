@@ -100,10 +100,7 @@ class Step(NamedTuple):
 
     def _messages(self, range_: ChunkRange, chunks: int) -> tuple[Pieces, ...]:
         """Returns the messages in which a range of chunks is sent, each as a tuple of contiguous
-        pieces.
-
-        A few pieces are one message each; many pieces are packed into a single message.
-        """
+        pieces: a few are one message each, many are packed into a single message."""
         lo, hi = int(range_[0]), int(range_[1])
         width = self.block if self.block < self.stride else hi - lo
         parts = list[tuple[int, int]]()
@@ -142,10 +139,8 @@ class Algorithm(NamedTuple):
     one_way: bool = False
 
     def steps(self, r: Ranks, p: int) -> Iterator[Step]:
-        """Yields the steps of rank r (or of every rank in r), round by round.
-
-        Raises PlanError if `at` fails or does not return a Step.
-        """
+        """Yields the steps of rank r (or of every rank in r), round by round; raises PlanError if
+        `at` fails or does not return a Step."""
         of_rank = "" if np.ndim(r) else f" for rank {r}"
         for t in range(self.rounds(p)):
             try:

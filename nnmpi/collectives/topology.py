@@ -20,9 +20,8 @@ class Topology(NamedTuple):
 
     text    the name of the topology, as `--network` takes it
     ranks   the largest number of ranks that it connects; rank i is at place i
-    links   a function: the numbers of the links that messages take, given the arrays of their
-            senders and of their receivers
-    width   a function: how many messages each link carries at full speed; None: one each
+    links   (senders, receivers): the numbers of the links that messages take
+    width   (links): how many messages each carries at full speed; None: one each
     shape   the lengths of the sides of a torus; else empty
     node    the number of ranks in a node, if the topology describes nodes; else 0
     """
@@ -36,13 +35,9 @@ class Topology(NamedTuple):
 
 
 def crowd(links: Ranks, width: Callable[[Ranks], Ranks] | None = None) -> Ranks:
-    """Returns for each message of a round the number of messages on its most loaded link, divided
-    by the link's width: the factor by which sharing the link slows the message.
-
-    `links` has a column for each message, with the numbers of the links that it crosses (or
-    NOBODY). `width` returns, for link numbers, how many messages a link carries at full speed;
-    None: one each.
-    """
+    """Returns for each message of a round the factor by which sharing slows it: the number of
+    messages on its most loaded link, divided by the link's width. `links` has a column for each
+    message."""
     count = np.bincount(1 + links.ravel(), minlength=1)  # 0: NOBODY
     count[0] = 0
     sharing = count[1 + links] if width is None else count[1 + links] / width(links)
@@ -56,12 +51,11 @@ def out_and_in(source: Ranks, to: Ranks) -> Ranks:
 
 
 def through(near: Ranks, source: Ranks, to: Ranks, out: Ranks, into: Ranks) -> Ranks:
-    """Returns the links of messages in a network of two levels, ranks in nodes and nodes: two rows,
-    one column per message.
+    """Returns the links of messages in a network of ranks in nodes: two rows, one column per
+    message.
 
-    The arguments have an entry for each message. Where `near` is True it stays within a node, and
-    uses the links of the ranks `source` and `to`; otherwise it leaves by the outlet of node `out`
-    and arrives by the inlet of node `into`.
+    Where `near` is True it uses the links of the ranks `source` and `to`; otherwise it leaves by
+    the outlet of node `out` and arrives by the inlet of node `into`.
     """
     first = 2 * (1 + max(source.max(initial=0), to.max(initial=0)))
     return np.where(near, out_and_in(source, to), first + out_and_in(out, into))

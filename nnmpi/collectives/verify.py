@@ -66,11 +66,8 @@ def rounds(
     algorithm: Algorithm, p: int, claim: Claim, sums: Expressions
 ) -> Iterator[tuple[list[Step], Held]]:
     """Executes an algorithm symbolically: yields, for each round, the steps of all ranks and the
-    number of the expression that each rank then holds for each chunk.
-
-    The first item is the start, without steps. `sums` numbers the expressions. Raises PlanError if
-    a step is wrong, for example if a send has no receive, or if the end is not what `claim` says.
-    """
+    number of the expression that each rank then holds for each chunk; first the start, without
+    steps. Raises PlanError if a step is wrong, or if the end is not what `claim` says."""
     chunks = check_sizes(algorithm, p)
     have = [[r if claim.starts(r, c) else None for c in range(chunks)] for r in range(p)]
     yield [], have
@@ -177,11 +174,10 @@ def _check_matching(t: int, rows: list[Step], chunks: int) -> None:
 
 
 def _check_ports(t: int, rows: list[Step], left: int, busy: list[Busy], chunks: int) -> int:
-    """Raises PlanError unless a step may follow the earlier steps of round t; returns how many
-    steps of the round are due after it.
+    """Raises PlanError unless a step may follow the earlier ones of round t; returns how many are
+    due after it.
 
-    If ranks send several messages at once, a round has a step for each of them, numbered by `port`.
-    The step must have the next number. It may not send chunks that arrive by an earlier step of the
+    The step must have the next port. It may not send chunks that arrive by an earlier step of the
     round, nor replace chunks that an earlier one sends or receives.
 
     rows   this step of each rank
@@ -215,8 +211,7 @@ def _expected(s: Step) -> str:
 
 def _receive(t: int, r: int, c: int, s: Step, old: Held, sums: Expressions) -> int:
     """Returns the number of the expression that rank r holds for chunk c after it has received it
-    in round t by step s: the expression that arrives, or the sum of that and its old one. `old` has
-    the expressions of all ranks before the round, and `sums` numbers new sums."""
+    in round t by step s: the one that arrives, or its sum with the old one."""
     theirs, mine = old[s.source][c], old[r][c]
     if theirs is None:
         raise PlanError(f"round {t}: rank {s.source} sends chunk {c}, which it does not have")
@@ -277,12 +272,9 @@ def find(name: str) -> Algorithm:
 def proven(
     name: str, sizes: Iterable[int], collective: Collective = Collective.ALL_REDUCE
 ) -> Algorithm:
-    """Returns the named algorithm, after proving that it carries out the collective for each number
-    of ranks in `sizes`.
-
-    Raises PlanError if the proof fails. A single rank is proved last: other numbers give clearer
-    errors, for example for an `at` that branches.
-    """
+    """Returns the named algorithm, after proving it for each number of ranks in `sizes`; raises
+    PlanError if the proof fails. A single rank is proved last: other numbers give clearer errors,
+    for example for an `at` that branches."""
     algorithm = find(name)
     for p in sorted(sizes, key=lambda p: (p == 1, p)):
         with naming(name, collective.text, p):

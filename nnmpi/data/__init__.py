@@ -1,9 +1,6 @@
-"""Data sets by name, and the loader that makes batches of them.
-
-Here: reading data, synthetic samples, augmentation, and the loader, which gives each rank its
-samples of a global batch. Not here: images and their download (`addons.images`), text
-(`addons.language`), PyTorch's `DataLoader` of single samples (`nnmpi.utils.data`).
-"""
+"""Data sets by name, augmentation, and the loader, which gives each rank its samples of a global
+batch. Not here: images and their download (`addons.images`), text (`addons.language`), PyTorch's
+`DataLoader` of single samples (`nnmpi.utils.data`)."""
 
 import os
 from pathlib import Path
@@ -108,13 +105,9 @@ def blank(
     context: int = CONTEXT,
     tokenizer: str | None = None,
 ) -> Dataset:
-    """Returns a data set for planning a run, with the shapes and sizes of the one that `--data`
-    names (`spec`): it is not read, and all its samples share one row of zeros.
-
-    If the size cannot be known without reading the samples, the data set is loaded as by `load`.
-    `context` is the number of tokens in a window of text, and `tokenizer` the folder or file of a
-    tokenizer.
-    """
+    """Returns a data set for planning a run, with the shapes and sizes of the one that `spec`
+    names: it is not read, and all its samples share one row of zeros. If the size cannot be known
+    without reading the samples, it is loaded as by `load`."""
     name, _, argument = spec.partition(":")
     entry = None if tokenizer else _entry(name)  # load refuses one for data that are no text
     if entry is None or entry.size is None or bool(argument) != (entry.form != name):
@@ -129,12 +122,9 @@ def blank(
 
 
 def blank_windows(vocabulary: int, context: int, samples: int) -> Dataset:
-    """Returns a data set of `samples` windows of `context` tokens, in which all rows are the same
-    zeros. It serves to plan a run of a language model without its data. `vocabulary` is the number
-    of different tokens.
-
-    x and y: int64, (samples, context)
-    """
+    """Returns a data set of `samples` windows of `context` tokens, int64 (samples, context), all
+    zeros, to plan a run of a language model without its data. `vocabulary` is the number of
+    different tokens."""
     rows = np.broadcast_to(np.zeros((), "int64"), (samples, context))
     name = f"windows of {context:,} of {vocabulary:,} tokens"
     return Dataset(name, Split(rows, rows), Split(rows, rows), vocabulary, "")

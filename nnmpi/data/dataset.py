@@ -110,9 +110,8 @@ class DatasetEntry(NamedTuple):
 def hold_out(
     x: Inputs, y: np.ndarray, seed: int, name: str, reuse: bool = False
 ) -> tuple[Split, Split]:
-    """Returns (training split, test split) made of the samples x and their labels or targets y; a
-    pseudo-random fifth of each class is for testing. The choice depends on `seed` and on `name`,
-    the name of the data set.
+    """Returns (training split, test split) of samples x and labels or targets y; a pseudo-random
+    fifth of each class is for testing, by `seed` and the `name` of the data set.
 
     With `reuse`, the memory of the arrays is reused for the training split.
 
@@ -149,8 +148,8 @@ def _compressed(array: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 def kept_as(dtype: np.dtype[Any], is_label: bool) -> np.dtype[Any]:
-    """Returns the dtype to which samples (with `is_label`, labels) of a dtype are converted when
-    they are loaded.
+    """Returns the dtype to which samples (with `is_label`, labels) are converted when they are
+    loaded.
 
     Integers become int64, but uint8 samples (pixels) stay uint8. Float samples and booleans become
     float32; float labels become float32 or float64. Other dtypes are returned unchanged.
@@ -198,10 +197,8 @@ def from_arrays(
 
 
 def _notes(train: Split, test: Split, labels: np.ndarray, is_held_out: bool) -> Iterator[str]:
-    """Yields sentences for the user about how the data were split and understood: for instance
-    that a fifth of the rows is held out, or that integers are taken as indices and not
-    standardised. `labels` are the class numbers, and `is_held_out` says whether `test` was held
-    out from `train`."""
+    """Yields sentences for the user about how the data were split and understood: that rows are
+    held out (`is_held_out`), or that integers are taken as indices and not standardised."""
     if is_held_out:
         yield f"{len(train.y):,} rows for training, {len(test.y):,} held out for testing"
     if labels.size and labels.min() > 0:
@@ -225,9 +222,9 @@ def samples_like(x: Any, train: Split) -> Inputs:
 
 
 def _split(x: Any, y: Any, name: str, suffix: str, ignore_index: int | None) -> Split:
-    """Returns the split made of samples x and labels or targets y; raises ValueError if they are
-    unusable, or if their numbers differ. `name` of the data set and `suffix`, "" or "_test", name
-    the arrays in messages."""
+    """Returns the split of samples x and labels or targets y; raises ValueError if they are
+    unusable, or if their numbers differ. `name` and `suffix`, "" or "_test", name the arrays in
+    messages."""
     samples = _inputs(x, f"{name}: x{suffix}")
     labels = _targets(_array(y, f"{name}: y{suffix}"), f"{name}: y{suffix}", ignore_index)
     for part, array in parts(samples):

@@ -42,11 +42,8 @@ def like(x: Structure[Any], values: Sequence[T]) -> Structure[T]:
 
 
 def aligned(x: Structure[Any], *others: Structure[Any]) -> list[tuple[Any, ...]]:
-    """Returns a list with a tuple for each input of a model: its value in x, then its value in
-    each of `others`, which have the structure of x.
-
-    Raises ValueError unless x and `others` have inputs of the same names.
-    """
+    """Returns a tuple for each input of a model: its value in x, then in each of `others`. Raises
+    ValueError unless all have inputs of the same names."""
     named = [dict(parts(other)) for other in others]
     for by_name, other in zip(named, others, strict=True):
         if by_name.keys() != dict(parts(x)).keys():

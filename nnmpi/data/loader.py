@@ -51,11 +51,8 @@ class Batch(NamedTuple):
 
 
 class WantedFields(NamedTuple):
-    """The parts of a batch that a rank needs: x, y, or only some `positions` of the sequences.
-
-    A pipeline needs x on its first rank and y on its last; a context-parallel rank needs only some
-    positions.
-    """
+    """The parts of a batch that a rank needs: a pipeline needs x on its first rank and y on its
+    last; a context-parallel rank needs only some `positions` of the sequences."""
 
     x: bool = True
     y: bool = True
@@ -66,11 +63,8 @@ X_AND_Y = WantedFields()
 
 
 class StepBatch(NamedTuple):
-    """The data of one training step: the row numbers of the global batch, and this rank's samples
-    of each micro-batch.
-
-    divisor: the number by which the loss of the step, summed over samples, is divided
-    """
+    """The data of one step: the row numbers of the global batch, this rank's samples of each
+    micro-batch, and the number by which the loss, summed over samples, is divided."""
 
     rows: np.ndarray
     micro: Sequence[Batch]
@@ -83,9 +77,8 @@ BatchCut = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 @dataclass(frozen=True)
 class BatchSplit:
-    """Tells which samples of a global batch this rank computes. It is called with the row numbers
-    of the batch, cuts them into micro-batches, and each micro-batch into one part per rank; it
-    returns this rank's part of each micro-batch.
+    """Cuts the row numbers of a batch into micro-batches, and each into one part per rank; returns
+    this rank's part of each micro-batch.
 
     7 rows, 2 micro-batches, 3 ranks     0 1 2 | 3 4 5 6      rank 0  0 | 3
                                                               rank 1  1 | 4
@@ -168,9 +161,8 @@ class Loader:
     def gather(
         self, rows: np.ndarray, fields: WantedFields = X_AND_Y, epoch: int | None = None
     ) -> Batch:
-        """Returns the batch of the given rows of the split, in new arrays. Images are augmented as
-        in the epoch with number `epoch`, if it is given. `fields` says whether x or y is needed,
-        and for which positions of sequences."""
+        """Returns the batch of the given rows of the split, in new arrays; images are augmented as
+        in `epoch`, if it is given."""
         wanted = rows if fields.x else rows[:0]
         if self.standardised is not None:
             x = take(self.standardised, wanted)
@@ -192,13 +184,9 @@ class Loader:
     def loads(
         self, epoch: int, cut: BatchCut, first: int = 0, fields: WantedFields = X_AND_Y
     ) -> Generator[StepBatch, None, None]:
-        """Yields the data of each training step of an epoch, from batch number `first` on, as a
-        StepBatch.
-
-        cut(rows), such as a BatchSplit, gets the row numbers of a batch, and returns those that
-        this rank computes, for each micro-batch. Only these rows are read, and of them only the
-        `fields` (x, y or positions) that the rank needs.
-        """
+        """Yields the data of each step of an epoch, from batch number `first` on. cut(rows), such
+        as a BatchSplit, returns the rows of a batch that this rank computes, for each micro-batch;
+        only these are read."""
         loads = self._loads(epoch, cut, first, fields)
         return prefetch(loads, self.prefetch) if self.prefetch else loads
 
@@ -288,8 +276,7 @@ def lengths_of(x: Inputs, name: str) -> np.ndarray:
 def by_length(
     order: np.ndarray, lengths: np.ndarray, batch_size: int, seed: int, epoch: int
 ) -> list[np.ndarray]:
-    """Returns the row numbers of each batch of an epoch, such that the samples of a batch have
-    similar lengths.
+    """Returns the row numbers of each batch of an epoch, with samples of similar lengths.
 
     `order` has the shuffled row numbers of the split. They are sorted by length, where equal
     lengths keep this order, and cut into batches of `batch_size`, which are returned in random

@@ -42,9 +42,8 @@ def npz(request: DatasetRequest) -> Dataset:
 
 
 def _inputs(arrays: Mapping[str, np.ndarray], key: str, path: Path) -> Inputs | None:
-    """Returns the inputs of a model that a file has under the name `key` (x or x_test): the array
-    `key`; or all arrays `key`.0, `key`.1, ... as a tuple, or `key`.NAME as a dict; None if there is
-    none. `path` is for messages."""
+    """Returns the inputs that a file has under `key` (x or x_test): the array `key`; or `key`.0,
+    `key`.1, ... as a tuple, or `key`.NAME as a dict; None if there is none."""
     named = {name[len(key) + 1 :]: a for name, a in arrays.items() if name.startswith(f"{key}.")}
     if not named:
         return arrays.get(key)

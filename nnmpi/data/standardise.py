@@ -38,20 +38,14 @@ class Standardiser(NamedTuple):
 
     @classmethod
     def of(cls, split: Split) -> "Standardiser":
-        """Computes the statistics of a training split: a mean and a standard deviation per channel,
-        or per feature of a table.
-
-        A constant channel gets a standard deviation of 1, and so becomes 0.
-        """
+        """Computes a mean and a standard deviation per channel of a training split, or per feature
+        of a table; a constant channel gets a deviation of 1, and so becomes 0."""
         return cls._of_pairs(split.x, [_statistics(x) for x in arrays(split.x)])
 
     @classmethod
     def of_numbers(cls, x: Inputs, mean: float, std: float) -> "Standardiser":
         """A standardiser with one mean and one deviation for all channels or features of samples
-        like x.
-
-        Raises ValueError unless both are finite float32, and std is above 0.
-        """
+        like x; raises ValueError unless both are finite float32, and std is above 0."""
         shapes = [None if is_index(array) else _shape(array) for array in arrays(x)]
         pairs = [
             (None, None) if s is None else _read(np.full(s, mean), np.full(s, std)) for s in shapes
@@ -81,25 +75,18 @@ class Standardiser(NamedTuple):
             ) from None
 
     def metadata(self) -> dict[str, str]:
-        """Mean and standard deviation as JSON lists, with all digits and in their shapes.
-
-        Indices are null; several inputs are a JSON object, with the keys "0", "1", ... for a tuple.
-        """
+        """Mean and standard deviation as JSON lists in their shapes; indices are null, several
+        inputs an object, with the keys "0", "1", ... for a tuple."""
         return {"mean": json.dumps(_to_json(self.mean)), "std": json.dumps(_to_json(self.std))}
 
     def shaped_for(self, x: Inputs) -> "Standardiser":
-        """A copy of this standardiser with mean and std reshaped to broadcast with samples like x.
-
-        Raises ValueError unless they have as many channels or features as x.
-        """
+        """A copy with mean and std reshaped to broadcast with samples like x; raises ValueError
+        unless they have as many channels or features as x."""
         return self._of_pairs(x, [_shaped(*row) for row in aligned(x, self.mean, self.std)])
 
     def apply(self, x: Inputs, dtype: Any = "float32") -> Inputs:
-        """(x - mean) / std in a new array; indices unchanged.
-
-        The mean is subtracted first, so that values far from zero keep their digits. The result
-        for an element does not depend on its batch. float16 is computed in float32.
-        """
+        """(x - mean) / std in a new array; indices unchanged. The mean is subtracted first, so that
+        values far from zero keep their digits. float16 is computed in float32."""
         return each(partial(_standardised, dtype=dtype), x, self.mean, self.std)
 
 
@@ -133,10 +120,8 @@ def _standardised(x: np.ndarray, mean: np.ndarray | None, std: Any, dtype: Any) 
 
 
 def _shaped(x: np.ndarray, mean: np.ndarray | None, std: Any) -> Pair:
-    """The mean and std reshaped for x; raises ValueError if they do not fit such samples.
-
-    Indices have no mean, and all other samples have one.
-    """
+    """The mean and std reshaped for x; raises ValueError if they do not fit. Indices have no mean,
+    and all other samples have one."""
     if mean is None:
         if not is_index(x):
             raise ValueError(

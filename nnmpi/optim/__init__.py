@@ -1,9 +1,6 @@
-"""Optimizers on flat buffers, learning-rate schedules and gradient clipping.
-
-This folder has the optimizers of `OPTIMIZERS`, parameter groups, optimizer state and loss scaling.
-Schedulers under PyTorch's names are in `addons.torchlike`. The loops over arrays are in
-`arrays.kernels.steps`; `parallel.step` decides when a rank makes an update.
-"""
+"""Optimizers on flat buffers, learning-rate schedules, gradient clipping and loss scaling.
+Schedulers under PyTorch's names are in `addons.torchlike`, the loops over arrays in
+`arrays.kernels.steps`; `parallel.step` decides when a rank makes an update."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -15,9 +15,8 @@ from nnmpi.nn.store import FlatStore
 
 
 class FlatState:
-    """The state arrays of an optimizer, such as momentum. Each is flat and has this rank's elements
-    of all parameters, one parameter after the other, in the order in which the parameter lies in
-    memory.
+    """The state arrays of an optimizer. Each is flat and has this rank's elements of all
+    parameters, one parameter after the other, in the order of memory.
 
     arrays   the state arrays by name, such as "momentum_buffer"
     starts   the index at which each parameter begins in an array, and last the length of an array
@@ -48,8 +47,8 @@ class FlatState:
             self.arrays[name] = store.on.asarray(array, store.updated_dtype)
 
     def ranges(self, i: int) -> Iterator[tuple[int, int, int]]:
-        """Yields (lo, hi, start) for the ranges of parameter i that this rank updates; `start`
-        is the index of element lo in a state array. A parameter without elements has one empty
+        """Yields (lo, hi, start) for the ranges of parameter i that this rank updates; `start` is
+        the index of element lo in a state array. A parameter without elements has one empty
         range."""
         at, size = self.starts[i], self._parameters[i].size
         if not size:
@@ -68,10 +67,8 @@ def store_of(parameters: Sequence[Parameter]) -> FlatStore:
 
 
 def _owned_slices(parameters: Sequence[Parameter]) -> list[list[tuple[int, int]]]:
-    """Returns, for each parameter, the (start, stop) of the slices that this rank updates.
-
-    They include padding.
-    """
+    """Returns, for each parameter, the (start, stop) of the slices that this rank updates, padding
+    included."""
     owned = []
     for p in parameters:
         assert isinstance(p.store, FlatStore)

@@ -41,9 +41,8 @@ DECAYS: dict[str, Callable[[Iterable[Parameter]], list[Group]]] = {
 
 
 class Option:
-    """A descriptor that makes an option of the parameter groups, such as `lr`, an attribute of the
-    optimizer: reading it returns the value that all groups share, and raises ValueError if they
-    differ; writing sets it in all groups."""
+    """A descriptor of an option of the groups, such as `lr`: reading it returns the value that all
+    groups share, and raises ValueError if they differ; writing sets it in all."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -67,12 +66,9 @@ class Option:
 def grouped(
     parameters: Parameters, options: Mapping[str, Any], takes_others: bool = False
 ) -> list[Group]:
-    """Makes the groups of an optimizer from parameters or groups; missing options are taken from
-    `options`.
-
-    Raises ValueError if an entry is not a group, or, unless `takes_others`, has an option that the
-    optimizer does not have.
-    """
+    """Makes the groups of an optimizer from parameters or groups, with missing options from
+    `options`. Raises ValueError if an entry is not a group, or, unless `takes_others`, has an
+    unknown option."""
     if not isinstance(parameters, Iterable) or isinstance(parameters, Tensor | Mapping):
         raise ValueError(
             f"an optimizer takes a list of parameters, not a {type(parameters).__name__}: give "
@@ -117,9 +113,9 @@ class Common(TypedDict, total=False):
 
 
 def check_common(owner: str, common: Common, options: Mapping[str, Any]) -> None:
-    """Checks `common`, those keyword arguments of the optimizer `owner` that are not among its own
-    `options`: warns of options of PyTorch that have no effect here, and raises an error for unknown
-    names and for differentiable=True, which is not supported."""
+    """Checks `common`, those keyword arguments of the optimizer `owner` that are not its own: warns
+    of options of PyTorch that have no effect here, and raises an error for unknown names and for
+    differentiable=True."""
     if not options and "lr" in common:
         raise TypeError(f"{owner} defines neither step nor _update: define one of them")
     for name in common.keys() - Common.__annotations__.keys():

@@ -15,11 +15,8 @@ from nnmpi.nn.parameter import Parameter
 
 
 class LeafParameter(Parameter):
-    """The parameter that takes the place of a plain tensor in the groups of an optimizer.
-
-    `grad` is the gradient of the tensor itself. The optimizer reads `has_grad` and `grad_memory`,
-    which belong to a copy of that gradient (see `Leaf.collect`).
-    """
+    """The parameter that takes the place of a plain tensor in the groups of an optimizer: `grad` is
+    that of the tensor, `has_grad` and `grad_memory` belong to a copy of it (see `Leaf.collect`)."""
 
     __slots__ = ("tensor",)
 
@@ -81,9 +78,8 @@ class Leaf:
 
 
 def adopted(groups: Iterable[dict[str, Any]]) -> list[Leaf]:
-    """Replaces each plain tensor in the groups of an optimizer by a parameter that takes its place,
-    and returns a Leaf (tensor and parameter) for each. Raises ValueError for what is no tensor, and
-    for a tensor that is not a leaf, or requires no gradient."""
+    """Replaces each plain tensor in the groups by a parameter, and returns a Leaf for each; raises
+    ValueError for what is no tensor, not a leaf, or requires no gradient."""
     leaves = []
     for group in groups:
         for i, t in enumerate(group["params"]):

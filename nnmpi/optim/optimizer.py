@@ -39,12 +39,9 @@ if TYPE_CHECKING:
 
 
 class FlatRange(NamedTuple):
-    """A range of consecutive parameters, i..j-1, that an optimizer updates together as one flat
-    slice; unlike a `Range` it may cover several tensors.
-
-    These parameters lie one after the other in `store`, at elements start..end-1 of its flat
-    buffer, are in the same parameter group, and have equal step counts.
-    """
+    """Consecutive parameters, i..j-1, that an optimizer updates together as one flat slice; unlike
+    a `Range` it may cover several tensors. They lie one after the other in `store`, at elements
+    start..end-1, are in the same group, and have equal step counts."""
 
     i: int
     j: int
@@ -238,10 +235,9 @@ class Optimizer:
         return loss
 
     def squares(self) -> list[float]:
-        """Returns the sums that an optimizer such as LAMB needs before a step, to be added up over
-        the ranks that have parts of the same parameters and passed to `step`: for each parameter
-        two numbers, the squared norm of its values and of its change, over the elements that this
-        rank updates. Most optimizers need none, and return an empty list."""
+        """Returns, for each parameter of an optimizer such as LAMB, the squared norm of its values
+        and of its change, over the elements that this rank updates; to be added up over the ranks
+        that have parts of it, and passed to `step`. Most optimizers need none."""
         return []
 
     def set_steps(self, steps: Sequence[int]) -> None:
@@ -256,9 +252,9 @@ class Optimizer:
         return array
 
     def operands(self, of: Container[int] | None = None) -> Iterator[tuple[slice, Operands]]:
-        """Yields (slice, Operands) for the parts of parameters that this rank updates. The Operands
-        have the values and gradients of a part, and state_array[slice] would have its state. With
-        `of`, only the parameters with these indices are included."""
+        """Yields (slice, Operands) for the parts of parameters that this rank updates, where
+        state_array[slice] would have the state; with `of`, only of the parameters with these
+        indices."""
         for i, (at, p) in enumerate(zip(self._flat_state.starts, self.parameters, strict=False)):
             if of is not None and i not in of:
                 continue
@@ -271,11 +267,9 @@ class Optimizer:
     # ---- state
 
     def state_arrays(self) -> Iterator[StateArray]:
-        """Yields this rank's parts of the state of each parameter: `PATH.NAME` for each name in
-        `state_names`, and the number of its updates, `PATH.step`.
-
-        They are views of memory that a step changes.
-        """
+        """Yields this rank's parts of the state of each parameter, views of memory that a step
+        changes: `PATH.NAME` for each name in `state_names`, and the number of its updates,
+        `PATH.step`."""
         return self._state_arrays([p.place for p in self.parameters])
 
     def _state_arrays(self, places: Sequence[Place]) -> Iterator[StateArray]:
@@ -403,11 +397,8 @@ class Optimizer:
 
     def _group_of(self, number: int, i: int, lr_factor: float) -> Group:
         """Returns a copy of parameter group `number`, with the learning rate of this step as "lr":
-        that of the group times `lr_factor`, the factor given to `step`. Subclasses such as LAMB,
-        which update one parameter at a time, choose the rate for parameter `i`.
-
-        It is a copy, so that the factor of a schedule does not stay in the group.
-        """
+        that of the group times `lr_factor`, which does not stay in the group. Subclasses such as
+        LAMB choose the rate for parameter `i`."""
         group = self.param_groups[number]
         return {**group, "lr": float(group["lr"] * lr_factor)}
 

@@ -18,21 +18,16 @@ DIFFERENCE = "replica_difference"
 replicas share. It is useless among other replicas."""
 
 RESIDUAL = "compress_residual"
-"""The name of the state that a replica has not sent yet. Its sum over the replicas must be
-preserved: among fewer replicas, one takes the sum of several, and among more, a new one has
-zeros."""
+"""The name of the state that a replica has not sent yet. Its sum over the replicas is preserved:
+among fewer, one takes the sum of several, and among more, a new one has zeros."""
 
 REPLICA = "@"
 """The sign before the replica's number in the name of a state array of its own."""
 
 
 class ReplicaState(NamedTuple):
-    """The names of the state arrays that differ between data-parallel replicas, and the number of
-    this replica.
-
-    replica   the number of this replica, from 0 to replicas - 1
-    names     the names of the state arrays
-    """
+    """The names of the state arrays that differ between replicas, and the number of this one, from
+    0 to replicas - 1."""
 
     replica: int = 0
     replicas: int = 1
@@ -46,11 +41,11 @@ class ReplicaState(NamedTuple):
 
 
 def sources_of(saved: Iterable[StateArray], old: int, new: int) -> Callable[[str], list[str]]:
-    """Returns a function f, by which optimizer state is restored after the number of replicas has
-    changed: f(name of a state array of this replica) lists the names of the arrays in `saved` whose
-    sum are its values. The list is empty if the array keeps its initial values.
+    """Returns a function f, by which state is restored with another number of replicas: f(name of a
+    state array of this replica) lists the names of the arrays in `saved` whose sum are its values;
+    none: it keeps its initial values.
 
-    old, new   the number of data-parallel replicas when the arrays were saved, and now
+    old, new   the number of replicas when the arrays were saved, and now
     """
     shared = set[str]()
     ranges = defaultdict[tuple[str, int], set[Range]](set)  # by state and replica
@@ -82,12 +77,9 @@ def sources_of(saved: Iterable[StateArray], old: int, new: int) -> Callable[[str
 def _replicas(
     state: str, number: int | None, saved: Sequence[int], old: int, new: int
 ) -> list[int]:
-    """Returns the numbers of the replicas whose saved arrays are added up to restore the state
-    `state`, such as "momentum_buffer", on replica `number` (None: state that all replicas share).
-
-    `saved` are the numbers of the replicas whose arrays were saved completely: all, unless ranks
-    were lost. `old` and `new` are the numbers of replicas when they were saved, and now.
-    """
+    """Returns the replicas whose saved arrays are added up to restore `state` on replica `number`
+    (None: state that all share). `saved` are those whose arrays were saved completely: all, unless
+    ranks were lost. `old` and `new` are as in `sources_of`."""
     if state == RESIDUAL:
         return [*saved[number or 0 :: new]]
     if state == DIFFERENCE and not len(saved) == old == new:
@@ -103,8 +95,7 @@ def unnumbered(name: str) -> tuple[str, int | None]:
 
 
 def of_one(names: Iterable[str]) -> list[str]:
-    """Returns those `names` of state arrays that training with a single data-parallel replica
-    needs: all except "replica_difference", by which replicas differ from each other.
-    "compress_residual", what compression has not sent yet, is moved to the end: a single replica
-    gets the sum of it over all replicas."""
+    """Returns those `names` of state arrays that a single replica needs: all except
+    "replica_difference", with "compress_residual" at the end, of which it gets the sum over all
+    replicas."""
     return sorted((name for name in names if name != DIFFERENCE), key=RESIDUAL.__eq__)

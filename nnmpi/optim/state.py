@@ -37,10 +37,7 @@ class StateArrays(dict[str, Array]):
 
 class StateTensor(Tensor):
     """A tensor of `Optimizer.state_dict`, in the memory of the optimizer `owner`; a step count is a
-    copy.
-
-    It looks up the memory by `read` at each use, since the optimizer may move its state.
-    """
+    copy. It looks up the memory by `read` at each use, since the optimizer may move its state."""
 
     __slots__ = ("_is_count", "_read", "owner")
 
@@ -71,9 +68,8 @@ StateTensor.__name__ = Tensor.__name__  # messages to users say "Tensor"
 
 
 def name_of(place: Place, name: str) -> str:
-    """Returns the name in a state dict, such as "fc.weight.exp_avg", of the state array (or step
-    count) `name` of the parameter at `place`; raises ValueError for a `name` with a dot or @, which
-    could be mistaken for another."""
+    """Returns the name in a state dict, such as "fc.weight.exp_avg", of the state array `name` of
+    the parameter at `place`; raises ValueError for a `name` with a dot or @."""
     if not {*".@"}.isdisjoint(name):
         raise ValueError(f"a state array is called {name!r}: leave out {'.'!r} and {'@'!r}")
     return f"{place.path}.{name}" if place.path else name
@@ -114,9 +110,8 @@ def check_whole(
     owned: Callable[[int], Iterable[tuple[int, int]]],
     has_arrays: bool,
 ) -> None:
-    """Raises ValueError unless this rank has the whole of each parameter and, with `has_arrays`
-    (the optimizer has state arrays), updates all of it. owned(i) yields the ranges of parameter i
-    that it updates."""
+    """Raises ValueError unless this rank has the whole of each parameter and, with `has_arrays`,
+    updates all of it. owned(i) yields the ranges of parameter i that it updates."""
     for i, p in enumerate(parameters):
         place, updated = p.place, sum(hi - lo for lo, hi in owned(i))
         if place.local_shape != place.shape or (has_arrays and updated < p.size):

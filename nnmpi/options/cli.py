@@ -26,11 +26,8 @@ T = TypeVar("T")
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises ValueError instead of exiting.
-
-    program: the name of a command, such as nnmpi.train; parsers of subcommands have a `prog`
-    instead
-    """
+    """An ArgumentParser that raises ValueError instead of exiting. `program` is the name of a
+    command, such as nnmpi.train; parsers of subcommands have a `prog`."""
 
     def __init__(self, program: str = "", **how: Any) -> None:
         if program:
@@ -43,11 +40,9 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{message}; see {self.prog} --help" if lacks else message)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses the arguments, and raises ValueError for unknown ones, with the nearest option as
-        a hint.
-
-        argparse calls this method for the parser of a subcommand too, which knows its own options.
-        """
+        """Parses the arguments; a ValueError for unknown ones has the nearest option as a hint.
+        argparse calls this method for the parser of a subcommand too, which knows its own
+        options."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             options = [word.partition("=")[0] for word in unknown if word.startswith("--")]
@@ -183,9 +178,8 @@ def _of_file(option: str, path: str, made: Callable[[dict[str, Any]], T]) -> T:
 
 
 def refuse_code(path: str, of_file: Config, given: Container[str]) -> None:
-    """Raises ValueError if a file of options (at `path`, with the options `of_file`) names code to
-    import, such as package.module:NAME. Options in `given`, which the user has also set by flags,
-    are allowed."""
+    """Raises ValueError if a file of options, `of_file`, names code to import, such as
+    package.module:NAME, unless the user has set that option by a flag too (`given`)."""
     for option in options():
         name, value = option.name, getattr(of_file, option.name)
         is_code = option.metadata["custom"] and value is not None and user_code.is_named(value)
@@ -227,11 +221,8 @@ def main(
     arguments: Sequence[str] | None,
     memory: str = SMALLER,
 ) -> int:
-    """Parses the command line (`arguments`; None: that of the process), runs `command` with the
-    parsed options, and returns its exit status.
-
-    memory: the advice to print if the command runs out of memory
-    """
+    """Parses the command line (`arguments`; None: that of the process), and runs `command` by
+    `run`."""
     return run(p.program, lambda: command(p.parse_args(arguments)), memory)
 
 

@@ -66,11 +66,8 @@ _BESIDES = "".join(
 
 @dataclass(frozen=True)
 class Config(*(added.options for added in _ADDED if added.options)):  # type: ignore[misc]
-    """The options of a run; raises ValueError for a value that is out of range.
-
-    Options of add-ons (optional parts of the library) are inherited from the classes in `parts/`;
-    type checkers see only the others.
-    """
+    """The options of a run, those of add-ons by inheritance, which type checkers do not see; raises
+    ValueError for a value that is out of range."""
 
     model: str = model_option(
         "digits-cnn",

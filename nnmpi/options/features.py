@@ -35,20 +35,19 @@ HOST_MEMORY = Property("arrays in the memory of the host")
 
 
 class Feature(NamedTuple):
-    """An option that a run uses (it differs from its default), or a combination of options, with
-    the properties of a run that it relies on or breaks.
+    """An option that a run uses, or a combination of options, with the properties that it relies on
+    or breaks.
 
     name       the name of an option of Config or, with `asks`, any other name
-    asks       (config, ranks): returns the options as text if a run uses the feature, otherwise "";
-               None: the run uses it if the option `name` differs from its default
+    asks       (config, ranks): the options as text if a run uses the feature, else ""; None: a run
+               uses it if the option `name` differs from its default
     relies_on  properties that no other feature of the run may break
     breaks     properties that a run with this feature lacks, each with the reason
     conflicts  names of other features that it cannot be combined with, each with the reason
     requires   options without which it has no effect, as "option" or "option value or value", each
                with the reason
     remedy     how to do without it, for a message
-    covers     for users, where `name` is not the name of an option: the options that the name
-               stands for
+    covers     where `name` is not that of an option: the options that it stands for
     """
 
     name: str
@@ -69,14 +68,12 @@ class Feature(NamedTuple):
 class MeshAxis(NamedTuple):
     """An axis of the mesh, the grid of ranks: one for each kind of parallelism.
 
-    name         its name, which is also that of the option with the number of ranks along it
+    name         that of the option with the number of ranks along it, too
     replicas     True if its ranks have copies of the same parameters, and sum their gradients
     batch        True if its ranks have different samples of each batch
     same_loss    True if its ranks compute the same loss, so that only one of them counts it
-    before       an axis: this axis always stands directly before it in the order of axes; "": the
-                 user places this axis by the option --order
-    cuts         the part of a model or its data that is divided along it, as text for the first
-                 lines of a run
+    before       an axis before which it always stands; "": the option --order places it
+    cuts         what is divided along it, as text for the first lines of a run
     activations  for an axis of an add-on: the axes of activations that --layout may divide along it
     """
 
@@ -90,15 +87,14 @@ class MeshAxis(NamedTuple):
 
 
 class AddOnOptions(NamedTuple):
-    """The contribution of an add-on (an optional part of the library) to the options of a run.
+    """The contribution of an add-on to the options of a run.
 
-    options   a dataclass, from which Config inherits; None if the add-on only adds values to other
-              options
+    options   a dataclass, from which Config inherits; None: it only adds values to other options
     features  the features that these options and values ask for
     choices   a dict: option outside the add-on -> the values that the add-on adds to it
     costs     options on which the time and memory of a layer depend
-    meetings  options that say when ranks exchange gradients or parameters; --plan, which searches
-              for a layout, does not change them
+    meetings  options that say when ranks exchange gradients or parameters; --plan does not change
+              them
     appends   options of runs that may add to a log with the events of another run, which they
               continue
     axes      axes of the mesh that the add-on adds; their sizes are options of it
@@ -118,9 +114,8 @@ OPTIONS: Table[AddOnOptions] = Table("options")
 
 
 class Refusal(NamedTuple):
-    """A rule: two options (or combinations of options), `feature` and `beside`, cannot be combined
-    in any run; `refusals.check` raises ValueError for a run that uses both. `reason` and `remedy`
-    are for the message: why, and what to do."""
+    """Two options (or combinations) that cannot be combined in any run; `refusals.check` raises
+    ValueError for a run that uses both, with `reason` and `remedy`."""
 
     feature: Feature
     beside: Feature
@@ -129,10 +124,8 @@ class Refusal(NamedTuple):
 
 
 class Requires(NamedTuple):
-    """A rule: an option `feature` has no effect unless the option `other` is given too. It applies
-    to every run; `refusals.check` raises ValueError for a run that has the first without the
-    second. `other` is "option" or "option value or value", and `reason` says why, in the
-    message."""
+    """An option `feature` that has no effect unless `other`, "option" or "option value or value",
+    is given too; `refusals.check` raises ValueError for a run without it, with `reason`."""
 
     feature: Feature
     other: str

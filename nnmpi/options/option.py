@@ -28,15 +28,14 @@ def option(
     *,
     resume: ResumeRule,
 ) -> Any:
-    """Makes a dataclass field of Config for an option, with its help text (`text`) and its checks
-    as metadata.
+    """Makes a field of Config for an option, with its help text and its checks as metadata.
 
     group    the group of the option in --help, such as "model"
     within   the range of numbers that are allowed
     choices  the values that are allowed; (): all
     alias    a second name
     custom   True if the value may also be package.module:NAME, which is imported
-    form     a function that raises ValueError for a text that it cannot parse
+    form     raises ValueError for a text that it cannot parse
     bare     the value of a flag that is given without a value
     resume   the effect if a resumed run has another value
     """

@@ -37,12 +37,8 @@ def _cut(text: str, most: int) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Returns the hint "; did you mean NAME?" with the known name nearest to a misspelt word; "" if
-    none is near.
-
-    A known name that consists of the initials of the word counts as near: learning_rate gives the
-    hint lr.
-    """
+    """Returns the hint "; did you mean NAME?" with the known name nearest to a misspelt word, or
+    ""; initials count as near: learning_rate gives lr."""
     names = [*known]
     initials = "".join(part[0] for part in word.strip("-").replace("-", "_").split("_") if part)
     short = [name for name in names if name.strip("-") == initials]

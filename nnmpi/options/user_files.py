@@ -89,9 +89,8 @@ def read_json(path: Path, remedy: str) -> Any:
 
 @contextmanager
 def refusing_others(label: str, remedy: str) -> Iterator[None]:
-    """A context for reading the content of a file that another program may have written: an error
-    due to its form, such as a missing key, becomes a ValueError that begins with `label` and ends
-    with the advice `remedy`."""
+    """A context for reading what another program may have written: an error due to its form, such
+    as a missing key, becomes a ValueError with `label` and the advice `remedy`."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

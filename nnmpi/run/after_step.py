@@ -36,8 +36,7 @@ def _hooks(trainer: Training) -> Iterator[StepHook]:
 
 def every(steps: int, trainer: Training, act: Callable[[], None]) -> StepHook:
     """Returns a function to be called after each step: it calls `act` whenever the number of steps
-    has reached or passed another multiple of `steps`. (It compares step numbers, since it is called
-    once for several steps if these have one result.)"""
+    has passed another multiple of `steps`, since several steps may have one result."""
     # if a loss interrupted the work after a step, that step is followed again
     last = trainer.run.state.step - (trainer.run.unfollowed is not None)
 
@@ -59,9 +58,8 @@ def _progress(trainer: Training, result: StepResult, loss: float) -> None:
 
 
 def _log_step(trainer: Training, result: StepResult, loss: float) -> None:
-    """Reports a step in the log if one is due (--log-every), and calls on_log of callbacks: the
-    mean loss and gradient norm of the steps since the last report, the learning rate, seconds and
-    speed."""
+    """Reports a step in the log if one is due (--log-every), and calls on_log of callbacks: means
+    since the last report, the learning rate, seconds and speed."""
     run, session = trainer.run, trainer.session
     if not run.logs_step:
         return

@@ -100,9 +100,8 @@ def _of_python(value: Any) -> Any:
 
 
 class Settings:
-    """The settings on this rank that callbacks may change: `requires_grad` of parameters, and
-    options of the optimizer's groups. Records which of them differ from their initial values, so
-    that a snapshot can store the changes."""
+    """The settings on this rank that callbacks may change, and which of them differ from their
+    initial values, so that a snapshot can store the changes."""
 
     def __init__(self, part: ModelPart, optimizer: Optimizer, changes: Changes) -> None:
         self._parameters, self._held = dict(part.model.named_parameters()), part.held
@@ -156,9 +155,8 @@ class Settings:
         """Raises AgreedError, on all ranks, if the settings of ranks differ. Returns True, on all
         ranks, if some rank `asks`. Every rank calls it.
 
-        If no setting differs, the call costs one small message. `when` is a phrase for the error
-        message; `factors` are the next values of a user's learning rate schedule, which are
-        compared too.
+        `when` is a phrase for the error message; `factors` are the next values of a user's learning
+        rate schedule, which are compared too. If nothing differs, this costs one small message.
         """
         settings, added = self._current(), len(self._optimizer.parameters) - self._count
         seen = (settings, factors, added)

@@ -8,9 +8,8 @@ from nnmpi.run.training import Training
 
 
 def compare_settings(trainer: Training, factors: Sequence[float] = ()) -> bool:
-    """Raises AgreedError, on all ranks, if a callback has changed settings on some ranks only, or
-    if `factors`, the next values of a user's learning rate schedule, differ between ranks. Returns
-    True, on all ranks, if some rank asks to stop or suspend the run. Every rank calls it."""
+    """Compares the settings of all ranks, and `factors`, as `Settings.compare` does; returns True,
+    on all ranks, if some rank asks to stop or suspend the run."""
     session, asks = trainer.session, trainer.run.asks_to_stop
     when = "" if session.arrangement.steps_together else ", in on_epoch"
     return session.settings.compare(trainer.comm, when, factors, asks)

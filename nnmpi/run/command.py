@@ -18,9 +18,8 @@ def run_on_ranks(
     arguments: Sequence[str] | None,
     memory: str,
 ) -> int:
-    """Runs a command on every rank of the job, and returns its exit status. One rank prints an
-    error as one line on stderr; `memory` is the advice that this line gives if memory is too
-    small."""
+    """Runs a command on every rank, and returns its exit status. One rank prints an error as one
+    line on stderr, with the advice `memory` if memory is too small."""
 
     def of_job() -> int:
         comm = job()

@@ -1,5 +1,4 @@
-"""Closes the sessions (models and communicators in use) of Trainers that the program has dropped
-without calling `close`.
+"""Closes the sessions of Trainers that the program has dropped without calling `close`.
 
 Ranks free shared memory and communicators together, so one rank cannot do it alone when it drops a
 Trainer, as in a loop over learning rates. The next Trainer closes the sessions that all ranks have
@@ -18,7 +17,7 @@ from nnmpi.parallel.strategy import Strategy
 
 
 class Sessions:
-    """The training sessions that were opened on one Comm. Each has a number, equal on all ranks.
+    """The sessions that were opened on one Comm, with numbers that are equal on all ranks.
 
     opened   how many sessions there have been
     dropped  a dict: number of a session whose Trainer was garbage collected on this rank -> the
@@ -35,9 +34,8 @@ Comm, so as its attribute both become garbage together."""
 
 
 def watch(comm: Comm, owner: object, close: Callable[[], None]) -> Callable[[], object]:
-    """Registers `close`, a function that closes the session `owner`: `close_dropped` will call it
-    once `owner` has been garbage collected on all ranks. Returns a function that cancels the
-    registration. Every rank calls it."""
+    """Registers `close`, which `close_dropped` calls once the session `owner` has been garbage
+    collected on all ranks; returns a function that cancels that. Every rank calls it."""
     if comm.size == 1:  # one rank shares nothing, and may free its memory at any time
         return lambda: None
     sessions: Sessions = comm.attributes.setdefault(SESSIONS, Sessions())
@@ -56,9 +54,8 @@ def close_dropped(comm: Comm) -> None:
 
 
 def release(unsharded: ExitStack, shared: ExitStack, strategy: Strategy, model: Module) -> None:
-    """Frees the shared memory and communicators of a session; the model keeps this rank's part of
-    its parameter values. First it closes `unsharded` (the parameters gathered for use after a run),
-    then `shared` (resources shared with other ranks), then the strategy."""
+    """Frees the shared memory and communicators of a session; the model keeps this rank's values.
+    First it closes `unsharded` (the parameters gathered for use after a run), then `shared`."""
     unsharded.close()
     shared.close()
     strategy.close()

@@ -15,9 +15,8 @@ from nnmpi.run.session import Session
 from nnmpi.run.training import Training
 
 MOST_RISE = 1e6
-"""The loss of a run has diverged if it ends above that many times its first value, or above that
-many times 1 if it began below 1. Losses that rise for a reason, such as returns of an agent that
-learns, stay far below, and so do losses that begin near 0 or below."""
+"""The loss has diverged if it ends above that many times its first value, or 1 if it began below 1.
+Losses that rise for a reason, such as returns of an agent that learns, stay far below."""
 
 OR_ELSE = "--clip-norm 1 or --lr-schedule warmup:100"
 """Other remedies for a loss that diverges than a smaller learning rate."""
@@ -40,9 +39,8 @@ def check_finite(session: Session, quantity: str, value: float, step: int) -> No
 
 
 def has_huge_loss(run: RunState) -> bool:
-    """True, on all ranks, if a run that was not stopped ends with a loss that may have diverged.
-    That goes for both the mean loss of the last epoch and the test loss: one bad step does not
-    count."""
+    """True, on all ranks, if a run that was not stopped ends with both the mean loss of the last
+    epoch and the test loss so high that it may have diverged; one bad step does not count."""
     return not run.is_stopped and min(run.metrics["loss"], run.metrics["test_loss"]) > MOST_RISE
 
 
@@ -65,8 +63,8 @@ def check_rise(trainer: Training) -> None:
 
 
 def result(trainer: Training, written: Event, is_suspended: bool) -> Event:
-    """Returns the last event of a run, the dict that `fit` returns and the log gets: metrics,
-    seconds, the hash of the parameters, and what each rank has sent. Every rank calls it.
+    """Returns the last event of a run: metrics, seconds, the hash of the parameters, and what each
+    rank has sent. Every rank calls it.
 
     written        fields about checkpoints, as `Checkpoints.finish` returns them
     is_suspended   True if the run has stopped early and is to be resumed
@@ -121,8 +119,8 @@ def save(session: Session) -> None:
 
 def rescue(session: Session, error: Exception) -> None:
     """Called after an error on this rank: saves the model to the file of --save, if this is rank 0,
-    it has the whole model, and all values are of the same step. With several ranks that is known
-    only between steps: within one, others may have made the update in which this rank failed."""
+    it has the whole model, and all values are of the same step. Within a step other ranks may have
+    made the update in which this rank failed."""
     if session.is_closed:
         return
     run, comm = session.run, session.comm

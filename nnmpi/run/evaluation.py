@@ -10,9 +10,8 @@ from nnmpi.run.training import Training
 
 
 def evaluate(trainer: Training) -> Event:
-    """Evaluates the model on the test split, and returns the loss and the metrics as a dict, such
-    as {"test_loss": 0.3, "accuracy": 0.9}; every rank calls it. Raises DivergedError if the loss is
-    not finite."""
+    """Returns the loss and the metrics on the test split, such as {"test_loss": 0.3, "accuracy":
+    0.9}; every rank calls it. Raises DivergedError if the loss is not finite."""
     setup, test = trainer.setup, trainer.session.evaluate()
     end.check_finite(trainer.session, "test loss", test.mean_loss, trainer.run.state.step)
     return tested(setup.dataset, setup.loss, test)
@@ -32,10 +31,8 @@ def evaluate_step(trainer: Training) -> None:
 
 
 def evaluation_event(trainer: Training) -> Event:
-    """Returns the result of the evaluation after the last step as an event (a dict of JSON values):
-    the step, the epoch with a fraction, the test loss and metrics, and the seconds of the run so
-    far. The log gets it after evaluations within an epoch, and the callback on_evaluate after each
-    evaluation."""
+    """Returns the event of the evaluation after the last step, which the log gets for one within an
+    epoch, and the callback on_evaluate for each."""
     run = trainer.run
     at = {"step": run.state.step, "steps": run.total_steps, "epoch": run.position}
     measured = {key: value for key, value in run.measured.items() if key != "loss"}
@@ -43,9 +40,8 @@ def evaluation_event(trainer: Training) -> Event:
 
 
 def requests(trainer: Training) -> list[bool]:
-    """Returns three flags, equal on all ranks: whether some rank wants to stop the run, to suspend
-    it, to write a checkpoint. While steps are repeated after the loss of a rank, ranks cannot ask
-    for a stop."""
+    """Returns whether some rank wants to stop the run, to suspend it, to write a checkpoint; equal
+    on all ranks. While steps are repeated after the loss of a rank, ranks cannot ask for a stop."""
     run, is_due = trainer.run, trainer.checkpoints.is_due()
     # a sum, so that all ranks see the same: a flag of one rank alone must not end a loop there
     may_stop = run.is_stopped or not run.is_behind

@@ -18,10 +18,9 @@ class Footprint:
         self._resident = memory("VmRSS")
 
     def event(self, sent: AxisTraffic | None) -> Event:
-        """Returns what this rank contributes to the field `measured` of the last event of a run:
-        `memory_bytes`, by how much the memory of its process has grown at most, and `sent`, the
-        bytes and messages that it has sent in a step along each axis of the mesh (left out if the
-        argument is None)."""
+        """Returns this rank's part of the field `measured` of the last event: `memory_bytes`, by
+        how much its process has grown at most, and what it has `sent` in a step along each axis, if
+        known."""
         # Linux updates its counters in batches, so the peak may lag behind
         grown = max(memory("VmHWM") - self._resident, 0)
         known = {"memory_bytes": grown} if self._resident else {}

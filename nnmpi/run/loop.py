@@ -133,9 +133,9 @@ def _evaluate(trainer: Training, train: Sums) -> None:
 
 
 def _suspends(trainer: Training) -> bool:
-    """True if a run that has stopped early is to be suspended with a checkpoint: if a rank asks to
-    suspend it; or if the run writes checkpoints and no remaining rank asks to stop it, since then a
-    lost rank did, and perhaps asked to suspend it. Every rank calls it."""
+    """True if a run that has stopped early is to be suspended: if a rank asks for it; or if
+    checkpoints are written and no remaining rank asks to stop, since then a lost rank did. Every
+    rank calls it."""
     stops, suspends, _ = requests(trainer)
     suspends = suspends or (not stops and trainer.checkpoints.are_written)
     trainer.run.suspend_requested = suspends  # on all ranks: the one that has asked may be lost

@@ -48,10 +48,8 @@ Compared: TypeAlias = tuple[str, Any, str]
 
 
 def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
-    """Raises an error on all ranks if their options or data differ.
-
-    Every rank calls it before anything else that communicates depends on them.
-    """
+    """Raises an error on all ranks if their options or data differ; every rank calls it before
+    anything else that communicates depends on them."""
     items = _given(_options_of(config), OPTIONS)
     for name, split in (("training", dataset.train), ("test", dataset.test)):
         n = len(split.y)
@@ -72,12 +70,8 @@ def digest_of(dataset: Dataset) -> str:
 
 
 def check_snapshot(comm: Comm, config: Config, state: StepState, known: Mapping[str, Any]) -> None:
-    """Called when ranks continue training from snapshots: raises an error on all ranks unless they
-    have the same options, the same step and counters in their snapshots (`state`), and the same
-    measured figures there (`known`), such as costs of layers.
-
-    Every rank calls it before anything else that communicates depends on them.
-    """
+    """Raises an error on all ranks unless those that continue from snapshots have the same options,
+    steps and counters (`state`), and measured figures (`known`); called like `check_inputs`."""
     label = f"the snapshot (of step {state.step})"
     item = (label, (state, known), "restore snapshots of the same step on all ranks")
     check_same(comm, [*_given(_options_of(config), OPTIONS), item])
@@ -142,9 +136,8 @@ def check_graph(comm: Comm, graph: Graph) -> None:
 
 
 def check_same(comm: Comm, items: Sequence[Compared]) -> None:
-    """Raises an error on all ranks if one of several values differs between ranks. Every rank calls
-    it. `items` are (name, value, remedy): the error has the name and the remedy of the first value
-    that differs."""
+    """Raises an error on all ranks if one of several values differs between ranks, with its name
+    and remedy; every rank calls it. `items` are (name, value, remedy)."""
     rows = np.zeros((comm.size, len(items)), np.uint64)
     rows[comm.rank] = [_digest(repr(value).encode()) for _, value, _ in items]
     comm.all_gather(rows)

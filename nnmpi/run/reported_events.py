@@ -22,9 +22,8 @@ EventPosition: TypeAlias = tuple[int, int, int]
 
 
 def event_position(step: int, kind: str, callback: int = 0) -> EventPosition:
-    """Returns the position of an event (`kind` such as "step" or "epoch"), or of a call of a
-    callback (`kind` such as "on_step"; `callback` is its number), in the order in which a run makes
-    all of them. Positions can be compared."""
+    """Returns the position of an event (`kind` such as "step"), or of a call of callback number
+    `callback` (`kind` such as "on_step"), in the order in which a run makes all of them."""
     return step, REPORT_KINDS.index(kind), callback
 
 
@@ -33,8 +32,7 @@ BEFORE_ALL = event_position(-1, "all")
 
 
 class ReportedEvents:
-    """How far this rank has come in reporting events and calling callbacks, as positions in the
-    order of a run.
+    """How far this rank has come in reporting events and calling callbacks, as positions.
 
     events     the position of the last reported event
     calls      the position of the last completed call of a callback
@@ -48,9 +46,8 @@ class ReportedEvents:
         self.to_repeat = frozenset[EventPosition]()
 
     def claim(self, step: int, kind: str) -> bool:
-        """Records that an event of this step and kind (such as "step" or "epoch") is reported;
-        returns True if the caller is to report it, False if it was reported before a rank was lost,
-        and the step is repeated."""
+        """Records that an event is reported; returns False if it was reported before a rank was
+        lost, and the step is repeated."""
         position, last = event_position(step, kind), self.events
         self.events = max(position, last)
         return position > last

@@ -10,11 +10,9 @@ from nnmpi.io.output.pace import PaceCounts
 class ResumePoint(NamedTuple):
     """The content of a checkpoint from which a run continues.
 
-    path         the path of the checkpoint
     lines        notes for the user: steps that are repeated, newer checkpoints that are damaged,
                  and what has changed
     passed_over  the notes, among `lines`, on damaged checkpoints
-    snapshot     this rank's part of the checkpoint
     is_over      True if the run was complete, and has no more steps now
     total_steps  the number of steps of the run that wrote it
     mark         the length of that run's log, and its end

@@ -27,9 +27,8 @@ STEP_EVENTS = 200
 
 
 class StepPhase(Enum):
-    """The phase of a training step in which this rank is: whether it is between steps, in the
-    passes of a step, or in the update. An error while UPDATING may leave the parameters partly
-    updated."""
+    """The phase of a step in which this rank is. An error while UPDATING may leave the parameters
+    partly updated."""
 
     BETWEEN_STEPS = auto()
     COMPUTING = auto()
@@ -39,10 +38,9 @@ class StepPhase(Enum):
 class RunPlan(NamedTuple):
     """The layout that --plan has chosen for a run.
 
-    options  the options that the plan has chosen, as a dict
-    started  fields about the plan, for the start event (the first entry of the run's log)
-    outcome  a function of the measured seconds of a step (None: not measured); it returns fields
-             that compare them with the prediction, for the last event
+    started  fields about the plan, for the start event
+    outcome  (measured seconds of a step, or None): fields that compare them with the prediction,
+             for the last event
     """
 
     options: Mapping[str, Any]
@@ -53,9 +51,7 @@ class RunPlan(NamedTuple):
 class RunState:
     """The counters of a run, and the requests and reports of this rank.
 
-    step_range  the first step and the end of a run by fit(epochs=N); None: the options determine
-                them
-    state       step, epoch and batch
+    step_range  the first step and the end of a run by fit(epochs=N); None: those of the options
     skipped     the number of steps without an update, because a value was not finite
     sums        sums of losses over the steps of the epoch so far
     first_step  the step at which `fit` began
@@ -63,26 +59,20 @@ class RunState:
     fit_calls   the number of calls of `fit`
     restored    the steps to which `restore` has taken the run, in order
     stop_at     the step after which all ranks have agreed to stop; None: they have not
-    metrics     fields for the last event: the losses and metrics of the last epoch that was
-                evaluated, or how the run was suspended
+    metrics     fields for the last event: those of the last epoch that was evaluated, or how
+                the run was suspended
     measured    losses and metrics of the evaluation after the last step, if there was one
     changed     settings that callbacks have changed, by step and occasion
-    unfollowed  the result of the last step while the functions that follow a step (reports,
-                checkpoints and others) run, if ranks may be lost; otherwise None
-    is_running  True from the beginning of a run to its end
+    unfollowed  the result of the last step while the functions that follow it run, if ranks may
+                be lost; else None
     in_epoch    True while the steps of an epoch are made
-    phase       whether this rank is between steps, in the passes of one, or in its update
-    sessions    the number of sessions that the run has had
     reached     the newest step before a rank was lost, which may take the run back; 0: none was, or
                 a `restore` has undone it
     loaded      the content of the file of --load
-    resumed     the checkpoint from which the run continues, if any
     plan        the layout that --plan has found, if one fits
-    reported    the events that this rank has reported
     read_every  intervals, in steps, at which the model or the result of a step is read
     reads_logged  True if the results of the steps that the log reports are read at once
-    runs_users_code  True if callbacks, or other objects or functions of the user, may change the
-                model within an epoch
+    runs_users_code  True if the user's code may change the model within an epoch
     version     a number that grows whenever the model may have changed
     log_every   the interval of step events, in steps; 0: there are none
     report      the destination of the run's events
@@ -166,9 +156,8 @@ class RunState:
         self.save_requested = False  # to write a checkpoint; set by the clock of rank 0
 
     def report_event(self, kind: str, event: Event) -> None:
-        """Writes an event (a dict of JSON values) of the current step to the log and the terminal,
-        unless it was reported before a rank was lost and the step is a repetition. `kind` is its
-        type, such as "step" or "epoch"."""
+        """Writes an event of the current step to the log and the terminal, unless it was reported
+        before a rank was lost and the step is a repetition."""
         if self.reported.claim(self.state.step, kind):
             self.report.event(event)
 
@@ -259,9 +248,8 @@ class RunState:
     # ---- called by strategies
 
     def _request(self) -> float:
-        """Returns this rank's request for the end of the current step: to stop, to save, or none.
-        In a step that is repeated after the loss of a rank, it can only be a stop on which ranks
-        have agreed before."""
+        """Returns this rank's request for the end of the current step. In a step that is repeated
+        after the loss of a rank, it can only be a stop on which ranks have agreed before."""
         if self.stop_at is not None and self.state.step + 1 >= self.stop_at:
             return STOPS  # a worker leaves its loop here: servers have to hear of it
         if self.asks_to_stop:

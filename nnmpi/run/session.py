@@ -62,9 +62,7 @@ Arrays: TypeAlias = list[StateArray]
 
 
 class Session:
-    """All that a rank needs to train while ranks are arranged as the config says: its part of the
-    model, strategy and optimizer. With a snapshot on each rank, training continues from the
-    snapshot.
+    """All that a rank needs to train in one arrangement, from the initial state or from a snapshot.
 
     `known` is the graph of the model, if this rank has had another session of the run. A session
     reads how far training is from the RunState, which has no reference to the session.
@@ -178,9 +176,8 @@ class Session:
         return settings
 
     def _restore(self, arrays: Arrays, replicas: int) -> None:
-        """Copies optimizer state, and all other state except parameter values, from `arrays`, the
-        state of a snapshot made by `replicas` replicas. State that the snapshot lacks is as in a
-        new run."""
+        """Copies all state except parameter values from `arrays`, the state of a snapshot made by
+        `replicas` replicas. State that the snapshot lacks is as in a new run."""
         new = self.optimizer.replica_state.replicas if self.optimizer.replica_state else 1
         target = [*self._other_state()]
         move(arrays, target, self.comm, partial(sources_of, old=replicas, new=new))
@@ -204,7 +201,7 @@ class Session:
 
     def _single_rank(self, model: Module, ours: Arrangement, alone: SingleRank) -> TrainSpec:
         """Returns the TrainSpec of a second copy of the model (--verify), which each rank trains
-        alone for comparison; the two share nothing. `ours` is the arrangement of the first."""
+        alone; the two share nothing. `ours` is the arrangement of the first."""
 
         def another() -> ModelPart:
             other = self._build_model()
@@ -308,18 +305,16 @@ class Session:
             rank_agreement.check_copies(self.part, self.comm, self.run.state.step, buffers)
 
     def snapshot(self, copies: bool = True) -> Snapshot:
-        """Returns the state that this rank needs to continue training from this step; sends no
-        message. With `copies=False` the snapshot has the arrays in use, which the next step
-        changes."""
+        """Returns the state that this rank needs to continue from this step; sends no message. With
+        `copies=False` it has the arrays in use, which the next step changes."""
         arrays = self.state(untrained=not self.strategy.layout.serves)
         return self.head()._replace(
             arrays=tuple(x.copied() for x in arrays) if copies else (*arrays,)
         )
 
     def state(self, untrained: bool = True) -> Iterator[StateArray]:
-        """Yields views of the arrays that this rank owns and that a step reads and changes:
-        parameters, optimizer state and others. With `untrained=False`, only of parameters that its
-        optimizer updates."""
+        """Yields views of the arrays that this rank owns and that a step changes. With
+        `untrained=False`, only of parameters that its optimizer updates."""
         yield from value_arrays(self.part, self.optimizer, untrained)
         yield from self._other_state()
 

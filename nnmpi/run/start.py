@@ -19,9 +19,8 @@ class NotReadyError(AgreedError, ValueError):
 
 
 def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
-    """Raises NotReadyError unless `fit` can begin: the Trainer is open, there are steps to make
-    (`epochs` more epochs, or for None the rest of the run), and the parameters with `requires_grad`
-    are those that the optimizer has."""
+    """Raises NotReadyError unless `fit` can begin: the Trainer is open, there are steps to make,
+    and the parameters with `requires_grad` are those that the optimizer has."""
     made, total, model = run.state.step, run.total_steps, session.model
     if session.is_closed:
         raise NotReadyError(
@@ -59,9 +58,8 @@ REPORTS: Table[Callable[..., None]] = Table("reports")
 def open_reports(
     trainer: Training, lost: list[Event], outputs: ExitStack, report: Report | None
 ) -> None:
-    """Opens the reports of this rank (log and terminal, or the user's object `report`), and leaves
-    to `outputs` to close them. Reports the start of the run, and then the events in `lost`, which
-    are about ranks that were lost."""
+    """Opens the reports of this rank (log and terminal, or `report`), which `outputs` closes, and
+    reports the start of the run, and the events in `lost`, about ranks that were lost."""
     run, session, comm, config = trainer.run, trainer.session, trainer.comm, trainer.config
     resumed = run.resumed if run.fit_calls == 1 else None
     is_reported = trainer.supervisor.is_start_reported(trainer)

@@ -65,9 +65,8 @@ def start_event(session: Session, run: RunState) -> Event:
 
 
 def resumed_event(session: Session, run: RunState) -> Event:
-    """Returns the first event of a run that continues from a checkpoint, a dict that the log and
-    the terminal get: the fields of `start_event`, and the step, the path and notes of the
-    checkpoint."""
+    """Returns the first event of a run that continues from a checkpoint: the fields of
+    `start_event`, and the step, the path and notes of the checkpoint."""
     assert run.resumed is not None
     resumed = run.resumed
     facts = {"step": run.state.step, "checkpoint": resumed.path, "notes": resumed.lines}
@@ -76,18 +75,16 @@ def resumed_event(session: Session, run: RunState) -> Event:
 
 
 def complete_event(resumed: ResumePoint, digest: str) -> Event:
-    """Returns the only event of a run that had no steps left when it was resumed from a checkpoint,
-    a dict that the log and the terminal get: the steps made, the checkpoint, and `digest`, the hash
-    of its parameters."""
+    """Returns the only event of a run that had no steps left when it was resumed; `digest` is the
+    hash of its parameters."""
     steps = resumed.snapshot.state.step
     facts = {"checkpoint": resumed.path, "notes": resumed.passed_over}
     return {"event": "complete", "steps": steps, **facts, "parameters_sha256": digest}
 
 
 def _padding(loader: Loader, lengths: np.ndarray) -> Event:
-    """Returns two fields for the start event of a run with --bucket-by-length: `padding`, the share
-    of padding in the batches of the first epoch, and `padding_unsorted`, what it would be in random
-    order."""
+    """Returns the fields of the start event for --bucket-by-length: the share of padding in the
+    batches of the first epoch, and what it would be in random order."""
     plain = copy.copy(loader)
     plain.lengths = None
     shares = [padding(lengths, order.batches(0)) for order in (loader, plain)]

@@ -155,11 +155,9 @@ class Trainer:
     def _go_on(
         self, outputs: ExitStack, report: Report | None, epochs: int | None, lost: list[Event]
     ) -> Event:
-        """Trains from the start of the run (of `epochs` epochs; None: as the options say), or from
-        the point to which a Supervisor has set the run after the loss of a rank; returns the last
-        event of the run, its results. `lost` has an event for each loss of a rank that is still to
-        be reported: which ranks were lost, and how many steps are repeated. Reports are opened by
-        `open_reports`, which explains `outputs` and `report`."""
+        """Trains from the start of the run, or from the point to which a Supervisor has set it;
+        returns its last event. `lost` has an event for each loss of a rank that is still to be
+        reported. `open_reports` explains `outputs` and `report`."""
         if not self.run.is_running:
             start.check_ready(self.run, self.session, epochs)
             self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
@@ -190,8 +188,7 @@ class Trainer:
 
     def _stop_alone(self) -> None:
         """Stops the run after the current step if this is the only rank; several agree on it with a
-        step, after callbacks, or after an epoch. A request between epochs is one of the next step.
-        """
+        step, after callbacks, or after an epoch."""
         if self.comm.size == 1 and self.run.in_epoch and self.run.asks_to_stop:
             self.run.stop_here()
 
@@ -236,9 +233,9 @@ class Trainer:
         top_p: float = 1.0,
         seed: int = 0,
     ) -> np.ndarray:
-        """Generates `max_new_tokens` tokens after `tokens` with the model in training, as
-        `nnmpi.generate` does, and returns them on every rank. Every rank calls it, after the same
-        step or epoch. Training is not affected. See `nnmpi.generate` for the other arguments."""
+        """Generates `max_new_tokens` tokens after `tokens` with the model in training, and returns
+        them on every rank; for other arguments see `nnmpi.generate`. Every rank calls it, after the
+        same step or epoch. Training is not affected."""
         generate = METHODS.needed("generate")
         self._meet("generate")
         how = temperature, top_k, top_p, seed

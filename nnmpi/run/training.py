@@ -1,5 +1,5 @@
-"""Training: the attributes of a Trainer that the training loop and the Supervisor (which continues
-runs after the loss of ranks) use; and functions that open sessions.
+"""Training: the attributes of a Trainer that the loop and the Supervisor use; and functions that
+open sessions.
 
 Config, TrainerArguments ─► prepare ─► Setup, RunState, Checkpoints ─► arrange ─► Session
                                                                           ▲
@@ -145,12 +145,10 @@ class NoCheckpoints:
 
 
 class Supervisor(Protocol):
-    """The interface of an object that sets up a Trainer and runs its `fit`, and that may do both
-    again after the loss of a rank.
+    """Sets up a Trainer and runs its `fit`, and may do both again after the loss of a rank.
 
     is_spare  True on a rank that waits, because the layout has no place for it
-    fitted    if the layout is not the requested one: a text that says which it is, and why; else
-              empty
+    fitted    if the layout is not the requested one: which it is, and why; else empty
     """
 
     @property
@@ -163,35 +161,34 @@ class Supervisor(Protocol):
         """Makes data, model and counters, and the first session; every rank calls it."""
 
     def run(self, trainer: "Training", body: Callable[[list[Event]], Event]) -> Event:
-        """Calls body(events), the training of `fit`, and returns its result, the last event of the
-        run. After the loss of a rank it may call `body` again, to continue the run. `events` is a
-        list of events about losses of ranks; `body` reports them, and clears the list."""
+        """Calls body(events), the training of `fit`, and returns its result; after the loss of a
+        rank it may call it again. `body` reports the events, which are about such losses, and
+        clears the list."""
 
     def is_start_reported(self, trainer: "Training") -> bool:
         """True if this run's start was reported before a rank was lost."""
 
     def opened_reports(self, trainer: "Training", is_new: bool) -> None:
-        """Uses the run's reports (log, output), which are open now, for example to read from the
-        log what was reported before a rank was lost. `is_new` is True if this rank has only now
-        begun to write the reports."""
+        """Uses the run's reports, which are open now, for example to read from the log what was
+        reported before a rank was lost. `is_new` is True if this rank has only now begun to write
+        them."""
 
     def called(self, trainer: "Training", occasion: str) -> None:
         """Records the settings that callbacks may have changed, if steps may have to be repeated
         with the same changes. All callbacks have been called on an `occasion` such as "on_step"."""
 
     def restoring(self, trainer: "Training", snapshot: Snapshot) -> AbstractContextManager[None]:
-        """Returns a context in which the Trainer ends its session and makes another one from
-        `snapshot`. It may keep the snapshot until then, so that the run can continue from it if a
-        rank is lost meanwhile."""
+        """Returns a context in which the Trainer makes another session from `snapshot`. It may keep
+        the snapshot until then, so that the run can continue from it if a rank is lost
+        meanwhile."""
 
     def opened(self, session: Session) -> None:
         """Prepares a new session, for example to keep copies of the training state; every rank
         calls it, before the session becomes an attribute of the Trainer."""
 
     def begin_steps(self, session: Session) -> None:
-        """Copies the training state of a session, if the run is to continue from it after the loss
-        of a rank: the next steps of an epoch will change it. Every rank calls it before these
-        steps."""
+        """Copies the state of a session before the next steps of an epoch change it, if the run is
+        to continue from it after the loss of a rank. Every rank calls it."""
 
     def around(self, trainer: "Training", hooks: list[StepHook]) -> list[StepHook]:
         """Returns the functions called after each step: `hooks`, and the Supervisor's."""
@@ -240,19 +237,14 @@ class Unsupervised:
 
 
 class Training(Protocol):
-    """The interface of a Trainer on one rank, as the training loop and the Supervisor use it.
+    """A Trainer on one rank, as the training loop and the Supervisor use it.
 
     given       the user's arguments, besides a config and a Comm
     began       the time at which it was made, by the clock of its Comm
     requested   the config that the user requested; after the loss of a rank, ranks may be arranged
                 otherwise
-    config      the config by which ranks are arranged
-    comm        the Comm of the ranks that work; on a spare rank (one that waits, because the layout
-                has no place for it), of all remaining ranks
-    setup       data, model and loss, which do not depend on the arrangement
-    run         the counters of the run
+    comm        the Comm of the ranks that work; on a spare rank, of all remaining ranks
     session     the session of these ranks; a NoSession after a failed restore, and on a spare rank
-    supervisor  sets up the Trainer, and runs `fit`
     hears       the occasions, such as "on_step", for which a callback of some rank has a method
     sampler     generates samples of text (--sample-every); None without the option
     graph       the graph of the model, once this rank has had a session
@@ -303,10 +295,7 @@ NO_SESSION = cast(Session, NoSession("because its last restore failed: restore a
 class RunParts(NamedTuple):
     """An add-on's parts of a run with an option, made by functions.
 
-    callbacks   (config): callbacks
     read_every  (config): the interval, in steps, at which it reads the model; 0 or None: never
-    sampler     (comm, config, dataset): the Sampler
-    tracer      (config, comm): the Tracer
     plan        (setup, config, comm): the RunPlan, a prediction of the run
     """
 
@@ -366,8 +355,7 @@ def _runs_users_code(config: Config, trainer: Training) -> bool:
 
 def _read_every(config: Config, parts: Sequence[RunParts], hears_steps: bool) -> Iterator[int]:
     """Yields intervals, in steps, at which the host needs the model or the result of the last step:
-    1 if a callback is called after each step (`hears_steps`), and those of evaluations and
-    add-ons."""
+    1 if `hears_steps`, and those of evaluations and add-ons."""
     if hears_steps:
         yield 1
     of_add_ons = (part.read_every(config) for part in parts)
@@ -393,9 +381,8 @@ def supervisor_of(config: Config, comm: Comm) -> Supervisor:
 
 
 def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
-    """Opens a session on the ranks of `comm`. It continues from `snapshot` or, if that is None, is
-    the first session of the run, which may continue from a checkpoint. Every rank of the Comm calls
-    it."""
+    """Opens a session on the ranks of `comm`, from `snapshot`, or, if that is None, the first of
+    the run, which may continue from a checkpoint. Every rank of the Comm calls it."""
     if snapshot is None:
         resume = RESUMES.chosen(config)
         if resume and resume(trainer, config, comm):

@@ -15,8 +15,7 @@ class Delay(NamedTuple):
     always * jitter   in a random share of the steps, `share` (0 to 1)
     always            in all other steps
 
-    `key` is the key of the random numbers that choose these steps, so that they are the same ones
-    in each run with the same seed. always = jitter = 1 is a rank that is not slowed down.
+    `key` chooses these steps, the same ones in each run with the same seed.
     """
 
     always: float

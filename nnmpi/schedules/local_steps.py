@@ -1,5 +1,4 @@
-"""The schedule of local steps: replicas train alone for some steps, then exchange their layers. It
-says after which steps which layers are sent, and when replicas use what they receive.
+"""The schedule of local steps: replicas train alone for some steps, then exchange their layers.
 
 every 6 steps, 2 fragments, applied 1 step later; layers 0 to 3
 

@@ -26,9 +26,7 @@ AGREE APPLY    all ranks agree on what decides the update (norm, request); the u
     two units, one rank of two, ZeRO 0    F0.0 F1.0 NOTE B1.0 SUM1 B0.0 SUM0 FINISH1 FINISH0
                                           AGREE APPLY
 
-A schedule orders passes of whole stages: these have a micro-batch and a stage, but no `at`. An
-operation is a value and does not say how it is carried out. It has no rank: it is in the list of
-one.
+A schedule orders passes of whole stages: these have a micro-batch and a stage, but no `at`.
 """
 
 from collections.abc import Iterable
@@ -85,14 +83,11 @@ COLLECTIVES = frozenset((Kind.GATHER, Kind.SUM, Kind.TIES, Kind.TERMS, Kind.AGRE
 
 
 class Op(NamedTuple):
-    """One operation in the list that a rank carries out in a step; a number is NONE (-1) if the
-    kind of operation has none.
+    """One operation in the list of a rank; a number is NONE (-1) if the kind of operation has none.
 
-    kind    what is done, such as F (forward pass of a unit) or SUM (of the gradients in a bucket)
     micro   the micro-batch
     stage   of a pass or a message: the stage, of the whole pipeline, on this rank
-    at      the number of the unit (part of the model, usually a layer), of the stage boundary or of
-            the bucket on which it works
+    at      the number of the unit, of the stage boundary or of the bucket on which it works
     slot    the memory that it uses, of several that buckets share in turn
     peer    of a message between stages: the coordinate along pp of the rank at the other end; of
             SEND_SUM and RECV_SUM, the one along dp

@@ -40,11 +40,8 @@ def gpipe(p: int, m: int, v: int = 1) -> list[list[Op]]:
 
 
 def one_f_one_b(p: int, m: int, v: int = 1) -> list[list[Op]]:
-    """The 1F1B schedule: stage s starts with p-1-s forward passes, then alternates.
-
-    After that it makes one forward and one backward pass in turn. No stage has more micro-batches
-    in progress than it needs to stay busy (PipeDream-flush, 2021).
-    """
+    """The 1F1B schedule (PipeDream-flush, 2021): stage s starts with p-1-s forward passes, then
+    alternates; it has no more micro-batches in progress than it needs to stay busy."""
 
     def rank(r: int) -> list[Op]:
         micro_batches = [(i, r) for i in range(m)]
@@ -83,9 +80,9 @@ def zb_h1(p: int, m: int, v: int = 1) -> list[list[Op]]:
 
 
 def _in_turn(passes: list[tuple[int, int]], back: list[tuple[int, int]], ahead: int) -> list[Op]:
-    """Returns the operations of a rank in order: first `ahead` of its forward passes, then one
-    forward and one backward pass in turn, at the end the backward passes that are left. `passes`
-    has the (micro-batch, stage) of each forward pass, `back` those of each backward pass."""
+    """Returns a rank's operations: first `ahead` forward passes, then one forward and one backward
+    pass in turn, at the end the backward passes that are left. Both have (micro-batch, stage)
+    pairs."""
     forward = [Op(Kind.F, *at) for at in passes]
     ops = forward[:ahead]
     for k, at in enumerate(back):
@@ -95,9 +92,8 @@ def _in_turn(passes: list[tuple[int, int]], back: list[tuple[int, int]], ahead: 
 
 
 def _split(ops: list[Op], delay: int) -> list[Op]:
-    """Returns the operations `ops` of a rank with each backward pass (B) divided into I, the
-    gradient of the input, and W, the gradients of weights; the W of a micro-batch follows `delay`
-    further passes I."""
+    """Divides each B into I, the gradient of the input, and W, the gradients of weights; the W of a
+    micro-batch follows `delay` further passes I."""
     out: list[Op] = []
     owed: list[Op] = []
     for op in ops:
@@ -112,8 +108,7 @@ def _split(ops: list[Op], delay: int) -> list[Op]:
 
 
 class Schedule(NamedTuple):
-    """A pipeline schedule: the passes of each rank in order (`compute(p, m, v)`), and its bubble
-    according to the literature.
+    """The passes of each rank in order (`compute(p, m, v)`), and the bubble by the literature.
 
     bubble(p, m, v)   idle time over the time of computation, if F, I and W cost the same, B costs
                       as much as I and W, and messages are free; None: no formula for these numbers

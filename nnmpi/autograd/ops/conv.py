@@ -29,8 +29,7 @@ def conv2d(
     """The convolution of x (N, C, H, W) with w (O, C / groups, kh, kw), plus b (O), then optionally
     2x2 max-pooling (`pool`) and ReLU (`relu`).
 
-    `algorithm` is the option --convolution, "auto" by default; `keep` is False if there will be no
-    backward pass, so that nothing is kept for it.
+    `algorithm` is the option --convolution; without `keep` nothing is kept for a backward pass.
     """
     shape = conv.ConvShape(
         windows(w.shape[2:], stride, padding, dilation), groups, relu, pool, algorithm, keep
@@ -88,9 +87,9 @@ def after_padding(
     groups: int,
     **options: Any,
 ) -> Result:
-    """Pads x with copies of its own elements, as `padding_mode` says ("reflect", "replicate" or
-    "circular"), and then applies `op`, which is `conv1d` or `conv2d`, without padding. The other
-    arguments are those of `op`."""
+    """Pads x with its own elements, as `padding_mode` says ("reflect", "replicate" or "circular"),
+    and applies `op`, `conv1d` or `conv2d`, without padding. The other arguments are those of
+    `op`."""
     x, is_row = like_weight(x, w), w.ndim == 3
     axes = "L" if is_row else "H, W"
     _check_input(op.__name__, x.shape, x.dtype, w, w.shape[1] * groups, axes)
@@ -164,9 +163,8 @@ def conv_transpose2d(
 def _check_input(
     name: str, shape: Sequence[int], dtype: Any, w: Array, channels: int, axes: str
 ) -> None:
-    """Raises ValueError unless an input of this shape and dtype has the number `channels` of
-    channels and the dtype of w. `name` (of the op) and `axes`, such as "H, W", are for the
-    message."""
+    """Raises ValueError unless an input has this many channels and the dtype of w. `name` (of the
+    op) and `axes`, such as "H, W", are for the message."""
     if len(shape) != w.ndim or shape[1] != channels:
         grey = channels == 1 and len(shape) == w.ndim - 1
         raise ValueError(

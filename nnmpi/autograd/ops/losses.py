@@ -33,9 +33,9 @@ class Labels(NamedTuple):
 
     @classmethod
     def of(cls, labels: Array, weight: Array | None, ignore_index: int, dtype: Any) -> Labels:
-        """Flattens labels and looks up their weights, 1 without `weight`; labels equal to
-        `ignore_index` become class 0 with weight 0. The weights have the type in which scores of
-        `dtype` are summed."""
+        """Flattens labels and looks up their weights, 1 without `weight`, in the type in which
+        scores of `dtype` are summed; labels equal to `ignore_index` become class 0 with weight
+        0."""
         labels = labels.reshape(-1).astype("int64", copy=False)
         kept, dtype = labels != ignore_index, types_of(dtype).sums
         labels = labels * kept
@@ -65,9 +65,8 @@ class Smoothing(NamedTuple):
 
     @classmethod
     def of(cls, share: float, weight: Array, classes: slice = slice(None)) -> Smoothing | None:
-        """Returns the smoothing with this share, given the weights of all classes; `classes` is the
-        slice of classes that this rank holds, if classes are divided among ranks. Returns None if
-        `share` is 0."""
+        """Returns the smoothing with this share, given the weights of all classes, of which this
+        rank holds `classes`; None if `share` is 0."""
         spread = weight * (share / len(weight))
         return cls(share, spread[classes], spread.sum()) if share else None
 
@@ -85,8 +84,8 @@ class Smoothing(NamedTuple):
 def gradient(
     p: Array, at: Array, held: Any, labels: Labels, smoothing: Smoothing | None, g: Array
 ) -> Array:
-    """Returns the gradient of cross-entropy for the scores, (p sum(t) - t) g, where t are the
-    target weights of the classes; it overwrites the softmax p (C, n).
+    """Returns the gradient of the scores, (p sum(t) - t) g, where t are the target weights of the
+    classes; it overwrites the softmax p (C, n).
 
     at     flat indices into p: the entry of the label of each sample
     held   1; or, if p has only some classes, for each sample 1 if its label is among these, else 0

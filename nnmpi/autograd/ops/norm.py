@@ -23,7 +23,7 @@ class Moments(NamedTuple):
 
 
 class _GradientSums(NamedTuple):
-    """The gradient of BatchNorm's output, with the sums of it that the backward pass needs.
+    """The gradient of BatchNorm's output, and its sums.
 
     g             the gradient as rows (1, M, C)
     total         the sum of g over rows, (C,)
@@ -63,11 +63,8 @@ def moments(x: Array) -> Moments:
 
 
 def joined(parts: Sequence[Moments]) -> Moments:
-    """Combines the statistics of several sets of values to those of their union.
-
-    They are combined in the given order, so the same parts give the same bits. An empty part
-    changes nothing.
-    """
+    """Combines the statistics of several sets of values to those of their union, in the given
+    order, so that the same parts give the same bits. An empty part changes nothing."""
     return reduce(_join, parts)
 
 
@@ -102,9 +99,9 @@ def batch_norm(
 
     var may be a sum of squared deviations; `parts` is then the number of values in it. n is the
     number of values behind each statistic, or 0 if the statistics do not depend on x (evaluation).
-    If n counts samples of other ranks too, `total` sums a 1-D array over these ranks (an
-    all-reduce). A backward pass calls it once, when it computes the gradient of x. The gradients of
-    w and b are sums over this rank's x alone.
+    If n counts samples of other ranks too, `total` sums a 1-D array over these ranks, once in a
+    backward pass, for the gradient of x. The gradients of w and b are sums over this rank's x
+    alone.
     """
     xp, rows, shape = xp_of(x), _rows(x)[None], x.shape
     center = mean[None] if n else mean[None].copy()  # running statistics are updated in place
@@ -159,12 +156,8 @@ def layer_norm(
     kernels.layer_norm_loop(rows, flat_w, flat_b, eps, mean, r, y)
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
-        """Returns the output's gradient as a matrix of rows, the gradient of w, and the gradient of
-        b.
-
-        needs[1] and needs[2] say whether the gradients of w and of b are needed. If neither is,
-        they are not computed.
-        """
+        """Returns the output's gradient as a matrix of rows, and the gradients of w and of b, which
+        are computed if one of them is needed."""
         g = g.reshape(rows.shape)
         dw, db = (xp.empty(rows.shape[1], types_of(g.dtype).sums) for _ in range(2))
         if needs[1] or needs[2]:

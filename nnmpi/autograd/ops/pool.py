@@ -11,10 +11,7 @@ from nnmpi.arrays.kernels.window import Size, Window, Windows, windows
 
 def check_window(name: str, shape: Sequence[int], w: Sequence[Window]) -> None:
     """Raises ValueError unless images (N, C, H, W) or sequences (N, C, L) of this shape can be
-    pooled.
-
-    `w` has the window of each axis after C.
-    """
+    pooled by `w`, the window of each axis after C."""
     kernel = "x".join(str(window.kernel) for window in w)
     inputs, axes = ("images", "H, W") if len(w) == 2 else ("sequences", "L")
     if len(shape) != 2 + len(w):

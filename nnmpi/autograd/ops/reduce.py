@@ -151,8 +151,7 @@ def _min_or_max(
     name: str, a: Array, axis: Dims, keepdims: bool, nan_has_gradient: bool = False
 ) -> Result:
     """The largest or smallest element over `axis`; equal ones share the gradient, as in PyTorch.
-    Where that is NaN, NaNs share it with `nan_has_gradient`, and otherwise all gradients are
-    NaN."""
+    Where it is NaN, NaNs share it with `nan_has_gradient`, else all gradients are NaN."""
     xp, axis = xp_of(a), existing(axis, a)
     check_not_empty(name[1:], a, axis)
     kept = kept_shape(a.shape, axis)

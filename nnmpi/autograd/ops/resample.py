@@ -44,9 +44,8 @@ def gather(a: Array, axis: int, taps: Sequence[Tap]) -> Array:
 
 
 def scatter(g: Array, axis: int, taps: Sequence[Tap], size: int) -> Array:
-    """Returns the gradient of an interpolation's inputs, which have length `size` along the axis:
-    the gradient g of each output, times the weights in `taps`, is added to the inputs that it
-    takes."""
+    """Returns the gradient of an interpolation's inputs, of length `size` along the axis: the
+    gradient g of each output, times the weights in `taps`, is added to the inputs that it takes."""
     leading = (slice(None),) * axis
     d = xp_of(g).zeros((*g.shape[:axis], size, *g.shape[axis + 1 :]), g.dtype)
     for tap in taps:
@@ -130,11 +129,8 @@ def _index(mode: str, n: int, before: int, after: int) -> np.ndarray:
 
 
 def _along(a: Array, steps: Sequence[tuple[int, Sequence[Tap], int]]) -> Result:
-    """Interpolates `a` along several axes, one after the other.
-
-    Each step is a tuple: the axis, counted in memory order; the taps, which are the terms of the
-    weighted sum that each output is; and the length of the input.
-    """
+    """Interpolates `a` along several axes, one after the other; each step is (axis in memory order,
+    taps, length of the input)."""
     y = _in_memory(a)
     for axis, taps, _ in steps:
         y = gather(y, axis, taps)

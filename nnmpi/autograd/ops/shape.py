@@ -83,11 +83,8 @@ def unsqueezed(shape: Shape, axis: int | None) -> Shape:
 
 
 def split(shape: Shape, sizes: int | Sequence[int], axis: int | None) -> Iterator[Any]:
-    """Yields, for each part of an array of this shape that is split along an axis, the index that
-    selects the part.
-
-    `sizes` are the lengths of the parts, or one length for all.
-    """
+    """Yields the index that selects each part of an array of this shape along an axis; `sizes` are
+    the lengths of the parts, or one length for all."""
     k = axis_within(axis or 0, len(shape))
     n = shape[k]
     if not isinstance(sizes, int | np.integer):
@@ -249,8 +246,7 @@ def _is_integer(k: Any) -> bool:
 
 
 def _basic(index: Any) -> tuple[Any, ...] | None:
-    """Returns a basic index, one of integers, slices and None only, as a tuple; None for any other
-    index.
+    """Returns an index of integers, slices and None only as a tuple; None for any other index.
 
     a[index] is then a view in which no element occurs twice. An ellipsis is appended, so that NumPy
     returns an array instead of a scalar. Booleans are masks, and 0-d integer arrays copy, so

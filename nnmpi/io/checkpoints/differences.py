@@ -32,13 +32,8 @@ class OtherRunError(ValueError):
 
 
 def check_resumable(old_run: Mapping[str, Any], new_run: Mapping[str, Any], source: str) -> None:
-    """Raises ValueError if a run cannot be resumed, because an option or a fact (such as the data
-    set) differs that the table RULES does not allow to change. The message has the old and the new
-    value.
-
-    Each run is given as a dict: name of an option or fact -> value. `source` names what is resumed
-    in the message, such as "the snapshot".
-    """
+    """Raises ValueError if an option or a fact (such as the data set) differs that the table RULES
+    does not allow to change; `source` names what is resumed, such as "the snapshot"."""
     for rule, name, old, new in changed_options(old_run, new_run):
         if rule.effect is ResumeEffect.REFUSED:
             give = f"give {name} {shown(old)}" if name in _OPTIONS else "use the same"
@@ -51,11 +46,8 @@ def check_resumable(old_run: Mapping[str, Any], new_run: Mapping[str, Any], sour
 
 
 def check_batch_norm(old_run: Config, new_run: Config, model: Module) -> None:
-    """Raises ValueError if the model has BatchNorm and the new run divides batches differently.
-
-    BatchNorm takes means over the samples that are computed together (a micro-batch, or a rank's
-    part of it), so another division gives other results.
-    """
+    """Raises ValueError if the model has BatchNorm and the new run divides batches differently:
+    BatchNorm takes means over the samples that are computed together."""
     if not any(isinstance(m, BatchNorm1d | BatchNorm2d) for m in model.modules()):
         return
     for rule, name, old, new in changed_options(vars(old_run), vars(new_run)):
@@ -69,9 +61,8 @@ def check_batch_norm(old_run: Config, new_run: Config, model: Module) -> None:
 def changed_options(
     old_run: Mapping[str, Any], new_run: Mapping[str, Any]
 ) -> Iterator[tuple[ResumeRule, str, Any, Any]]:
-    """Yields (rule, name, old value, new value) for each option or fact (such as the data set) that
-    differs between two runs, given as names with values, if RULES has a rule for it. The rule says
-    what the difference means for a resumed run: an error, a warning or nothing."""
+    """Yields (rule, name, old value, new value) for each option or fact that differs between two
+    runs and has a rule in RULES, which says whether that is an error, a warning or nothing."""
     for name, rule in RULES.items():
         if rule.beside and old_run[rule.beside] != new_run[rule.beside]:
             continue

@@ -40,19 +40,15 @@ class Changes(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A copy of what one rank has between two steps, with which a run can continue; later steps do
-    not change it. Options and counters are the same on all ranks; `arrays` has only this rank's
-    parts of the training state, so the whole state is in the snapshots of all ranks together.
+    """A copy of what one rank has between two steps, with which a run can continue. Options and
+    counters are the same on all ranks; the whole state is in the `arrays` of all ranks together.
 
-    config     the options of the run
-    ranks      the number of ranks
     measured   what was measured to place work on ranks, such as the costs of layers
     run        the first step of a call fit(epochs=N) and the step after its last, or None
     state      the step, epoch and batch reached
-    skipped    the number of steps that were skipped because a value was not finite
+    skipped    the number of steps skipped because a value was not finite
     epoch      sums of loss and metrics over the steps of the epoch so far
     positions  the step that each worker has reached, if workers do not synchronize each step
-    changes    settings that callbacks have changed
     arrays     this rank's parts of model, optimizer state and loss scale
     norms      the sum of the gradient norms of the epoch so far, and their number; a checkpoint has
                them in RunFacts.pace
@@ -71,9 +67,8 @@ class Snapshot(NamedTuple):
     norms: tuple[float, int] = (0.0, 0)
 
     def known(self, config: Config, ranks: int) -> Mapping[str, Any]:
-        """Returns those entries of `measured`, such as the costs of layers, that stay valid if the
-        run goes on with the options `config` on `ranks` ranks, so that they need not be measured
-        again."""
+        """Returns those entries of `measured` that stay valid if the run goes on with the options
+        `config` on `ranks` ranks."""
         old, new = vars(self.config), vars(config)
 
         def same(names: Iterable[str]) -> bool:
@@ -93,11 +88,8 @@ def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
 
 
 def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, ranks: int) -> Config:
-    """Returns `config` with the options `changes` set to new values, for a run that continues from
-    a snapshot on `ranks` ranks.
-
-    Raises ValueError if an option must not change, or if the run cannot continue with it.
-    """
+    """Returns `config` with `changes`, for a run that continues from a snapshot; raises ValueError
+    if an option must not change, or if the run cannot continue with it."""
     for name in changes:
         if name not in {option.name for option in options(ARRANGEMENT_GROUPS)}:
             raise ValueError(
@@ -113,12 +105,9 @@ def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, rank
 def next_steps(
     comm: Comm, positions: Sequence[WorkerPosition], workers: int
 ) -> tuple[StepState, ...]:
-    """Returns a tuple with the step from which each asynchronous worker goes on in a resumed run of
-    `workers` workers. Every rank calls it with the `positions` of workers in its snapshot.
-
-    The tuple is empty if the run had another number of workers when the positions were saved: the
-    positions are of no use then, since each worker gets other parts of the batches than before.
-    """
+    """Returns the step from which each of `workers` asynchronous workers goes on in a resumed run;
+    none if another number of workers has saved the positions, since each gets other parts of the
+    batches than before. Every rank calls it with the `positions` in its snapshot."""
     of_all = chain.from_iterable(gather_objects(comm, positions))
     next_of = {position.worker: position.next for position in of_all if position.workers == workers}
     if len(next_of) < workers:

@@ -26,10 +26,8 @@ class NotSavedError(ValueError):
 def refusing(
     path: str | os.PathLike[str], action: str = "save", remedy: str = "name another place"
 ) -> Iterator[None]:
-    """Returns a context that raises NotSavedError in place of an OSError.
-
-    The message is built from the path, the `action` that failed, such as "save", and the `remedy`.
-    """
+    """Returns a context that raises NotSavedError in place of an OSError, with the `action` that
+    failed and the `remedy`."""
     try:
         yield
     except OSError as error:
@@ -41,11 +39,8 @@ def refusing(
 
 @contextmanager
 def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
-    """Opens a new file, in the `mode` of `open`, that replaces `path` when the block ends without
-    an error; otherwise the old file remains.
-
-    A link is followed, and the new file gets the permissions of the old one.
-    """
+    """Opens a new file that replaces `path` when the block ends without an error; otherwise the old
+    file remains. A link is followed, and the new file gets the permissions of the old one."""
     target = Path(os.path.realpath(path))
     name = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:12]
     part = target.with_name(f".nnmpi-{name}.part")  # `target.part` might be too long a name
@@ -69,10 +64,8 @@ def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
 
 
 def lock(file: IO[Any]) -> None:
-    """Locks an open file until it is closed; does nothing if the file system has no locks.
-
-    Raises BlockingIOError if another process has the lock.
-    """
+    """Locks an open file until it is closed, if the file system has locks; raises BlockingIOError
+    if another process has the lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -25,7 +25,6 @@ from nnmpi.options.quoting import shown
 class Loaded(NamedTuple):
     """The names of the tensors that a model took from a file, and of those that do not fit.
 
-    loaded         names of the tensors that were copied
     missing        names that only the model has
     other_shapes   maps names to the shapes in the file and in the model, if these differ
     left_over      names that only the file has
@@ -99,19 +98,15 @@ def load(
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Returns the metadata of a model's file, or of the file in its folder; empty if it has none.
-
-    The metadata of an index of shards are empty too.
-    """
+    """Returns the metadata of a model's file, or of the file in its folder; empty if it has none,
+    as for an index of shards."""
     return tensor_files.metadata_of(model_file(path).source)
 
 
 def check_content(path: str | os.PathLike[str]) -> None:
-    """Raises ValueError if a file or folder has changed since it was saved.
-
-    Also raises it if a tensor that is stored under two names differs between them. Reads the whole
-    file, in pieces; a file of PyTorch has no digest, and is not read.
-    """
+    """Raises ValueError if a file or folder has changed since it was saved, or a tensor that is
+    stored under two names differs. Reads the whole file, in pieces; a file of PyTorch has no
+    digest, and is not read."""
     file = model_file(path)
     check_digest(file.source)
     if not tensor_files.is_pickle(file.source):
@@ -119,10 +114,8 @@ def check_content(path: str | os.PathLike[str]) -> None:
 
 
 def check_digest(path: str | os.PathLike[str]) -> None:
-    """Raises ValueError if a file, or a shard of an index, has changed since nnmpi saved it.
-
-    Files that other programs have written have no digest.
-    """
+    """Raises ValueError if a file, or a shard of an index, has changed since nnmpi saved it; files
+    of other programs have no digest."""
     for part in tensor_files.files_of(Path(path)):
         if FILE not in tensor_files.metadata_of(part):
             continue
@@ -147,12 +140,9 @@ def load_into(
     held: Callable[[str], bool] = everything,
     partial: bool = False,
 ) -> Loaded:
-    """Copies the tensors of a file into a model, one at a time, if this rank holds them (`held`).
-
-    All names, shapes and types are checked first, as `load_state_dict` does; with `partial`,
-    tensors that do not fit are skipped. If a tensor is divided among ranks, only this rank's part
-    is read.
-    """
+    """Copies the tensors of a file into a model, one at a time, if this rank holds them (`held`),
+    and only its part. All names, shapes and types are checked first; with `partial`, tensors that
+    do not fit are skipped."""
     tensors, file = list(model.tensors()), model_file(path)
     sources = tensor_files.sources_in(file.source, file.form())
     loaded = _checked(path, sources, [place for place, _ in tensors], partial)
@@ -171,10 +161,8 @@ def load_into(
 
 
 def _check_finite(name: str, value: np.ndarray, dtype: Any) -> None:
-    """Raises ValueError unless all values are finite in type `dtype`.
-
-    Only the smallest and the largest value are checked, which needs no copy.
-    """
+    """Raises ValueError unless all values are finite in type `dtype`; the smallest and the largest
+    tell that, without a copy."""
     with np.errstate(over="ignore", invalid="ignore"):
         extremes = np.array([value.min(), value.max()])
         converted = extremes.astype(dtype)
@@ -190,11 +178,8 @@ def _checked(
     places: Sequence[Place],
     partial: bool,
 ) -> Loaded:
-    """Compares the names and shapes of a file's tensors (`sources`, by name) with those of a model
-    (`places`); returns which fit, as a Loaded.
-
-    Raises ValueError unless all fit or, with `partial`, some do.
-    """
+    """Compares the names and shapes of a file's tensors with those of a model; raises ValueError
+    unless all fit or, with `partial`, some do."""
     in_model = {place.path: place.shape for place in places}
     pairs = {name: (sources[name].shape, in_model[name]) for name in in_model if name in sources}
     loaded = Loaded(

@@ -26,10 +26,8 @@ class Prepared(NamedTuple):
 
 
 class ModelFile:
-    """A model in a file: tensors under the names that they have in the model, and metadata.
-
-    If a path names a folder, an add-on's class with the same methods is used instead.
-    """
+    """A model in a file: tensors under the names that they have in the model, and metadata. For a
+    folder, an add-on's class with the same methods is used."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
@@ -49,12 +47,12 @@ class ModelFile:
         return PLAIN
 
     def resolved(self, config: "Config", is_named: bool) -> tuple["Config", Build | None]:
-        """Returns (config, None): a file does not tell how to build the model of its tensors, so
-        the model is the one that `config`, the options of the run, names.
+        """Returns (config, None): a file does not tell how to build its model, which `config`
+        names.
 
-        A class for folders, where config.json describes the model, returns the config with the name
-        of the stored model, and a function that builds it. It raises ValueError if the user has
-        named a model (`is_named`), and it is another than the stored one.
+        A class for folders, where config.json describes the model, returns the config with its
+        name, and a function that builds it; it raises ValueError if the user has named another
+        model (`is_named`).
         """
         return config, None
 

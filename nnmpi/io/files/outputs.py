@@ -39,9 +39,8 @@ REASONS = {
 
 
 class LogMark(NamedTuple):
-    """A position in a log file, stored in a checkpoint: how long the log was when the checkpoint
-    was written. A run that resumes from the checkpoint truncates the log there, and repeats the
-    later steps.
+    """How long a log file was when a checkpoint was written: a run that resumes from it truncates
+    the log there, and repeats the later steps.
 
     size     bytes of the log before the position
     sha256   the hash of the last 64 KiB (LINE) of these bytes, by which a resumed run checks that
@@ -71,12 +70,8 @@ def check_log(log: str, appends: bool) -> None:
 
 def opened_log(log: str, appends: bool, mark: LogMark | None = None) -> IO[str]:
     """Opens a log for appending; raises ValueError if another run writes to it, or if it has the
-    events of another run and `appends` is False.
-
-    `mark` is for a run that resumes: the LogMark from its checkpoint, which says how long the log
-    was when the checkpoint was written. If the file is still that log, it is truncated to that
-    length.
-    """
+    events of another run and `appends` is False. If the file is still the log of `mark`, from the
+    checkpoint of a run that resumes, it is truncated to that length."""
 
     def at_once(path: str, flags: int) -> int:
         """Opens without blocking: a pipe without a reader raises ENXIO."""
@@ -99,12 +94,10 @@ def opened_log(log: str, appends: bool, mark: LogMark | None = None) -> IO[str]:
 
 
 def _check_content(log: str, appends: bool, mark: LogMark | None) -> int:
-    """Returns the number of bytes to which a log is truncated before a run appends to it. If the
-    LogMark of a checkpoint is given (`mark`) and fits the file, this is the length that the log had
-    when the checkpoint was written; otherwise the length without an incomplete last line.
+    """Returns the number of bytes to which a log is truncated before a run appends to it: that of
+    `mark`, if it fits, or the length without an incomplete last line.
 
-    Raises OSError if a run must not write to the file: it is no log, or it has another run and
-    `appends` is False.
+    Raises OSError if it is no log, or it has another run and `appends` is False.
     """
     with open(log, "rb") as file:
         head = file.read(len(DRY))
@@ -145,11 +138,9 @@ from a checkpoint is checked once more when it opens its log, by the LogMark in 
 
 
 class OutputFile(NamedTuple):
-    """A file that a run writes besides its log and its model, named by an option.
-
-    kind   a noun for messages, such as "a page"
-    fits   returns True if a file that begins with these 9 bytes is of that kind: it may be replaced
-    """
+    """A file that a run writes besides its log and its model, named by an option. `kind`, such as
+    "a page", is for messages; `fits` tells by the first 9 bytes if a file is of that kind, and may
+    be replaced."""
 
     option: str
     kind: str
@@ -193,9 +184,8 @@ def check_outputs(config: Config) -> None:
 def _refuse_other_kinds(
     path: str | None, action: str, kind: str, fits: Callable[[bytes], bool]
 ) -> None:
-    """Raises ValueError if the file exists and is not of this kind, since its name may be a
-    mistake: `fits` gets its first 9 bytes, and returns False. `action` and `kind` are for the
-    message."""
+    """Raises ValueError if the file exists and is not of this kind, by its first 9 bytes: its name
+    may be a mistake."""
     if path and os.path.isfile(path):
         head = b""
         with suppress(OSError), open(path, "rb") as file:  # unreadable: it can still be replaced
@@ -217,10 +207,8 @@ def version(path: str | None) -> tuple[int, int] | None:
 
 
 def saved_since(before: tuple[int, int] | None, path: str | None) -> str:
-    """Returns a message that tells if an interrupted run has saved its model.
-
-    `before` is the `version` of the file at the start of the run.
-    """
+    """Returns a message that tells if an interrupted run has saved its model; `before` is the
+    `version` of the file at the start of the run."""
     now = version(path)
     if now is None:
         return "nothing was saved"

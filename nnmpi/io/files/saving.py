@@ -132,13 +132,11 @@ def write_whole(
     sizes: tuple[Any, ...] | None,
     model: str,
 ) -> str:
-    """Writes a whole model, which may be divided among ranks, to one file; returns the name of the
-    file. Every rank calls it: the rank that is given a `path` writes the file, and the other ranks,
-    with `path` None, send it their parts of the tensors.
+    """Writes a whole model, which may be divided among ranks, to one file, and returns its name.
+    Every rank calls it: one is given a `path` and writes, the others send it their parts.
 
-    If writing fails, the writer still receives what the other ranks send, so that they do not wait
-    for ever. `arrays` are the model's tensors, `sizes` those of a GPT or Llama, else None, and
-    `model` is the model's name.
+    If writing fails, the writer still receives what the others send, so that they do not wait for
+    ever. `sizes` are those of a GPT or Llama, else None, and `model` is the model's name.
     """
     digest, file = hashlib.sha256(), ""
     form: FileFormat = PLAIN
@@ -175,10 +173,9 @@ def write(
     metadata: Mapping[str, str],
     digests: Mapping[str, Callable[[], str]],
 ) -> None:
-    """Writes a safetensors file of tensors that are produced one by one: `index` has the name, type
-    and shape of each, and `arrays` yields them in the same order.
-
-    The writer of the safetensors library needs all tensors at once. The format of a file:
+    """Writes a safetensors file of tensors that are produced one by one, which the library's writer
+    cannot: `index` has the name, type and shape of each, and `arrays` yields them in the same
+    order.
 
         8 bytes   length of the header, little-endian
         header    JSON: {"__metadata__": {key: text}, name: {dtype, shape, data_offsets}},
@@ -207,11 +204,9 @@ def write(
 
 
 def place_of(header: bytes, key: str) -> int:
-    """Returns the byte offset in the header at which the digest that the metadata have under `key`
-    begins; -1 if they have none.
-
-    The search for "key": "digest" cannot match inside another text, where quotes are escaped.
-    """
+    """Returns the byte offset in the header of the digest that the metadata have under `key`, or
+    -1. The search for "key": "digest" cannot match inside another text, where quotes are
+    escaped."""
     match = re.search(rb'"%b"\s*:\s*"[0-9a-f]{64}"' % key.encode(), header)
     return match.end() - 1 - len(BLANK) if match else -1
 
@@ -235,8 +230,7 @@ def header_of(
     path: Path, index: Sequence[HeaderRow], metadata: Mapping[str, str]
 ) -> tuple[bytes, list[int]]:
     """Returns the bytes of a safetensors file before the tensors' data, and the offset in the file
-    of each tensor, in the order of `index`. `metadata` are part of the header; `path` is for
-    messages."""
+    of each tensor, in the order of `index`."""
     header: dict[str, dict[str, Any]] = {}
     end = 0
     for name, dtype, shape in sorted(index, key=lambda info: -info.dtype.itemsize):

@@ -19,11 +19,9 @@ File: TypeAlias = str | os.PathLike[str]
 
 
 def events_of(file: File) -> list[Event]:
-    """Returns all entries of a log file (--log), a dict for each line, such as {"event": "epoch",
-    "epoch": 1, "loss": 0.5, ...}; raises ValueError if the file is not a log.
-
-    An incomplete last line, as a run leaves that was killed or is still running, is left out.
-    """
+    """Returns the entries of a log file (--log), such as {"event": "epoch", "epoch": 1, "loss":
+    0.5, ...}; raises ValueError if it is not a log. An incomplete last line, of a run that was
+    killed or is still running, is left out."""
     path = shown(file)
     text = content(file, f"log {path}", LONGEST_LOG, REMEDY)
     events = list[Event]()
@@ -51,11 +49,11 @@ NUMBERED = {"epoch": "epoch", "step": "step", "evaluation": "step"}
 
 
 def runs_of(events: Sequence[Event]) -> list[list[Event]]:
-    """Returns a list of the runs in a log, each as a list of its events, the start event first.
+    """Returns the runs in a log, each as a list of its events, the start event first.
 
-    If `fit` is called again and goes on with the next epoch, it writes a new start event, but its
-    events are added to the run before. If a step, evaluation or epoch has a number that the run has
-    had already, another run begins with it, to which the same start event is given.
+    If `fit` is called again and goes on with the next epoch, its events are added to the run
+    before. With a step, evaluation or epoch whose number the run has had already another run
+    begins, to which the same start event is given.
     """
     runs, made = list[list[Event]](), dict[str, int]()
     for event in events:

@@ -162,11 +162,8 @@ def _measured(e: Event) -> Iterator[str]:
 
 
 def _rates(e: Event, of: str = "") -> Iterator[str]:
-    """Yields phrases such as "1,200 samples/s", for the samples and, if they are counted, the
-    tokens per second in an event.
-
-    `of` is the beginning of the names of these fields, such as "epoch_".
-    """
+    """Yields phrases such as "1,200 samples/s", for the samples and, if counted, the tokens per
+    second in the fields of an event whose names begin with `of`, such as "epoch_"."""
     for unit in ("samples", "tokens"):
         if rate := e.get(f"{of}{unit}_per_second"):  # 0 before a second step is timed
             yield f"{rate:,.0f} {unit}/s"
@@ -207,11 +204,8 @@ FORMATS: dict[str, Callable[[Event], str]] = {
 
 
 def as_text(event: Event, quiet: bool = False) -> str:
-    """Returns the text of an event, with control characters, which file names may contain, escaped.
-
-    With `quiet` the text has only the warnings on checkpoints that were passed over, if there are
-    any.
-    """
+    """Returns the text of an event, with control characters, which file names may contain, escaped;
+    with `quiet` only the warnings on checkpoints that were passed over."""
     of_add_on = TEXTS.row(event["event"])
     known = FORMATS.get(event["event"]) or (of_add_on and of_add_on.event)
     if quiet and "passed_over" in event:

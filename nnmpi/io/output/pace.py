@@ -1,9 +1,5 @@
 """Measures the speed of a training run, and collects the losses, gradient norms and metrics that
-the run reports.
-
-A run reports by events: dictionaries that are printed and written to its log, such as "step" (every
-few steps) and "epoch".
-"""
+its events report."""
 
 import math
 import time
@@ -22,14 +18,12 @@ from nnmpi.parallel.step.objective import Criterion
 
 
 class Window(NamedTuple):
-    """Sums of the losses and gradient norms of the training steps since the last "step" event: an
-    entry of the log, written every few steps, that reports the means of these sums.
+    """Sums over the steps since the last "step" event, which reports their means.
 
     since, until     the number of steps of the run at the start and at the end of the window
     loss, divisor    the sum of the losses, and the number by which it is divided for the mean
     norm, norms      the sum of the gradient norms of these steps, and the number of known norms
-    before           (seconds, samples, tokens) of the run so far at the start of the window, as in
-                     PaceCounts
+    before           (seconds, samples, tokens) of the run so far at the start of the window
     """
 
     since: int = 0
@@ -60,15 +54,13 @@ class Window(NamedTuple):
 
 
 class PaceCounts(NamedTuple):
-    """The times and sums of a run so far, which a checkpoint saves, so that a resumed run continues
-    to count.
+    """The times and sums of a run so far, which a checkpoint saves.
 
     seconds, samples, tokens   sums over the steps from which samples per second are computed:
                                all but the first one of a process
     before_epoch               the values of these three sums at the start of the epoch
     norm, norms                the sum of gradient norms in the epoch, and their number
     elapsed                    seconds since the start of the run
-    window                     sums over the steps since the last "step" event
     """
 
     seconds: float = 0.0
@@ -81,11 +73,8 @@ class PaceCounts(NamedTuple):
     window: Window = Window()
 
     def at(self, norms: tuple[float, int]) -> "PaceCounts":
-        """Returns the counts for a run that goes back to an earlier step, after a rank was lost:
-        sums of gradient norms are reset, times are kept.
-
-        norms: the sum of gradient norms in the epoch until that step, and their number
-        """
+        """Returns the counts for a run that goes back to an earlier step, with the sum of gradient
+        norms in the epoch until then, and their number; times are kept."""
         return self._replace(norm=norms[0], norms=norms[1], window=Window())
 
 
@@ -93,11 +82,8 @@ NO_TIME = PaceCounts()
 
 
 class Pace:
-    """Measures the speed of a run since this object was created, and of an epoch since `start` was
-    called.
-
-    Rates (samples or tokens per second) leave out start-up, the first step, evaluations, and user
-    code between steps.
+    """Measures the speed of a run since this object was created, and of an epoch since `start`,
+    without start-up, the first step, evaluations, and user code between steps.
 
     counts_tokens: True if the loss is divided by the number of tokens; then tokens are counted too
     so_far: the counts of the run before it was resumed
@@ -128,12 +114,9 @@ class Pace:
         self._since = time.perf_counter()
 
     def lap(self, result: StepResult, every: int) -> None:
-        """Adds a step that has just ended to all sums and times; `result` has its loss, gradient
-        norm and number of samples. Call it after each step.
-
-        `every` is the number of steps from one "step" event of the log to the next. If such an
-        event was due before this step, the sums for the next event are reset first.
-        """
+        """Adds a step that has just ended to all sums and times. `every` is the number of steps
+        from one "step" event to the next: if one was due before this step, the sums for the next
+        are reset first."""
         now = time.perf_counter()
         seconds, samples, tokens, before_epoch, total, norms, elapsed, window = self._so_far
         if window.is_over(every):
@@ -157,11 +140,8 @@ class Pace:
         return self._so_far.window
 
     def go_back(self, norms: tuple[float, int]) -> None:
-        """Resets the sums for the next "step" event, and the sum of gradient norms, as the run goes
-        back to an earlier step after a rank was lost.
-
-        norms: the sum of gradient norms in the epoch until that step, and their number
-        """
+        """Resets the sums for the next "step" event, and that of gradient norms to `norms` (see
+        `PaceCounts.at`)."""
         self._so_far = self._so_far.at(norms)
 
     @property
@@ -190,12 +170,8 @@ class Pace:
         }
 
     def of_window(self) -> tuple[Event, Event]:
-        """Returns two dictionaries of fields for a "step" event: the mean loss and the mean
-        gradient norm (before clipping) since the last such event; and the samples or tokens per
-        second.
-
-        The second one is empty if no step was measured.
-        """
+        """Returns fields for a "step" event: the mean loss and gradient norm (before clipping)
+        since the last one; and the samples or tokens per second, none if no step was measured."""
         window = self._so_far.window
         norm = {"gradient_norm": window.norm / window.norms} if window.norms else {}
         rates = self._rates("", window.before).items()

@@ -80,11 +80,8 @@ class Report:
 
     @property
     def describes_ranks(self) -> bool:
-        """True if the start event is to list the bytes that each rank stores and sends.
-
-        Text on a terminal does not show them. They are computed by simulating a step for each group
-        of ranks with equal work.
-        """
+        """True if the start event is to list the bytes that each rank stores and sends, which text
+        does not show, and which take a simulated step for each group of ranks with equal work."""
         return self.kept is not None or self._log is not None or self.as_json
 
     def event(self, event: Event) -> None:
@@ -102,20 +99,15 @@ class Report:
 
     @property
     def mark(self) -> LogMark | None:
-        """The LogMark of the log so far (its length in bytes, and a hash of its end), which a
-        checkpoint stores: a run that resumes truncates the log there. None if there is no log
-        file."""
+        """The LogMark of the log so far, for a checkpoint; None if there is no log file."""
         if not self._log or self._log.closed or not os.path.isfile(self._log.name):
             return None
         return LogMark.of(self._log.name, os.fstat(self._log.fileno()).st_size)
 
     def _is_shown(self, event: Event) -> bool:
-        """Returns True if an event is shown on standard output.
-
-        As text, a long run shows its first and last epoch, every n-th of the others, and each epoch
-        that follows 10 seconds without output. A step is shown after 10 seconds without output too,
-        and always if --log-every is given.
-        """
+        """Returns True if an event is shown on standard output. As text, a long run shows its first
+        and last epoch, every n-th of the others, and each epoch or step that follows 10 seconds
+        without output; steps always with --log-every."""
         kind, now = event["event"], time.monotonic()
         if kind in ("start", "resumed"):
             self._epochs, self._epoch = event.get("epochs", 0), 0
@@ -155,12 +147,8 @@ class Report:
             print_error(f"{lost}; the run continues without its log, and will end with an error")
 
     def progress(self, step: int, total: int, loss: float, rates: Event) -> None:
-        """Shows that step number `step` of `total` steps was made, with its loss: in a progress bar
-        or, without one, by a line of the log and the terminal if nothing was reported for 10
-        seconds.
-
-        rates   samples per second, and tokens per second if counted, for that line
-        """
+        """Shows that `step` of `total` steps was made, in a progress bar, or by a line of the log
+        and the terminal, with `rates`, if nothing was reported for 10 seconds."""
         if self._shows_bar:
             with suppress(OSError):  # the terminal is gone
                 self._show_bar(step, total, loss)
@@ -204,12 +192,10 @@ def open_report(
     appends: bool = False,
     mark: LogMark | None = None,
 ) -> Report:
-    """Returns the object with which this rank reports events; every rank calls it.
-
-    It is `given`, or else a Report by the config on rank 0 and a NullReport on other ranks. All
-    ranks raise an error if the log cannot be opened. With `appends`, the log may have earlier runs;
-    `mark` is the position in it at which a resumed run continues to write.
-    """
+    """Returns the object with which this rank reports events: `given`, or a Report by the config on
+    rank 0 and a NullReport on other ranks. Every rank calls it; all raise an error if the log
+    cannot be opened. With `appends`, the log may have earlier runs; a resumed run continues at
+    `mark`."""
 
     def opened() -> Report:
         if given or comm.rank:

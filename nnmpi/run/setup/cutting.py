@@ -1,8 +1,5 @@
-"""Divides the layers of a model among ranks, and makes the part of one rank.
-
-It can also compute how a model would be divided without running ranks: for dry runs, plans, and for
-the remaining ranks after one was lost.
-"""
+"""Divides the layers of a model among ranks, and makes the part of one rank; or computes how it
+would be divided, for dry runs, plans, and the remaining ranks after one was lost."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -41,11 +38,8 @@ Divide: TypeAlias = Callable[[Config, Graph], Division]
 
 
 class UncutModel(NamedTuple):
-    """A run's model before it is divided among ranks, with all that determines how it is divided.
-
-    price  a function that returns the seconds that a way to divide a layer along tp would take;
-           given only if the fastest ways are searched
-    """
+    """A run's model before it is divided among ranks, with all that determines how. `price` returns
+    the seconds of a way to divide a layer along tp, if the fastest ways are searched."""
 
     config: Config
     graph: Graph
@@ -72,9 +66,8 @@ EVERY_AXIS = frozenset({"batch", "channels", *LAYOUT_AXES.where})
 
 
 def _constraints(config: Config, price: WayPrice | None) -> Constraints:
-    """Returns the Constraints under which layers are divided along tp: the axes that --layout
-    allows, and its ways for single layers. With `price`, the seconds of a way, all axes are
-    allowed, since the fastest ways are searched."""
+    """Returns the Constraints under which layers are divided along tp: those of --layout; with
+    `price` none, since the fastest ways are searched."""
     if price is not None:
         return Constraints(EVERY_AXIS, price=price)
     if config.layout is None:
@@ -88,9 +81,8 @@ _shard_once = cached(shard)
 
 
 def _cut_layers(uncut: UncutModel, sharding: Sharding) -> Sharding:
-    """Returns the Sharding (the description of how a model is divided) with the division of layers
-    along tp added. Logits stay whole on each rank unless the loss can be computed from parts of
-    them."""
+    """Returns the Sharding with the division of layers along tp added. Logits stay whole on each
+    rank unless the loss can be computed from parts of them."""
     config, takes_parts = uncut.config, type(uncut.loss) is CrossEntropyLoss
     options = uncut.graph, config.tp, not takes_parts, config.cuts_positions
     constraints = _constraints(config, uncut.price)
@@ -109,8 +101,7 @@ def _rebuilt(model: Module, graph: Graph, sharding: Sharding, layout: Layout) ->
 
 
 class AxisSetUp(NamedTuple):
-    """The two functions by which a model is divided among the ranks along an axis such as tp. A
-    Sharding describes how: which part of each layer and sequence a rank has.
+    """The functions by which a model is divided among the ranks along an axis such as tp.
 
     plans      returns the given Sharding with the division along this axis added; or raises
                ValueError
@@ -172,13 +163,10 @@ def cut_model(
 
 def uncut_of(config: Config, vocabulary: int | None = None) -> tuple[Module, UncutModel]:
     """Returns (model, UncutModel) for the model that a config names, to plan a run without reading
-    its data: the Module, whose initial values are not drawn yet; and all that determines how ranks
-    will divide it, such as its graph.
+    its data. The initial values of the model are not drawn yet.
 
-    No values of samples are needed for that. So the data set in the UncutModel is not read if its
-    size is known: it has as many samples as the real one, of the same shape, which share one row of
-    zeros. With a `vocabulary`, a number of tokens, it has windows of tokens of that vocabulary
-    instead.
+    If the size of the data set is known, its samples share one row of zeros. With a `vocabulary`, a
+    number of tokens, it has windows of tokens of that vocabulary instead.
     """
     if vocabulary is not None and vocabulary < 1:
         raise ValueError(f"--vocabulary {vocabulary} must be 1 or more: give the number of tokens")
@@ -199,9 +187,8 @@ def uncut(
     metrics: Mapping[str, Metric] = NO_METRICS,
     build: Callable[[], Module] | None = None,
 ) -> UncutModel:
-    """Returns the UncutModel for a model: all that determines how ranks will divide it, such as its
-    graph, which this function records. Raises ValueError unless model, data and loss fit. `build`
-    makes another instance of the model."""
+    """Returns the UncutModel for a model, whose graph it records; raises ValueError unless model,
+    data and loss fit. `build` makes another instance of the model."""
     strategies.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)
     graph = objectives.model_graph(config, model, dataset, loss, build)

@@ -16,11 +16,11 @@ from nnmpi.options.quoting import quoted
 
 
 class SizedModel(NamedTuple):
-    """A kind of model that --model can name with its sizes, such as mlp:784-1024-10; it is built
-    from these sizes, or from those of the data.
+    """A kind of model that --model can name with its sizes, or which takes those of the data.
 
-    form   an example of its name on the command line; the text before the colon selects the kind
-    build  a function (config, data set) that makes the model which `config.model` names
+    form   an example of its name, such as mlp:784-1024-10; the text before the colon selects the
+           kind
+    build  (config, data set): makes the model which `config.model` names
     """
 
     form: str
@@ -29,8 +29,7 @@ class SizedModel(NamedTuple):
 
 class ModelFacts:
     """Facts about a model that its tensors do not contain, such as the sizes from which it can be
-    made again. This base class knows none; rows of the add-on table `model_facts` have subclasses
-    for classes of models."""
+    made again; none here. Rows of the add-on table `model_facts` have subclasses."""
 
     def __init__(self, model: Module) -> None:
         self.model: Any = model
@@ -60,9 +59,9 @@ def facts_of(model: Module) -> ModelFacts:
 
 
 def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]:
-    """Returns (config, build), where `build` is the function that makes the model; None: the name
-    `config.model` says how. These are the arguments, unless the user has given no function and
-    --load names a folder whose config.json describes a model: then they are for this model."""
+    """Returns (config, build), where `build` makes the model; None: `config.model` names it. If the
+    user gives no function and --load names a folder whose config.json describes a model, they are
+    for this model."""
     is_own = build is not None or user_code.is_named(config.model)
     if config.load and not is_own:
         is_named = config.model != Config().model

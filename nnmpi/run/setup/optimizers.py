@@ -24,8 +24,8 @@ OptimizerOf: TypeAlias = Callable[[Sequence[Parameter]], Optimizer]
 
 def optimizer_of(config: Config, function: MakeOptimizer | None, comm: Comm) -> OptimizerOf:
     """Returns a function that makes the optimizer of the parameters that this rank updates: by the
-    config, or by the user's `function` if there is one. Then every rank has to call it, since the
-    optimizers of all ranks of `comm` are compared."""
+    config, or by the user's `function`, which every rank calls, since their optimizers are
+    compared."""
     if function is None:
         return partial(of_config, config)
     return partial(_agreed, _checked("optimizer", function), comm)
@@ -34,9 +34,8 @@ def optimizer_of(config: Config, function: MakeOptimizer | None, comm: Comm) -> 
 def schedule_of(
     config: Config, function: schedule.LRSchedule | None, steps: int
 ) -> schedule.LRSchedule:
-    """Returns the learning rate schedule: a function from the number of a step to a factor by which
-    the learning rates are multiplied. The user's `function` is used if there is one, otherwise the
-    schedule that the config names, for a run of `steps` steps."""
+    """Returns the learning rate schedule, a function from a step to a factor of the learning rates:
+    the user's `function`, or the one that the config names, for a run of `steps` steps."""
     if function is None:
         return schedule.parse(config.lr_schedule, steps)
     return partial(_factor, _checked("schedule", function))
@@ -49,10 +48,9 @@ def _checked(name: str, function: Any) -> Any:
 
 
 def _agreed(function: MakeOptimizer, comm: Comm, updated: Sequence[Parameter]) -> Optimizer:
-    """Calls a user's function with the (path, parameter) pairs of this rank, and returns the
-    optimizer that it makes. Raises ValueError, on all ranks, unless on each rank the optimizer
-    has exactly these parameters, in groups whose options are equal on all ranks. Every rank calls
-    it."""
+    """Returns the optimizer that a user's function makes of this rank's (path, parameter) pairs.
+    Every rank calls it; raises ValueError on all unless each has exactly these parameters, in
+    groups whose options are equal on all ranks."""
     problem, groups, cause = "", [], None
     named = [(p.place.path, p) for p in updated]
     try:

@@ -53,11 +53,8 @@ class ModuleOutput(NamedTuple):
 def warning(
     part: ModelPart, task: Task, arrangement: Arrangement, train: Loader, layout: Layout
 ) -> str:
-    """Checks that the model may be trained with batches cut as in this arrangement; returns the
-    warning of the first rank that has one, or "". Every rank calls it.
-
-    Raises ValueError, on all ranks, if the model cannot be trained with this arrangement.
-    """
+    """Returns the warning of `probe` on the first rank that has one, or ""; raises ValueError on
+    all ranks if the model cannot be trained with this arrangement. Every rank calls it."""
     is_own = isinstance(task.objective.loss, SumOfMean) or any(own_modules(task.model))
     if not (is_own and (_cuts(arrangement) or arrangement.recomputes)):  # the same on all ranks
         return ""
@@ -88,12 +85,9 @@ def own_modules(model: Module) -> Iterator[tuple[str, Module]]:
 
 
 def probe(part: ModelPart, task: Task, arrangement: Arrangement, batch: Batch) -> str:
-    """Runs the stages of this rank on a few samples, as one batch and as two parts, and compares
-    the outputs. Returns a warning if they differ, or ""; raises ValueError if the model cannot be
-    trained with this arrangement.
-
-    Ranks along tp call it together. Afterwards the model is as before.
-    """
+    """Runs the stages of this rank on a few samples, as one batch and as two parts; returns a
+    warning if the outputs differ, or "". Raises ValueError if the model cannot be trained with this
+    arrangement. Ranks along tp call it together. Afterwards the model is as before."""
     n, message = len(batch.y), ""
     for number, stage in part.stages.items() if n > 1 else ():
         edges = part.boundaries[number - 1] if number else ()
@@ -121,10 +115,9 @@ def _passes(
     inputs: Callable[[int, int], Inputs],
     n: int,
 ) -> list[list[list[ModuleOutput]]]:
-    """Runs a stage on n samples, in evaluation mode and then in training mode; `inputs(lo, hi)`
-    returns its inputs for samples lo to hi - 1. Returns a list for each mode with three entries:
-    the outputs of users' modules and of the stage for all samples, for those of the first part
-    (`first_part`), and for the other samples."""
+    """Runs a stage on n samples, in evaluation mode and in training mode; `inputs(lo, hi)` are
+    those of samples lo to hi - 1. Returns for each mode the outputs of users' modules and of the
+    stage for all samples, for those of the first part (`first_part`), and for the others."""
     twice, all_passes = arrangement.recomputes or _runs_on_parts(arrangement), []
     for training in (False, True):
         with no_grad(), unchanged(part.model), np.errstate(all="ignore"):
@@ -145,18 +138,15 @@ def _passes(
 
 
 def first_part(n: int) -> int:
-    """Returns how many of n samples are in the first of the two parts that are compared with the
-    whole batch. It is not half, since unequal parts reveal a loss that gives parts wrong
-    weights."""
+    """Returns how many of n samples are in the first of the two parts: not half, since unequal
+    parts reveal a loss that gives parts wrong weights."""
     return max(n // 4, 1)
 
 
 def _inputs(x: Inputs, edges: Sequence[Edge], n: int) -> Callable[[int, int], Inputs]:
-    """Returns a function of lo and hi that gives a stage's inputs for samples lo to hi - 1: samples
-    of a batch or, if `edges` are given, random activations such as the previous stage sends.
-
-    Types with 16 bits become float32, because parameters still have that type.
-    """
+    """Returns a function (lo, hi) of a stage's inputs: samples of a batch or, if `edges` are given,
+    random activations such as the previous stage sends. 16 bits become float32, because parameters
+    still have that type."""
     if not edges:
         return lambda lo, hi: each(lambda array: _widened(array[lo:hi]), x)
     rng = np.random.default_rng(0)
@@ -206,8 +196,7 @@ def _uncombined_buffers(model: Module) -> list[tuple[str, np.ndarray]]:
 
 def _check_buffers(model: Module, old_values: Sequence[np.ndarray]) -> None:
     """Raises BufferChangeError if `forward` has changed a buffer of a user's module that has no
-    rule for combining the changes that parts of a batch make. `old_values` are the values
-    before."""
+    rule for combining the changes of parts of a batch."""
     for (name, value), old in zip(_uncombined_buffers(model), old_values, strict=True):
         if not np.array_equal(value, old, equal_nan=value.dtype.kind == "f"):
             raise BufferChangeError(
@@ -218,8 +207,7 @@ def _check_buffers(model: Module, old_values: Sequence[np.ndarray]) -> None:
 
 def _difference(modes: Sequence[Sequence[Sequence[ModuleOutput]]], stage: str) -> str:
     """Returns a warning that names the first user's module whose output for a whole batch differs
-    from that for the batch in two parts; "" if the stage's output does not differ. `modes` has the
-    outputs, as `_passes` returns them; `stage` is a name for the stage."""
+    from that for two parts; "" if the stage's output does not differ. `modes` is from `_passes`."""
     for passes in modes:
         rows = [row for row in zip(*passes, strict=False) if len({x.name for x in row}) == 1]
         differing = [row[0].name or stage for row in rows if not _equal(*row)]
@@ -254,9 +242,8 @@ def _agree(full: np.ndarray, parts: Sequence[np.ndarray]) -> bool:
 
 
 def _check_loss(loss: Any, scores: np.ndarray, y: np.ndarray) -> None:
-    """Raises ValueError if the user's loss is not a mean over samples: if that of a batch with
-    these scores and labels y is not the mean, weighted by samples, of the losses of its two
-    parts."""
+    """Raises ValueError if the user's loss of a batch is not the mean, weighted by samples, of the
+    losses of its two parts."""
     if not isinstance(loss, SumOfMean):
         return
     cut = first_part(len(y))

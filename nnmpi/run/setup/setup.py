@@ -90,8 +90,7 @@ NOTHING_GIVEN = TrainerArguments()
 
 
 class Setup(NamedTuple):
-    """Everything about a run that does not depend on how ranks are arranged: config, data, loaders,
-    loss, schedule. It is equal on every rank.
+    """Everything about a run that does not depend on how ranks are arranged; equal on every rank.
 
     user_functions  a dict: option -> the name of the function that the user gave in its place
     guess           a warning if samples may be standardised otherwise than those of the loaded
@@ -222,9 +221,8 @@ def total_steps(config: Config, batches: int) -> int:
 
 
 def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dataset) -> Module:
-    """Makes the model by `build`, the user's function, or if that is None the model that the config
-    names, without initialising its weights; raises ValueError unless it fits the data set and the
-    options."""
+    """Makes the model by the user's function `build`, or the one that the config names, without
+    initialising its weights; raises ValueError unless it fits the data set and the options."""
     label = f"model {shown(config.model)}"
     make = build or models.builder(config, dataset)  # outside `seeded`: an import may make modules
     if isinstance(make, Module):
@@ -256,12 +254,9 @@ def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dat
 
 
 def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded | None:
-    """Draws the weights of this rank's part of the model from the seed, and returns None; or loads
-    them from the file of --load, and returns what was loaded. The parameters move into one flat
-    store on `on`.
-
-    With 16-bit training the weights are float32 at first; 16-bit copies are made later.
-    """
+    """Draws the weights of this rank's part of the model from the seed; or loads them from the file
+    of --load, and returns what was loaded. The parameters move into one flat store on `on`. With
+    16-bit training they are float32 at first; 16-bit copies are made later."""
     dtype = types_of(np.dtype(config.dtype)).masters
     if config.load and not config.load_partial:
         skip_init(part.parameters)
@@ -282,12 +277,8 @@ def arranged(
     sharding: Sharding,
     known: Mapping[str, Any],
 ) -> tuple[Arrangement, Mapping[str, Any]]:
-    """Returns (the Arrangement, which says which rank has which part of the model; facts about the
-    pipeline's stages, for events). It measures what it needs for that, unless the figures are in
-    `known`.
-
-    Every rank calls it.
-    """
+    """Returns the Arrangement, and facts about the pipeline's stages for events. It measures what
+    it needs for that, unless the figures are in `known`. Every rank calls it."""
     comm, at = layout.all, {axis: along.rank for axis, along in layout.axis.items()}
     fields = WantedFields(positions=sharding.own_positions(at))
     samples = partial(setup.samples, fields=fields)

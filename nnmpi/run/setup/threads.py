@@ -27,10 +27,8 @@ LEAST = 1 << 23
 
 def useful_threads(a: Arrangement, cores: int) -> int:
     """Returns the largest number of threads, at most one per core, for which more than half of the
-    work is in products of linear layers with at least LEAST multiplications per thread.
-
-    Convolutions and attention do not count: their products are small, or compiled for one thread.
-    """
+    work is in large products of linear layers. Convolutions and attention do not count: their
+    products are small, or compiled for one thread."""
     if a.strategy.one_thread:
         return 1
     rows = a.config.batch_size / min(a.config.micro_batches, a.config.batch_size)
@@ -47,10 +45,7 @@ def useful_threads(a: Arrangement, cores: int) -> int:
 
 def agreed_threads(a: Arrangement, comm: Comm) -> int:
     """Returns one number of BLAS threads for all ranks, so that values that several ranks compute
-    have the same bits. Every rank calls it.
-
-    If a thread moves messages, two cores are left to it and to the system.
-    """
+    have the same bits. If a thread moves messages, two cores are left to it and to the system."""
     cores = blas.cores(len(comm.node())) - 2 * ("thread" in a.progress)
     return min(gather_objects(comm, useful_threads(a, max(cores, 1))))
 

@@ -1,5 +1,5 @@
-"""Lists of operations: what each rank carries out in a step, in order, and the proof that the lists
-of all ranks are complete and cannot deadlock.
+"""Lists of the operations of each rank in a step, and the proof that they are complete and cannot
+deadlock.
 
     schedule, Chain ─► units_of ─► with_messages ─► with_recomputed ─► with_note ─► list ─► proof
 

@@ -11,8 +11,7 @@ from nnmpi.schedules.placement import Place, stages_of
 
 
 class Unit(NamedTuple):
-    """A unit: a part of a pipeline stage, usually one layer or block, whose passes are single
-    operations in the list of a step.
+    """A part of a stage, usually one layer or block, whose passes are single operations.
 
     variables        the numbers of its parameters and buffers
     buckets          the buckets of its parameters, in the order of memory
@@ -29,13 +28,11 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """The units (parts of the model, usually layers) of one rank, stage by stage, and its buckets
-    of parameters in the order of memory.
+    """The units of one rank, stage by stage, and its buckets of parameters in the order of memory.
 
     lengths the number of elements of each bucket
     place   the rank along pp of each stage of the pipeline
-    tied    for each bucket of a parameter that stages of other ranks use too: the number of that
-            parameter
+    tied    a dict: bucket of a parameter that stages of other ranks use too -> that parameter
     """
 
     units: tuple[Unit, ...]
@@ -68,13 +65,10 @@ class Chain:
         return unit.buckets if op.kind in FORWARD else (*unit.repeated, *unit.buckets)
 
     def neighbours(self, u: int, away: int) -> tuple[int, int]:
-        """Finds the unit (part of the model, usually a layer) before unit u (`away` = -1) or after
-        it (`away` = +1), and returns (unit, boundary).
-
-        If that unit is on this rank, boundary is NONE. If it is on another rank, unit is NONE, and
+        """Returns (unit, boundary) for the unit before unit u (`away` = -1) or after it (`away` =
+        +1): boundary is NONE if that is on this rank. If it is on another rank, unit is NONE, and
         boundary is the number of the stage that begins between the two. At an end of the model both
-        are NONE.
-        """
+        are NONE."""
         stage = self.units[u].stage
         inside = self.of_stage[stage]
         if u + away in inside:

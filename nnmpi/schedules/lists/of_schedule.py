@@ -14,10 +14,8 @@ from nnmpi.schedules.placement import Place
 def lists(
     schedule: Schedule, p: int, m: int, v: int = 1, recompute: bool = False
 ) -> list[StepList]:
-    """Returns the list (passes, messages and updates in order) of each of p ranks, for m
-    micro-batches and v stages per rank.
-
-    Raises ValueError if the schedule does not allow these numbers.
+    """Returns the list of each of p ranks, for m micro-batches and v stages per rank; raises
+    ValueError if the schedule does not allow these numbers.
 
     recompute   a backward pass repeats its forward pass first, unless that came just before
     """

@@ -89,9 +89,8 @@ def _sizes(p: int, m: int, v: int) -> str:
 
 
 def prove_passes(compute: Any, place: Place, m: int) -> None:
-    """Raises ScheduleError unless the ranks can carry out a step of m micro-batches with the passes
-    of whole stages that a user's `compute(p, m, v)` has returned, in which all of them are
-    complete. `place` is the rank of each stage."""
+    """Raises ScheduleError unless ranks can carry out, and complete, a step of m micro-batches with
+    the passes that a user's `compute(p, m, v)` has returned. `place` is the rank of each stage."""
     ranks = len({*place})
     if not isinstance(compute, list | tuple) or len(compute) != ranks:
         raise ScheduleError(

@@ -1,5 +1,4 @@
-"""Makes the first part of a rank's list of operations in a step: its passes, and the messages
-between stages.
+"""Makes the first part of a rank's list: its passes, and the messages between stages.
 
 A schedule orders the passes of whole stages. Here each is replaced by the passes of the stage's
 units (parts without a pipeline boundary inside, usually layers): F3.0 is the forward pass of unit 3
@@ -22,21 +21,16 @@ from nnmpi.schedules.op import FORWARD, NONE, PASSES, Kind, Op
 
 
 def forward_passes(stages: Sequence[int], m: int, p: int) -> list[Op]:
-    """Returns the forward passes of m micro-batches in an evaluation, on one of p ranks, which has
-    the stages `stages`.
-
-    A group of p micro-batches runs through the first stage of the rank, then through its next one.
-    """
+    """Returns the forward passes of m micro-batches in an evaluation, on one of p ranks. A group of
+    p micro-batches runs through the first of its `stages`, then through the next one."""
     groups = [range(g, min(g + p, m)) for g in range(0, m, p)]
     return [Op(Kind.F, i, s) for group in groups for s in stages for i in group]
 
 
 def units_of(passes: Iterable[Op], chain: Chain) -> Iterator[Op]:
-    """Yields, for each pass of a whole stage, the passes of its units (parts of the stage, usually
-    layers).
+    """Yields, for each pass of a whole stage, the passes of its units.
 
-    The first stage needs no gradient of its input. If a schedule divides its backward pass into I
-    (gradient of the input) and W (gradients of the weights), I is left out, and B replaces W.
+    The first stage needs no gradient of its input: I is left out, and B replaces W.
     """
     for op in passes:
         units, kind = chain.of_stage[op.stage], op.kind
@@ -71,12 +65,9 @@ def with_note(ops: Iterable[Op]) -> Iterator[Op]:
 
 
 def with_messages(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
-    """Yields a rank's forward and backward passes, `ops`, with the sends and receives between
-    pipeline stages added.
-
-    A send comes right after the pass whose output it sends. A receive is posted early: before the
-    preceding pass of a whole stage, so that the message can arrive while that pass computes.
-    """
+    """Yields a rank's passes with the sends and receives between stages added. A send comes right
+    after its pass. A receive is posted early: before the preceding pass of a whole stage, so that
+    the message can arrive while that pass computes."""
     stages = [[*run] for _, run in groupby(ops, attrgetter("kind", "stage", "micro"))]
     arriving = ((message_of(op, chain, sends=False) for op in stage) for stage in stages)
     receives = [[*filter(None, messages)] for messages in arriving]

@@ -1,5 +1,5 @@
-"""Proves that the lists of operations of all ranks are correct, without running them; raises
-ScheduleError with the first operation that is wrong. It checks:
+"""Proves that the lists of all ranks are correct; raises ScheduleError with the first wrong
+operation.
 
 passes       they are those of the schedule, in its order, and complete; before each one, the
              previous unit has run, or its message has been received
@@ -23,9 +23,8 @@ from nnmpi.schedules.op import COLLECTIVES, RECEIVES, SENDS, Kind
 
 
 def prove(groups: Sequence[Sequence[StepList]]) -> None:
-    """Checks the lists of operations of all ranks. groups[p] has the lists of the ranks with
-    coordinate p along pp, one for each rank along dp. Raises ScheduleError for the first operation
-    that is wrong."""
+    """Checks the lists of all ranks; raises ScheduleError for the first operation that is wrong.
+    groups[p] has those with coordinate p along pp, one for each rank along dp."""
     for place, replicas in enumerate(groups):
         for step in replicas:
             Walk(step, f"pp {place}").run()
@@ -36,9 +35,8 @@ def prove(groups: Sequence[Sequence[StepList]]) -> None:
 
 
 def _same_order(replicas: Sequence[StepList], place: int) -> None:
-    """Raises ScheduleError unless the replicas (ranks along dp with coordinate `place` along pp)
-    all start the same collectives in the same order. Gathers are compared separately from sums,
-    since they have their own communicator."""
+    """Raises ScheduleError unless the replicas start the same collectives in the same order;
+    gathers are compared separately from sums, since they have their own communicator."""
     for kinds in (COLLECTIVES - {Kind.GATHER}, {Kind.GATHER}):
         orders = {tuple(op for op in step.ops if op.kind in kinds) for step in replicas}
         if len(orders) > 1:

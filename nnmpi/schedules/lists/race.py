@@ -15,13 +15,11 @@ SENT = {Kind.RECV_F: Kind.SEND_F, Kind.RECV_B: Kind.SEND_B}
 
 
 class Race:
-    """Simulates ranks that carry out their lists of operations, until all have ended or none can go
-    on. groups[p] has the lists of the ranks with coordinate p along pp, one for each rank along dp.
+    """Simulates ranks that carry out their lists, until all have ended or none can go on.
 
     A pass waits until its message has been sent, and a sum along a tree until the other rank is
-    ready to send or to receive it. WAIT (for a gather of parameters) and FINISH (for
-    a sum of gradients) wait until all ranks that take part have started the collective. A
-    collective that all have started needs nothing further from them.
+    ready to send or to receive it. WAIT (for a gather) and FINISH (for a sum) wait until all ranks
+    that take part have started the collective.
     """
 
     def __init__(self, groups: Sequence[Sequence[StepList]]) -> None:

@@ -27,11 +27,9 @@ class ScheduleError(ValueError):
 @dataclass(frozen=True)
 class StepList:
     """The operations that a rank carries out in a step (`ops`), and facts by which they are
-    checked. A unit is a part of a stage, usually a layer; a slot is memory that buckets share in
-    turn.
+    checked.
 
     passes    the passes of units in the order of the schedule, which `ops` must keep
-    micro     the number of micro-batches
     ends      the operations that end the step: sums over other axes than dp (TIES, TERMS), AGREE
               and APPLY; if an update follows each micro-batch, these; none in an evaluation
     slots     a dict: bucket -> the slot of its parameters; empty without ZeRO
@@ -39,9 +37,8 @@ class StepList:
     scatters  True if gradients are reduce-scattered in each backward pass of a stage (ZeRO 2 and 3)
     room      the number of slots for gradients, if they are scattered
     notes     how often the losses of the passes since the last NOTE are noted
-    walk      makes the check of operations that only this strategy has, such as reads from disk;
-              None: there are none. It is called with each operation in order, and returns an error
-              text, or "" if the operation is right
+    walk      makes the check of operations that only this strategy has: it is called with each
+              operation in order, and returns an error text, or "" if the operation is right
     """
 
     chain: Chain
@@ -65,8 +62,8 @@ class StepList:
 def lowered(
     passes: Iterable[Op], chain: Chain, recompute: bool
 ) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-    """Returns two tuples: the passes of units of a rank, given the passes of its whole stages in
-    the order of a schedule; and the same with messages between stages, and NOTE.
+    """Returns the passes of a rank's units, given those of its whole stages in the order of a
+    schedule; and the same with messages between stages, and NOTE.
 
     recompute   a backward pass repeats its forward pass first, unless that came just before
     """

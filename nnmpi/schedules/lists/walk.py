@@ -10,9 +10,8 @@ from nnmpi.schedules.op import ADDS, FORWARD, NONE, PASSES, RECEIVES, SENDS, Kin
 
 
 class Walk:
-    """Checks the operations of a rank's step one after the other, and keeps the state to which they
-    lead in these attributes (with a leading underscore). A slot is memory that buckets share in
-    turn.
+    """Checks the operations of a rank's step one after the other. These attributes (with a leading
+    underscore) keep the state to which they lead.
 
     arrived    buckets whose parameters are in their slots, as updated by the last step
     moving     buckets whose parameters are being gathered
@@ -146,9 +145,8 @@ class Walk:
 
     def _takes(self, op: Op, away: int, made: set[tuple[int, int]], name: str) -> str:
         """Checks that a pass finds the output or gradient (`name` says which) of the previous
-        (`away` = -1) or next (+1) unit of the model: in `made`, the (unit, micro-batch) pairs of
-        this rank, from which it is then removed; or in a message, if that unit is on another rank.
-        Returns a text that says what is missing, or ""."""
+        (`away` = -1) or next (+1) unit: in `made`, the (unit, micro-batch) pairs of this rank, from
+        which it is removed, or in a message. Returns what is missing, or ""."""
         unit, boundary = self._chain.neighbours(op.at, away)
         if unit != NONE and (unit, op.micro) not in made:
             return f"{name} {unit} is not there"
@@ -283,10 +281,9 @@ def _messages_of(step: StepList) -> set[Op]:
 
 
 def _contributions(step: StepList) -> dict[tuple[int, int], list[int]]:
-    """Returns how many passes add to the gradients of a bucket before each sum of these over ranks,
-    as a dict: (bucket, micro-batch) -> one number for each sum, in the order of the list. There is
-    one sum for each bucket (micro-batch NONE) or, if gradients are scattered, one for each
-    micro-batch and stage."""
+    """Returns how many passes add to the gradients of a bucket before each of its sums: (bucket,
+    micro-batch) -> one number for each sum, in the order of the list. There is one sum for each
+    bucket (micro-batch NONE) or, if gradients are scattered, for each micro-batch and stage."""
     passes = Counter[tuple[int, int, int]]()
     if not step.scatters:  # a bucket that no pass uses is summed too: others may use it
         passes.update({(b, NONE, NONE): 0 for b in range(len(step.chain.lengths))})
