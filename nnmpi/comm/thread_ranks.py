@@ -8,8 +8,8 @@ from typing import Any, NoReturn, TypeVar
 
 from nnmpi.comm.call_log import CallLog, DebugSettings
 from nnmpi.comm.communicator import Comm
-from nnmpi.comm.debug import watchdog
 from nnmpi.comm.debug.compare import mismatch
+from nnmpi.comm.debug.waiting_ranks import join
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.transport.base import AbortedError, OtherRankError, RankLost
 from nnmpi.comm.transport.hub import Hub
@@ -66,7 +66,7 @@ def run(
     ]
     for thread in threads:
         thread.start()
-    watchdog.join(threads, ranks, hub)
+    join(threads, ranks, hub)
     # raise the cause: ranks that failed by themselves sort before ranks that failed because of them
     secondary = (AbortedError, OtherRankError, RankLost)
     for _, error in sorted(errors.items(), key=lambda e: (isinstance(e[1], secondary), e[0])):

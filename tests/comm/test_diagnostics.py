@@ -11,7 +11,7 @@ import pytest
 
 from nnmpi.comm import AbortedError, Comm, MismatchError, RankLost
 from nnmpi.comm.call_log import DebugSettings
-from nnmpi.comm.debug import watchdog
+from nnmpi.comm.debug import waiting_ranks
 from nnmpi.comm.debug.compare import name_ranks
 from nnmpi.comm.thread_ranks import run
 
@@ -129,7 +129,7 @@ def test_a_slow_rank_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_calls_of_a_rank_that_has_left_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others shrink, and count the calls of their new Comm from 1."""
-    monkeypatch.setattr(watchdog, "PATIENCE", 0.0)
+    monkeypatch.setattr(waiting_ranks, "PATIENCE", 0.0)
 
     def f(comm: Comm) -> int:
         part = comm.split(None if comm.rank == 2 else 0)
