@@ -10,6 +10,7 @@ matrices, so to it a row-major matrix is its own transpose, and
 import ctypes
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,17 +35,47 @@ _ARGUMENTS = (
 )
 
 
-class Matrices(NamedTuple):
-    """A stack of matrices as cuBLAS takes it; `ld` is the leading dimension."""
+Layout = tuple[tuple[int, ...], tuple[int, ...], np.dtype[Any]]
+"""The shape of an array, its strides in bytes, and its dtype."""
 
-    array: Array
+
+class Matrices(NamedTuple):
+    """A stack of matrices as cuBLAS takes it, in elements: `ld` is the leading dimension, and
+    `steps` are the distances between matrices along each leading axis."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
     by_rows: bool
     ld: int
+    steps: list[int]
 
-    @property
-    def strides(self) -> list[int]:
-        """The distance in elements between matrices along each leading axis."""
-        return [s // self.array.itemsize for s in self.array.strides[:-2]]
+
+class Calls(NamedTuple):
+    """The arguments of cuBLAS calls that differ only in where their matrices begin.
+
+    sizes     the arguments before the first address
+    first, second, result
+              the arguments that follow the addresses of the factors and of the result
+    offsets   for each call: where its matrices begin, in bytes from the addresses of the arrays
+    """
+
+    sizes: tuple[int, ...]
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    result: tuple[int, ...]
+    offsets: list[list[int]]
+
+
+class Plan(NamedTuple):
+    """How cuBLAS computes the products of arrays of certain layouts.
+
+    copied   which of A, B and C (0, 1 and 2) are copied first: cuBLAS does not take their layouts
+    order    which of them are cuBLAS's factors and its result
+    """
+
+    copied: list[int]
+    order: tuple[int, int, int]
+    calls: Calls
 
 
 def products_loop(A: Array, B: Array, C: Array, adds: bool) -> Any:
@@ -53,74 +84,105 @@ def products_loop(A: Array, B: Array, C: Array, adds: bool) -> Any:
     The stack may have several axes. Returns NotImplemented for dtypes that it does not support, as
     all CUDA kernels do.
     """
-    a, b, c = (x.dtype.name for x in (A, B, C))
-    known = a in TYPES and a == b and (c == a or (c == "float32" and a != "float64"))
-    if not known or not compiles(xp_of(A)):
+    xp = xp_of(A)
+    if not compiles(xp):
+        return NotImplemented
+    a, b = (A.shape, A.strides, A.dtype), (B.shape, B.strides, B.dtype)
+    plan = _plan(xp, a, b, (C.shape, C.strides, C.dtype), adds, allows_tf32(xp))
+    if plan is None:
         return NotImplemented
     if not C.size:
         return None
     if not A.shape[-1]:
         C[...] = C if adds else 0
         return None
-    matrices = _matrices(C)
-    if matrices is None:
-        contiguous = xp_of(C).ascontiguousarray(C)
-        products_loop(A, B, contiguous, adds)
-        C[...] = contiguous
-    elif not matrices.by_rows:
-        products_loop(B.swapaxes(-1, -2), A.swapaxes(-1, -2), C.swapaxes(-1, -2), adds)
-    else:
-        _multiply(_read(A, C.shape[:-2]), _read(B, C.shape[:-2]), matrices, adds)
+    arrays = [A, B, C]
+    for i in plan.copied:
+        arrays[i] = xp.ascontiguousarray(arrays[i])
+    first, second, result = [arrays[i].data.ptr for i in plan.order]
+    handle = xp.cuda.get_cublas_handle()  # of this thread on this device
+    gemm = _gemm(xp, xp.cuda.get_current_stream(), handle)
+    sizes, of_first, of_second, of_result, offsets = plan.calls
+    for i, j, k in offsets:
+        factors = first + i, *of_first, second + j, *of_second
+        gemm(handle, *sizes, *factors, result + k, *of_result)
+    if arrays[2] is not C:
+        C[...] = arrays[2]
     return None
 
 
-def _matrices(a: Array) -> Matrices | None:
-    """Returns an array as matrices, or None if its last axes are not dense."""
-    rows, columns = a.shape[-2:]
-    down, right = (s // a.itemsize for s in a.strides[-2:])
+@lru_cache(maxsize=4096)
+def _plan(xp: Any, A: Layout, B: Layout, C: Layout, adds: bool, tf32: bool) -> Plan | None:
+    """Returns the cuBLAS calls for arrays of these layouts, or None for dtypes that cuBLAS does not
+    multiply. They are kept, since the host computes them more slowly than it makes the calls."""
+    a, b, c = (dtype.name for _, _, dtype in (A, B, C))
+    if a not in TYPES or a != b or (c != a and (c != "float32" or a == "float64")):
+        return None
+    layouts, lead = [A, B, C], C[0][:-2]
+    copied = [i for i, layout in enumerate(layouts) if _matrices(layout, lead) is None]
+    for i in copied:
+        layouts[i] = _contiguous(layouts[i])
+    result, order = _matrices(layouts[2], lead), (1, 0, 2)
+    if result is not None and not result.by_rows:
+        order, layouts = (0, 1, 2), [_transposed(layout) for layout in layouts]
+    stacks = [stack for i in order if (stack := _matrices(layouts[i], lead)) is not None]
+    return Plan(copied, order, _calls(xp, stacks, lead, adds, tf32))
+
+
+def _matrices(layout: Layout, lead: tuple[int, ...]) -> Matrices | None:
+    """Returns how cuBLAS takes a stack of matrices that is repeated to the leading axes `lead`;
+    None if their last axes are not dense."""
+    shape, strides, dtype = layout
+    rows, columns = shape[-2:]
+    *between, down, right = (s // dtype.itemsize for s in strides)
+    once = [0] * (len(lead) - len(between))
+    steps = once + [0 if n == 1 else step for n, step in zip(shape, between, strict=False)]
     ld = down if rows > 1 else columns
     if (columns == 1 or right == 1) and ld >= columns:
-        return Matrices(a, True, ld)
+        return Matrices(shape[-2:], dtype, True, ld, steps)
     ld = right if columns > 1 else rows
     if (rows == 1 or down == 1) and ld >= rows:
-        return Matrices(a, False, ld)
+        return Matrices(shape[-2:], dtype, False, ld, steps)
     return None
 
 
-def _read(a: Array, lead: tuple[int, ...]) -> Matrices:
-    """Returns a factor's matrices, copied only if their order requires it."""
-    xp = xp_of(a)
-    matrices = _matrices(xp.broadcast_to(a, (*lead, *a.shape[-2:])))
-    return matrices or _read(xp.ascontiguousarray(a), lead)
+def _contiguous(layout: Layout) -> Layout:
+    """Returns the layout of a copy without gaps, in the order of the axes."""
+    shape, _, dtype = layout
+    return shape, tuple(dtype.itemsize * prod(shape[i + 1 :]) for i in range(len(shape))), dtype
 
 
-def _multiply(a: Matrices, b: Matrices, c: Matrices, adds: bool) -> None:
-    """Writes a @ b for stacks of matrices to c, or adds it to c if `adds`; one cuBLAS call takes
-    all matrices that are at a constant distance in memory."""
-    xp = xp_of(c.array)
-    blas, handle = xp.cuda.cublas, xp.cuda.get_cublas_handle()
-    (m, k), n = a.array.shape[-2:], c.array.shape[-1]
-    (count, *steps), rest = _batches(c.array.shape[:-2], [x.strides for x in (b, a, c)])
-    # a row-major factor is its transpose to cuBLAS, which computes C^T: no transposition
-    transposition = blas.CUBLAS_OP_T, blas.CUBLAS_OP_N
+def _transposed(layout: Layout) -> Layout:
+    """Returns the layout of the transposes of the matrices."""
+    shape, strides, dtype = layout
+    return (*shape[:-2], *shape[:-3:-1]), (*strides[:-2], *strides[:-3:-1]), dtype
+
+
+def _calls(xp: Any, stacks: list[Matrices], lead: tuple[int, ...], adds: bool, tf32: bool) -> Calls:
+    """Returns the cuBLAS calls for `stacks`, which are B, A and C of C = A B, with C by rows. One
+    call computes all matrices that are at a constant distance in memory."""
+    # to cuBLAS a row-major matrix is its transpose, so that it computes C^T = B^T A^T
+    b, a, c = stacks
+    blas, kind = xp.cuda.cublas, a.dtype.name
     sums, compute = "float32", blas.CUBLAS_COMPUTE_32F
-    if a.array.dtype == "float64":
+    if kind == "float64":
         sums, compute = "float64", blas.CUBLAS_COMPUTE_64F
-    elif a.array.dtype == "float32" and allows_tf32(xp):
+    elif kind == "float32" and tf32:
         compute = blas.CUBLAS_COMPUTE_32F_FAST_TF32
     zero, one = (FACTORS[sums][i:].ctypes.data for i in range(2))
-    gemm = _gemm(xp, xp.cuda.get_current_stream(), handle)
-    for offsets in rest:
-        operands = [
-            (x.array.data.ptr + at * x.array.itemsize, _type(x.array), x.ld, step)
-            for x, at, step in zip((b, a, c), offsets, steps, strict=True)
-        ]
-        gemm(
-            handle,
-            *(transposition[x.by_rows] for x in (b, a)),
-            *(n, m, k, one, *operands[0], *operands[1], one if adds else zero, *operands[2]),
-            *(count, compute, blas.CUBLAS_GEMM_DEFAULT),
-        )
+    transpositions = ((blas.CUBLAS_OP_T, blas.CUBLAS_OP_N)[x.by_rows] for x in (b, a))
+    (count, *steps), begins = _batches(lead, [x.steps for x in stacks])
+    first, second, result = (
+        (int(getattr(xp.cuda.runtime, TYPES[x.dtype.name])), x.ld, step)
+        for x, step in zip(stacks, steps, strict=True)
+    )
+    return Calls(
+        (*transpositions, c.shape[1], *a.shape, one),
+        first,
+        (*second, one if adds else zero),
+        (*result, count, compute, blas.CUBLAS_GEMM_DEFAULT),
+        [[at * x.dtype.itemsize for at, x in zip(i, stacks, strict=True)] for i in begins],
+    )
 
 
 def _gemm(xp: Any, stream: Any, handle: int) -> Callable[..., object]:
@@ -145,11 +207,6 @@ def _library(xp: Any) -> Any:
     library: Any = ctypes.CDLL(xp.cuda.cublas.__file__)
     library.cublasGemmStridedBatchedEx.argtypes = _ARGUMENTS
     return library
-
-
-def _type(a: Array) -> int:
-    """Returns cuBLAS's number for the dtype of an array, an argument of its functions."""
-    return int(getattr(xp_of(a).cuda.runtime, TYPES[a.dtype.name]))
 
 
 def _batches(

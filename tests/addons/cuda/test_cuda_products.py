@@ -1,11 +1,15 @@
-"""Products of matrices in 16 bits by cuBLAS."""
+"""Products of matrices by cuBLAS, mostly in 16 bits."""
+
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from helpers.device import DEVICE, needs_device
+from helpers.device import DEVICE, needs_device, needs_emulator
 from helpers.kernels.numbers import Rng, one_of
 
+from nnmpi.addons.cuda import products
 from nnmpi.addons.cuda.products import products_loop
+from nnmpi.addons.cuda.tf32 import allow_tf32
 from nnmpi.arrays import backend
 from nnmpi.arrays.dtypes import named
 from nnmpi.arrays.kernels.linear import matmul
@@ -53,6 +57,78 @@ def test_matrices_are_read_and_written_where_they_lie(dtype: str) -> None:
         bound = CLOSE[dtype] if c.dtype == a.dtype else 1e-6
         found = backend.to_host(there).astype("float64")
         np.testing.assert_allclose(found, exact, rtol=bound, atol=bound * 4, err_msg=str(seed))
+
+
+def drawn(seed: int, dtype: str, layouts: int) -> list[np.ndarray]:
+    """A, B and C with numbers of `seed`, in memory as `layouts` says."""
+    rng, numbers = np.random.default_rng(layouts), np.random.default_rng(seed)
+    m, k, n = map(int, rng.integers(1, 4, 3))
+    matrices = [placed(rng, (2, 3, *shape), dtype) for shape in ((m, k), (k, n), (m, n))]
+    for a in matrices:
+        a[...] = numbers.standard_normal(a.shape).astype(a.dtype)
+    return matrices
+
+
+def assert_multiplied(a: np.ndarray, b: np.ndarray, c: np.ndarray, adds: bool) -> None:
+    there = on_device(c)
+    assert products_loop(on_device(a), on_device(b), there, adds) is None
+    exact = a.astype("f8") @ b.astype("f8") + (c.astype("f8") if adds else 0)
+    bound = CLOSE.get(c.dtype.name, 1e-5)
+    np.testing.assert_allclose(
+        backend.to_host(there).astype("f8"), exact, rtol=bound, atol=bound * 4
+    )
+
+
+def test_layouts_that_were_multiplied_before_are_right_for_other_arrays() -> None:
+    """cuBLAS's arguments are kept; addresses, dtypes of the same size and sums are not mixed up."""
+    products._plan.cache_clear()
+    for layouts in range(40):
+        for seed, (dtype, adds) in enumerate(
+            (dtype, adds) for adds in (False, True) for dtype in ("float16", "bfloat16", "float32")
+        ):
+            assert_multiplied(*drawn(seed, dtype, layouts), adds)
+            before = products._plan.cache_info().misses
+            assert_multiplied(*drawn(seed + 10, dtype, layouts), adds)
+            assert products._plan.cache_info().misses == before
+
+
+@pytest.fixture
+def tf32() -> Iterator[None]:
+    yield
+    allow_tf32(DEVICE, False)
+
+
+@pytest.mark.usefixtures("tf32")
+def test_tf32_that_is_allowed_later_is_used_for_layouts_of_before() -> None:
+    a, b, c = (DEVICE.asarray(np.full((2, 2), 1 + 2**-12, "float32")) for _ in range(3))
+    found = []
+    for allowed in (False, True, False):
+        allow_tf32(DEVICE, allowed)
+        products_loop(a, b, c, False)
+        found.append(float(c[0, 0]))
+    exact = 2 * (1 + 2**-12) ** 2
+    assert found[0] == found[2] == np.float32(exact)
+    assert found[1] == 2.0  # factors of 11 bits
+
+
+@needs_emulator
+def test_each_device_has_a_handle_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are threads, on different devices, with products of the same layouts."""
+    cuda, handles = DEVICE.xp.cuda, list[tuple[int, int]]()
+    real = cuda.cublas.gemmStridedBatchedEx
+
+    def gemm(handle: int, *arguments: object) -> None:
+        handles.append((handle, cuda.get_cublas_handle()))
+        real(handle, *arguments)
+
+    monkeypatch.setattr(products, "_gemm", lambda *_: gemm)
+    for device in (0, 1, 0):
+        with cuda.Device(device):
+            a, c = DEVICE.xp.ones((3, 3), "float32"), DEVICE.xp.empty((3, 3), "float32")
+            products_loop(a, a, c, False)
+            assert backend.to_host(c).tolist() == [[3.0] * 3] * 3
+    assert all(used == current for used, current in handles)
+    assert len(set(handles)) == 2
 
 
 @HALVES
