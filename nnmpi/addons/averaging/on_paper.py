@@ -75,7 +75,7 @@ def _pieces(a: Arrangement, rank: int, i: int | None = None) -> list[int]:
     held, of = a.model_on(rank), _fragments(a)
     pairs = zip(held.trained, held.spans, strict=True)
     spans = [span for v, span in pairs if i in (None, of[a.graph.variables[v.variable].path])]
-    shards = shards_of(sorted(a.owned_ranges(rank)))
+    shards = shards_of(a.owned_ranges(rank))
     pieces = (piece for start, stop in spans for piece in within(shards, start, stop))
     return [piece.stop - piece.start for piece in pieces]
 

@@ -70,7 +70,7 @@ class BucketBounds:
 def _exchanges(a: Arrangement, rank: int, times: ExchangeTimes) -> Iterator[Exchange]:
     """Yields a rank's reduce-scatters in a micro-batch and, with ZeRO 3, its gathers of parameters;
     those of equal length are one Exchange."""
-    buckets = a.model_on(rank).buckets  # from the last one down
+    buckets = a.model_on(rank).buckets
     groups = {a.summed_over(rank, bucket) for bucket in buckets}
     if len(groups) != 1 or times.links(group := groups.pop()).node_count == 1:
         return

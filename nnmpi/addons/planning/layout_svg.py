@@ -101,7 +101,7 @@ def _share(a: Arrangement, rank: int) -> tuple[int, int]:
     """Returns (index, count): of `count` equal parts of each gradient bucket, this rank updates
     that with this index."""
     buckets = a.model_on(rank).buckets
-    ranks = a.store.updaters(a, rank, buckets[0]) if buckets else (rank,)
+    ranks = a.store.updaters(a, rank, buckets[-1]) if buckets else (rank,)
     return ranks.index(rank), len(ranks)
 
 

@@ -2,10 +2,10 @@
 it does (the Arrangement), without communication.
 
 The gradients of the last layers are final first, so buckets are cut from the end of the flat
-buffer:
+buffer, and summed from the last to the first. Their numbers follow the order in memory:
 
     gradients   [ scalars | conv1 | conv2 | fc1 | fc2 ]
-                  ◄────bucket 2────► ◄─ 1 ─► ◄ 0 ►     summed in the order 0, 1, 2 on every rank
+                  ◄──────bucket 0───────►  ◄ 1 ► ◄ 2 ►     summed in the order 2, 1, 0
 
 Rules:
 
@@ -249,7 +249,7 @@ def cut_buckets(
     labels: Sequence[Any] = (),
 ) -> list[BucketSlice]:
     """Divides the gradients into buckets of at least `numbers` elements, from the last parameter to
-    the first, since the last gradients are complete first.
+    the first, since the last gradients are complete first; returns them in memory order.
 
     spans    (start, stop) of each parameter, or group of parameters; none is cut
     tied     the indices of spans with tied parameters: each becomes a bucket of its own, since the
@@ -266,9 +266,10 @@ def cut_buckets(
         if i == 0 or edges[i - 1] != edges[i] or stop - start >= numbers:
             buckets.append(BucketSlice(start, stop, edges[i][0]))
             end = i
-    if buckets[-1].tied == NOT_TIED or not spans[0][0]:  # scalars are summed with it
-        return [*buckets[:-1], buckets[-1]._replace(start=0)]
-    return [*buckets, BucketSlice(0, spans[0][0])]
+    buckets.reverse()
+    if buckets[0].tied == NOT_TIED or not spans[0][0]:  # scalars are summed with it
+        return [buckets[0]._replace(start=0), *buckets[1:]]
+    return [BucketSlice(0, spans[0][0]), *buckets]
 
 
 def gathered_together(

@@ -57,7 +57,7 @@ class RankModel(NamedTuple):
     others    frozen parameters, and buffers
     scalars   the number of scalars in front of the gradients; one counts the uses of each parameter
               that any rank along tp has, so that gradients begin at the same index on all of them
-    buckets   slices of the gradients, in the order in which they are summed
+    buckets   slices of the gradients, in memory order; they are summed from the last to the first
     """
 
     stages: tuple[int, ...]
@@ -85,7 +85,7 @@ class RankModel(NamedTuple):
     def inside(self) -> dict[BucketSlice, list[HeldVariable]]:
         """Returns the trained parameters in each bucket; all are in one if there are no buckets."""
         whole = [BucketSlice(0, self.length)] if self.trained else []
-        in_order = sorted(self.buckets) or whole
+        in_order = self.buckets or whole
         starts = [bucket.start for bucket in in_order]
         contents: dict[BucketSlice, list[HeldVariable]] = {bucket: [] for bucket in in_order}
         for held, (start, _) in zip(self.trained, self.spans, strict=True):

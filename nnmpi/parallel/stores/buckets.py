@@ -26,10 +26,10 @@ class CommBucket(NamedTuple):
 class Buckets:
     """The buckets of a rank's flat buffer, and the shard of each that each rank owns (#).
 
-    flat      [ bucket 0 | bucket 1 | bucket 2 ]
-    rank 0    [ ##.. | ###... | ##.. ] shard r of each bucket is rank r's
-    rank 1    [ ..## | ...### | ..## ]
-    packed    [ ## | ### | ## ] on each rank
+    flat      [ bucket 0     | bucket 1        | bucket 2 ]
+    rank 0    [ ##..         | ###...          | ##..     ]      shard r of each bucket is rank r's
+    rank 1    [ ..##         | ...###          | ..##     ]
+    packed    [ ## | ### | ## ]                                  on each rank
 
     all        the buckets in memory order, which is the order of a forward pass; one may be empty
     spans      (start, stop) of each parameter, padding included
@@ -44,7 +44,7 @@ class Buckets:
         algorithm: str,
     ) -> None:
         self.spans, self.algorithm = spans, algorithm
-        self.all = sorted(buckets, key=lambda bucket: bucket[:2])
+        self.all = buckets
         stops, last = [bucket.stop for bucket in self.all], len(buckets) - 1
         # an empty parameter may begin where the last bucket ends
         self.of = [min(bisect_right(stops, start), last) for start, _ in spans]

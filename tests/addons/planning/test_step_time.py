@@ -61,7 +61,7 @@ def test_sums_between_nodes_hide_behind_the_last_backward_pass() -> None:
     several = planning(config, 4, 4, alike(FAR))
     sums = several.arranger.arranged(Candidate(dp=4)).model_on(0).buckets
     assert len(sums) > 2
-    last = sums[-1].stop - sums[-1].start
+    last = sums[0].stop - sums[0].start
     alone = 6 * (0.5 + last * 1e-4) + 3 * last * 1e-5
     assert times(several, dp=4).sums == pytest.approx(alone)
     assert alone < whole.sums
@@ -81,7 +81,7 @@ def test_sums_of_an_interleaved_stage_hide_behind_p_passes_of_the_stage_in_front
     rank, *_ = step_model(a, there.costs).ranks
     sums = [4 * (b.stop - b.start) * seconds_per_byte for b in a.model_on(0).buckets]
     backward = rank.compute[0][Kind.B]
-    hidden = min(sums[0], p * backward)  # of stage p, which has the first bucket
+    hidden = min(sums[-1], p * backward)  # of stage p, which has the last bucket
     assert backward < hidden
     assert rank.waits.sums == pytest.approx(sum(sums) - hidden)
 

@@ -52,7 +52,7 @@ def test_sums_of_buckets_are_shown_beside_the_backward_pass(tmp_path: Path) -> N
         for step in {e["args"]["step"] for e in passes}:
             units = [e for e in passes if e["args"]["step"] == step]
             own = [e for e in works if e["args"]["step"] == step]
-            assert [e["args"]["bytes"] for e in own] == buckets[rank]
+            assert [e["args"]["bytes"] for e in own] == buckets[rank][::-1]
             assert len(units) == len(own)
             for unit, e in zip(units, own, strict=True):  # each starts when a unit is done
                 assert end(unit) <= e["ts"] <= end(e)

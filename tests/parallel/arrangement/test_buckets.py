@@ -21,16 +21,16 @@ def test_buckets_are_cut_from_the_end() -> None:
         return [bucket[:2] for bucket in cut_buckets(spans, numbers)]
 
     assert cut(math.inf) == [(0, 144)]
-    assert cut(1) == [(80, 144), (64, 80), (32, 64), (0, 32)]
-    assert cut(65) == [(64, 144), (0, 64)]
-    assert cut(80) == [(64, 144), (0, 64)]
-    assert cut(32) == [(80, 144), (32, 80), (0, 32)]
+    assert cut(1) == [(0, 32), (32, 64), (64, 80), (80, 144)]
+    assert cut(65) == [(0, 64), (64, 144)]
+    assert cut(80) == [(0, 64), (64, 144)]
+    assert cut(32) == [(0, 32), (32, 80), (80, 144)]
 
 
 def test_a_tied_parameter_is_a_bucket_alone() -> None:
     spans = [(16, 32), (32, 64), (64, 80), (80, 144)]
     found = cut_buckets(spans, math.inf, tied=[1])
-    assert found == [(64, 144, -1), (32, 64, 1), (0, 32, -1)]
+    assert found == [(0, 32, -1), (32, 64, 1), (64, 144, -1)]
 
 
 # ---- units
@@ -79,8 +79,8 @@ def test_buckets_of_units_are_cut_from_the_end_and_between_stages() -> None:
     stages = [users_of(unit) for unit in gathered_together(graph, trained(graph, users))]
     assert stages == [{0}, {0}, {3}, {3}]
     spans = [(0, 32), (32, 64), (64, 96), (96, 128)]
-    assert [b[:2] for b in cut_buckets(spans, 1, labels=stages)] == spans[::-1]
-    assert [b[:2] for b in cut_buckets(spans, 1e9, labels=stages)] == [(64, 128), (0, 64)]
+    assert [b[:2] for b in cut_buckets(spans, 1, labels=stages)] == spans
+    assert [b[:2] for b in cut_buckets(spans, 1e9, labels=stages)] == [(0, 64), (64, 128)]
 
 
 def test_a_unit_of_two_stages_is_a_bucket_of_its_own() -> None:

@@ -31,7 +31,7 @@ def test_the_parts_of_all_ranks_make_up_every_bucket(d: int) -> None:
     parameters = [*nn.Sequential(*layers(3)).parameters()]
 
     def parts(comm: Comm) -> list[tuple[int, int]]:
-        edges = [(64, 96), (16, 64), (0, 16)]
+        edges = [(0, 16), (16, 64), (64, 96)]
         given = [CommBucket(start, stop, comm) for start, stop in edges]
         buckets = Buckets(spans_of([p.padded_size for p in parameters]), given, "ring")
         shards = buckets.shards()
