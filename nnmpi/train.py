@@ -39,7 +39,7 @@ from nnmpi.run.setup import threads
 from nnmpi.run.setup.setup import INSTEAD
 from nnmpi.run.start_events import complete_event
 from nnmpi.run.trainer import Trainer
-from nnmpi.run.training import RESTARTS
+from nnmpi.run.training import SUPERVISIONS
 
 STOPS = (signal.SIGUSR1, signal.SIGINT)
 """The signals that stop a run."""
@@ -187,7 +187,7 @@ def opened(trainer: Trainer, comm: Comm) -> Report | None:
     if comm.is_abandoned:
         return None
     mark = trainer.resumed and trainer.resumed.mark
-    restarts = None if trainer.resumed else RESTARTS.chosen(trainer.config)
+    restarts = None if trainer.resumed else SUPERVISIONS.chosen(trainer.config)
     try:
         if not trainer.is_spare:
             blas.default_threads(threads.agreed_threads(trainer.arrangement, trainer.comm))
@@ -195,7 +195,7 @@ def opened(trainer: Trainer, comm: Comm) -> Report | None:
     except RankLost:
         return None
     if restarts and report.mark and report.mark.size:
-        print_error(f"nnmpi.train: {restarts(trainer.config.log)}")
+        print_error(f"nnmpi.train: {restarts.begins_anew(trainer.config)}")
     return report if trainer.is_first else None
 
 

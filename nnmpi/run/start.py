@@ -1,9 +1,7 @@
 """The start of a run: checks that it can begin, and opens its reports."""
 
-from collections.abc import Callable
 from contextlib import ExitStack
 
-from nnmpi.addons import Table
 from nnmpi.io.output import Event, Report, open_report
 from nnmpi.io.output.messages import RANK_FIELDS
 from nnmpi.options.config import Config
@@ -11,7 +9,7 @@ from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.start_events import environment, resumed_event, start_event
-from nnmpi.run.training import RESTARTS, Training
+from nnmpi.run.training import RUN_PARTS, SUPERVISIONS, Training
 
 
 class NotReadyError(AgreedError, ValueError):
@@ -51,10 +49,6 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
         )
 
 
-REPORTS: Table[Callable[..., None]] = Table("reports")
-"""By an option: what writes a report at the end, of (outputs, config, report, writes)."""
-
-
 def open_reports(
     trainer: Training, lost: list[Event], outputs: ExitStack, report: Report | None
 ) -> None:
@@ -65,15 +59,15 @@ def open_reports(
     is_reported = trainer.supervisor.is_start_reported(trainer)
     mark = resumed.mark if resumed and not is_reported else None
     # after one that left no checkpoint
-    starts_again = not run.resumed and RESTARTS.chosen(config) is not None
+    starts_again = not run.resumed and SUPERVISIONS.chosen(config) is not None
     appends = starts_again or run.fit_calls > 1 or is_reported
     opened = open_report(config, comm, report or run.opened, appends, mark)
     is_new = run.opened is None and bool(comm.rank == 0 or report)
     if comm.rank == 0 or report:
         if is_new:
             outputs.enter_context(opened)
-            for write_at_end in REPORTS.given(config):
-                write_at_end(outputs, config, opened, writes=comm.rank == 0)
+            for at_end in (part.at_end for part in RUN_PARTS.given(config) if part.at_end):
+                at_end(outputs, config, opened, comm.rank == 0)
         run.opened = opened
     run.report = opened
     run.runs_users_code |= report is not None

@@ -7,18 +7,18 @@ Config, TrainerArguments ─► prepare ─► Setup, RunState, Checkpoints ─�
 """
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from itertools import chain
 from threading import RLock
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias, cast
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar, cast
 
 from nnmpi.addons import Table
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset
 from nnmpi.io.checkpoints.snapshot import Snapshot
-from nnmpi.io.output import Event
+from nnmpi.io.output import Event, Report
 from nnmpi.nn.graph import Graph
 from nnmpi.options import user_code
 from nnmpi.options.config import Config
@@ -31,6 +31,8 @@ from nnmpi.run.dropped_sessions import close_dropped
 from nnmpi.run.run_state import RunPlan, RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup.setup import NOTHING_GIVEN, Setup, TrainerArguments, set_up
+
+P = TypeVar("P")
 
 StepHook: TypeAlias = Callable[[StepResult, float], None]
 """A function called after a step with its result and the mean loss per sample."""
@@ -49,46 +51,36 @@ class Sampler(Protocol):
         """Generates a text with the model as it is now, and returns it; every rank calls it."""
 
 
-class Tracer(Protocol):
-    """Records the steps of a run (--trace), and summarizes them at its end."""
+class Tracer:
+    """Records the steps of a run, and summarizes them at its end. This class records nothing; its
+    subclasses do."""
 
-    @property
-    def recorder(self) -> Recorder: ...
+    recorder: Recorder = NO_RECORDER
 
     def of_run(self) -> AbstractContextManager[None]:
         """Returns a context within which all steps of a run are recorded."""
+        return nullcontext()
 
     def outcome(self, mesh: Mesh) -> Event:
         """Returns a summary of the trace (its file, and how each rank has spent its time), as
         fields for the last event of the run's log; every rank calls it."""
-
-
-class Untraced:
-    """Takes the place of a Tracer in a run without --trace; records nothing."""
-
-    recorder = NO_RECORDER
-
-    def of_run(self) -> AbstractContextManager[None]:
-        """Returns a context that does nothing, since no steps are recorded."""
-        return nullcontext()
-
-    def outcome(self, mesh: Mesh) -> Event:
-        """Returns no fields for the last event."""
         return {}
 
 
-class Checkpoints(Protocol):
-    """Writes the checkpoints of a run. Every rank calls the methods, between the same steps.
+class Checkpoints:
+    """Writes the checkpoints of a run. This class writes none; its subclasses do. Every rank calls
+    the methods, between the same steps.
 
     newest   the step of the newest checkpoint that was written and reported, unless the run went
              back to an earlier step; -1: none
     """
 
-    newest: int
+    newest = -1
 
     @property
     def are_written(self) -> bool:
         """True if this run writes checkpoints: its config has a directory for them."""
+        return False
 
     def begin(self, comm: Comm) -> None:
         """Prepares to write checkpoints of a run."""
@@ -99,6 +91,7 @@ class Checkpoints(Protocol):
     def is_due(self) -> bool:
         """Returns True if this rank asks for a checkpoint after the evaluation of this epoch. Ranks
         then tell each other: `after_epoch` gets on all ranks whether some rank asks for one."""
+        return False
 
     def after_epoch(self, session: Session, is_due: bool) -> None:
         """Called after the evaluation of an epoch: starts to write a checkpoint if `is_due` (some
@@ -106,9 +99,11 @@ class Checkpoints(Protocol):
 
     def suspend(self, session: Session) -> Event:
         """Writes a suspended run's last checkpoint; returns fields for its last event."""
+        return {}
 
     def finish(self) -> Event:
         """Waits for the checkpoint under way; returns fields on all for the last event."""
+        return {}
 
     def end(self, session: Session) -> None:
         """Writes the checkpoint of a completed run."""
@@ -123,50 +118,37 @@ class Checkpoints(Protocol):
         """Stops writing after an end on this rank alone, and removes unfinished files."""
 
 
-class NoCheckpoints:
-    """The Checkpoints of a run that writes none, since it has no directory for them."""
+class Supervisor:
+    """Sets up a Trainer and runs its `fit`. This class is for a run in which all ranks train, and
+    which simply ends if one is lost; a subclass may do both again after the loss of a rank.
 
-    are_written, newest = False, -1
-
-    def is_due(self) -> bool:
-        """Returns False: no checkpoint is ever due."""
-        return False
-
-    def nothing(self, *_: object) -> None:
-        """Stands for each method that would write or report checkpoints, and does nothing."""
-
-    begin = after_step = after_epoch = end = go_back = close = abandon = nothing
-
-    def no_fields(self, *_: object) -> Event:
-        """Returns {}, no fields about checkpoints."""
-        return {}
-
-    suspend = finish = no_fields
-
-
-class Supervisor(Protocol):
-    """Sets up a Trainer and runs its `fit`, and may do both again after the loss of a rank.
-
-    is_spare  True on a rank that waits, because the layout has no place for it
     fitted    if the layout is not the requested one: which it is, and why; else empty
     """
 
-    @property
-    def is_spare(self) -> bool: ...
+    fitted = ""
 
     @property
-    def fitted(self) -> str: ...
+    def is_spare(self) -> bool:
+        """True on a rank that waits, because the layout has no place for it."""
+        return False
 
     def set_up(self, trainer: "Training") -> None:
         """Makes data, model and counters, and the first session; every rank calls it."""
+        config, comm = trainer.requested, trainer.comm
+        prepare(trainer, config, comm, comm.size)
+        trainer.tracer = tracer_of(config, comm)
+        arrange(trainer, config, comm, None)
+        load_callbacks(trainer, comm)
 
     def run(self, trainer: "Training", body: Callable[[list[Event]], Event]) -> Event:
         """Calls body(events), the training of `fit`, and returns its result; after the loss of a
         rank it may call it again. `body` reports the events, which are about such losses, and
         clears the list."""
+        return body([])
 
     def is_start_reported(self, trainer: "Training") -> bool:
         """True if this run's start was reported before a rank was lost."""
+        return False
 
     def opened_reports(self, trainer: "Training", is_new: bool) -> None:
         """Uses the run's reports, which are open now, for example to read from the log what was
@@ -181,6 +163,7 @@ class Supervisor(Protocol):
         """Returns a context in which the Trainer makes another session from `snapshot`. It may keep
         the snapshot until then, so that the run can continue from it if a rank is lost
         meanwhile."""
+        return nullcontext()
 
     def opened(self, session: Session) -> None:
         """Prepares a new session, for example to keep copies of the training state; every rank
@@ -192,47 +175,6 @@ class Supervisor(Protocol):
 
     def around(self, trainer: "Training", hooks: list[StepHook]) -> list[StepHook]:
         """Returns the functions called after each step: `hooks`, and the Supervisor's."""
-
-
-class Unsupervised:
-    """The Supervisor of a run that simply ends if a rank is lost, and in which all ranks train."""
-
-    is_spare, fitted = False, ""
-
-    def set_up(self, trainer: "Training") -> None:
-        """Prepares the run (data, model, counters) and opens its first session."""
-        config, comm = trainer.requested, trainer.comm
-        prepare(trainer, config, comm, comm.size)
-        trainer.tracer = tracer_of(config, comm)
-        arrange(trainer, config, comm, None)
-        load_callbacks(trainer, comm)
-
-    def run(self, trainer: "Training", body: Callable[[list[Event]], Event]) -> Event:
-        """Returns body([]), called once: no rank was lost before."""
-        return body([])
-
-    def is_start_reported(self, trainer: "Training") -> bool:
-        """Returns False: the run begins once."""
-        return False
-
-    def opened_reports(self, trainer: "Training", is_new: bool) -> None:
-        """Does nothing: after a loss this run is not continued."""
-
-    def called(self, trainer: "Training", occasion: str) -> None:
-        """Does nothing: no step is repeated."""
-
-    def restoring(self, trainer: "Training", snapshot: Snapshot) -> AbstractContextManager[None]:
-        """Returns a context that does nothing."""
-        return nullcontext()
-
-    def opened(self, session: Session) -> None:
-        """Does nothing with a new session: no copies of its state are needed."""
-
-    def begin_steps(self, session: Session) -> None:
-        """Does nothing before the steps of an epoch: no copies of the state are needed."""
-
-    def around(self, trainer: "Training", hooks: list[StepHook]) -> list[StepHook]:
-        """Returns `hooks`, the functions to be called after each step, unchanged."""
         return hooks
 
 
@@ -297,6 +239,9 @@ class RunParts(NamedTuple):
 
     read_every  (config): the interval, in steps, at which it reads the model; 0 or None: never
     plan        (setup, config, comm): the RunPlan, a prediction of the run
+    resume      (trainer, config, comm): True if it has opened the session of an earlier run
+    at_end      (outputs, config, report, writes): registers in `outputs` what is written at the
+                end, on the rank where `writes` is True
     """
 
     callbacks: Callable[[Config], Sequence[object]] = lambda config: ()
@@ -304,22 +249,35 @@ class RunParts(NamedTuple):
     sampler: Callable[[Comm, Config, Dataset], Sampler] | None = None
     tracer: Callable[[Config, Comm], Tracer] | None = None
     plan: Callable[[Setup, Config, Comm], RunPlan] | None = None
+    checkpoints: Callable[[Training], Checkpoints] | None = None
+    resume: Callable[[Training, Config, Comm], bool] | None = None
+    at_end: Callable[[ExitStack, Config, Report, bool], None] | None = None
 
 
 RUN_PARTS: Table[RunParts] = Table("run_parts")
 """By an option: the parts of a run that it asks for."""
 
-WRITERS: "Table[Callable[[Training], Checkpoints]]" = Table("checkpoints")
-"""By an option: what saves a run while it continues."""
 
-RESUMES: "Table[Callable[[Training, Config, Comm], bool]]" = Table("resumes")
-"""By an option: True if it has opened the session of an earlier run."""
+class Supervision(NamedTuple):
+    """The functions by which a run goes on with other ranks than it asked for.
 
-RESTARTS: Table[Callable[..., Any]] = Table("restarts")
-"""By an option, of (log): a note on a run that found nothing to continue from."""
+    supervisor   (comm): the Supervisor
+    layout       (config, comm): the nearest layout for the ranks of the job
+    begins_anew  (config): a note on a run that found nothing to continue from
+    """
 
-SUPERVISORS: Table[Callable[[Comm], Supervisor]] = Table("supervisors")
-"""By an option: what makes the Supervisor of a run that asks for it, or may lose ranks."""
+    supervisor: Callable[[Comm], Supervisor]
+    layout: Callable[[Config, Comm], Any]
+    begins_anew: Callable[[Config], str]
+
+
+SUPERVISIONS: Table[Supervision] = Table("supervisions")
+"""By an option: the Supervision of a run that asks for it, or may lose ranks."""
+
+
+def _first(parts: Iterable[RunParts], part: Callable[[RunParts], P | None]) -> P | None:
+    """Returns a part of a run, such as the Sampler's function, from the first that has it."""
+    return next(filter(None, map(part, parts)), None)
 
 
 def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
@@ -334,15 +292,15 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
     hears = {name for c in trainer.callbacks for name in OCCASIONS if hasattr(c, name)}
     # on all ranks alike: where a callback follows a step, ranks agree on settings and stops
     trainer.hears = frozenset[str]().union(*gather_objects(comm, hears))
-    samplers = (part.sampler for part in parts if part.sampler)
-    trainer.sampler = next((f(comm, config, trainer.setup.dataset) for f in samplers), None)
+    sampler = _first(parts, lambda part: part.sampler)
+    trainer.sampler = sampler(comm, config, trainer.setup.dataset) if sampler else None
     trainer.run, trainer.comm = RunState(trainer.setup), comm
     trainer.requested = replace(trainer.requested, model=config.model)
     trainer.run.read_every = (*_read_every(config, parts, "on_step" in trainer.hears),)
     trainer.run.reads_logged = "on_log" in trainer.hears
     trainer.run.runs_users_code = _runs_users_code(config, trainer)
-    written = WRITERS.chosen(config)
-    trainer.checkpoints = written(trainer) if written else NoCheckpoints()
+    checkpoints = _first(parts, lambda part: part.checkpoints)
+    trainer.checkpoints = checkpoints(trainer) if checkpoints else Checkpoints()
     close_dropped(comm)
 
 
@@ -364,17 +322,16 @@ def _read_every(config: Config, parts: Sequence[RunParts], hears_steps: bool) ->
 
 def tracer_of(config: Config, comm: Comm) -> Tracer:
     """Returns the object that records the steps of a run with --trace, or one that does nothing."""
-    tracers = (part.tracer for part in RUN_PARTS.given(config) if part.tracer)
-    return next((tracer(config, comm) for tracer in tracers), None) or Untraced()
+    tracer = _first(RUN_PARTS.given(config), lambda part: part.tracer)
+    return tracer(config, comm) if tracer else Tracer()
 
 
 def supervisor_of(config: Config, comm: Comm) -> Supervisor:
-    """Returns the Supervisor of a run, which sets up the Trainer and runs `fit`: `Unsupervised`, or
-    that of an add-on if ranks may be lost or spare."""
+    """Returns the Supervisor of a run, which sets up the Trainer and runs `fit`: that of an add-on
+    if ranks may be lost or spare."""
     of_losses = comm.fault_tolerant
-    supervisors = SUPERVISORS.rows() if of_losses else SUPERVISORS.given(config)
-    supervise = next(supervisors, None)
-    return supervise(comm) if supervise else Unsupervised()
+    of_add_on = next(SUPERVISIONS.rows() if of_losses else SUPERVISIONS.given(config), None)
+    return of_add_on.supervisor(comm) if of_add_on else Supervisor()
 
 
 # ---- sessions
@@ -384,7 +341,7 @@ def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | 
     """Opens a session on the ranks of `comm`, from `snapshot`, or, if that is None, the first of
     the run, which may continue from a checkpoint. Every rank of the Comm calls it."""
     if snapshot is None:
-        resume = RESUMES.chosen(config)
+        resume = _first(RUN_PARTS.given(config), lambda part: part.resume)
         if resume and resume(trainer, config, comm):
             return
     open_session(trainer, config, comm, snapshot)
@@ -399,7 +356,7 @@ def load_callbacks(trainer: Training, comm: Comm) -> None:
 def open_session(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
     """Opens a session as the config says, from a snapshot if given; every rank calls it."""
     trainer.comm, config = comm, replace(config, model=trainer.setup.config.model)
-    for planned in (part.plan for part in RUN_PARTS.given(config) if part.plan):
+    if planned := _first(RUN_PARTS.given(config), lambda part: part.plan):
         trainer.run.plan = plan = planned(trainer.setup, config, comm)
         config = replace(config, **plan.options)
         trainer.requested = replace(trainer.requested, **plan.options)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from nnmpi.addons.averaging.rounds import Rounds
-from nnmpi.addons.checkpoints.checkpointing import Checkpoints
+from nnmpi.addons.checkpoints.checkpointing import RunCheckpoints
 from nnmpi.addons.checkpoints.write import Writer
 from nnmpi.addons.recovery.parallel.backup import Backups
 from nnmpi.addons.recovery.run.rank_status import RankStatus
@@ -51,7 +51,7 @@ MARKED = (
     MarkedMethod(Backups, "_finish", "backing up", "backed up"),
     MarkedMethod(Writer, "start", "writing"),
     MarkedMethod(Writer, "_commit", "committing", "written"),
-    MarkedMethod(Checkpoints, "suspend", "suspending"),
+    MarkedMethod(RunCheckpoints, "suspend", "suspending"),
     MarkedMethod(Trainer, "restore", "restoring", "restored"),
     MarkedMethod(Survivors, "wait", "waiting"),
     MarkedMethod(RunState, "stop_here", "agrees to stop", "stopping"),

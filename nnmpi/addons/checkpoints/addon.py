@@ -14,9 +14,7 @@ ADD_ON = AddOn(
             "checkpoints": "nnmpi.addons.checkpoints.text:CHECKPOINTS",
         },
         "checks": {"keep_best": "nnmpi.addons.checkpoints.checkpointing:CHECKS"},
-        "run_parts": {"save_every": "nnmpi.addons.checkpoints.checkpointing:PARTS"},
-        "checkpoints": {"checkpoint_dir": "nnmpi.addons.checkpoints.checkpointing:Checkpoints"},
-        "resumes": {"checkpoint_dir": "nnmpi.addons.checkpoints.resume:open_on_newest"},
+        "run_parts": {"checkpoint_dir": "nnmpi.addons.checkpoints.checkpointing:PARTS"},
         "methods": {
             "resume": "nnmpi.addons.checkpoints.resume:resuming",
             "save_checkpoint": "nnmpi.addons.checkpoints.checkpointing:save_checkpoint",

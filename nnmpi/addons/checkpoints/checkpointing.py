@@ -1,4 +1,4 @@
-"""Checkpoints: writes the checkpoints of a run when they are due, and those with which a run is
+"""RunCheckpoints: writes the checkpoints of a run when they are due, and those with which a run is
 suspended or ends.
 
     --save-every N          after steps N, 2 N, ...: all ranks know without a message
@@ -19,7 +19,7 @@ import numpy as np
 
 from nnmpi.addons.checkpoints.forms import RunFacts
 from nnmpi.addons.checkpoints.keep import BETTER, best_until
-from nnmpi.addons.checkpoints.resume import facts_of
+from nnmpi.addons.checkpoints.resume import facts_of, open_on_newest
 from nnmpi.addons.checkpoints.save_times import SaveTimes, read_every
 from nnmpi.addons.checkpoints.write import Writer, WriteResult
 from nnmpi.comm import Comm, OtherRankError
@@ -39,7 +39,7 @@ from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import states_of
 from nnmpi.run.session import Session
 from nnmpi.run.setup import models
-from nnmpi.run.training import RunParts, Training
+from nnmpi.run.training import Checkpoints, RunParts, Training
 
 ALL = sys.maxsize
 """Checkpoints to keep where the user asks for each one: all."""
@@ -59,7 +59,7 @@ class UnusableDirectoryError(AgreedError, ValueError):
     """Ends a run because it cannot write to the directory for checkpoints in the config."""
 
 
-class Checkpoints:
+class RunCheckpoints(Checkpoints):
     """Writes the checkpoints of a run, if it has a directory for them. Every rank calls the
     methods, between the same steps.
 
@@ -286,8 +286,8 @@ class Checkpoints:
 
 def save_checkpoint(trainer: Training, directory: str | os.PathLike[str]) -> str:
     """Writes a checkpoint of this step to a directory, and waits for it; returns its path."""
-    if not isinstance(trainer.checkpoints, Checkpoints):
-        trainer.checkpoints = Checkpoints(trainer)
+    if not isinstance(trainer.checkpoints, RunCheckpoints):
+        trainer.checkpoints = RunCheckpoints(trainer)
     return trainer.checkpoints.write_to(directory, trainer.session)
 
 
@@ -305,4 +305,4 @@ def path_of(result: WriteResult | None) -> str:
 CHECKS = Checks(loss=check_best)
 
 
-PARTS = RunParts(read_every=read_every)
+PARTS = RunParts(read_every=read_every, checkpoints=RunCheckpoints, resume=open_on_newest)

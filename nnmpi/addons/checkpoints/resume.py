@@ -24,7 +24,7 @@ from nnmpi.run import rank_agreement
 from nnmpi.run.resume_point import ResumePoint
 from nnmpi.run.setup.objectives import described
 from nnmpi.run.setup.setup import Setup
-from nnmpi.run.training import RESTARTS, Training, open_session
+from nnmpi.run.training import SUPERVISIONS, Training, open_session
 
 
 def resuming(config: Config, directory: str | os.PathLike[str]) -> Config:
@@ -62,7 +62,7 @@ def open_on_newest(trainer: Training, config: Config, comm: Comm) -> bool:
     """
     checkpoint, directory_of_run = None, config.checkpoint_dir
     directory = os.fspath(trainer.given.resume or directory_of_run)
-    if config.resume or RESTARTS.chosen(config):
+    if config.resume or SUPERVISIONS.chosen(config):
         checkpoint = use_newest(
             directory,
             comm,

@@ -12,7 +12,9 @@ from nnmpi.options.config import Config
 
 def read_every(config: Config) -> int | None:
     """Returns the number of steps between two checkpoints; None if steps do not determine them."""
-    number, unit = value_forms.interval(config.save_every or "")
+    if config.save_every is None:
+        return None
+    number, unit = value_forms.interval(config.save_every)
     return int(number) if unit == "steps" else None
 
 
@@ -27,7 +29,7 @@ class SaveTimes:
     def __init__(self, config: Config, began: float, clock: Callable[[], float]) -> None:
         spec = config.save_every
         self._every, self._unit = value_forms.interval(spec) if spec else (math.inf, "")
-        self.steps = read_every(config) if spec else None
+        self.steps = read_every(config)
         limit = value_forms.duration(config.time_limit) if config.time_limit else math.inf
         self._clock = clock
         self._saved = self._asked = clock()

@@ -16,9 +16,11 @@ ADD_ON = AddOn(
             "plot": "nnmpi.addons.pages.plot:plot",
         },
         "in_ipython": {"pictures": "nnmpi.addons.pages.notebook.pictures"},
-        "run_parts": {"logger": "nnmpi.addons.pages.loggers:PARTS"},
+        "run_parts": {
+            "logger": "nnmpi.addons.pages.loggers:PARTS",
+            "report": "nnmpi.addons.pages.at_end:PARTS",
+        },
         "outputs": {"report": "nnmpi.addons.pages.page:OUTPUT"},
-        "reports": {"report": "nnmpi.addons.pages.page:write_at_end"},
     },
     commands={
         "plot": ("nnmpi.addons.pages.plot", "draw loss and accuracy, from logs of runs"),

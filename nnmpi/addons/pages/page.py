@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -13,10 +13,8 @@ from nnmpi.addons.pages import runs
 from nnmpi.addons.pages.curves import AXES
 from nnmpi.addons.simulator.commands.trace import TraceFile
 from nnmpi.addons.simulator.drawing.timeline import Span, Timeline, kinds, style
-from nnmpi.comm.stderr import print_error
 from nnmpi.io.files.atomic import refusing, replaced
 from nnmpi.io.files.outputs import OutputFile, outputs_of
-from nnmpi.io.output import LostOutputError, Report
 from nnmpi.io.output.log_file import REMEDY, File, events_of, named, numbered, runs_of
 from nnmpi.io.output.messages import Event
 from nnmpi.options.config import Config
@@ -186,28 +184,6 @@ def write(path: Path, logs: Sequence[LoggedEvents]) -> None:
     page = html(as_values(logs))
     with refusing(path, "write report", "name another file"), replaced(path, "x") as file:
         file.write(page)
-
-
-def write_at_end(outputs: ExitStack, config: Config, report: Report, writes: bool) -> None:
-    """Registers in `outputs` that the page of --report is written when `outputs` is closed, on the
-    rank where `writes` is True.
-
-    The page shows the log if there is one, otherwise the events that the report has kept in memory.
-    """
-    assert config.report is not None
-    path = Path(config.report)
-
-    def end(kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            write(path, of_run(config, report.kept or ()))
-        except ValueError as error:
-            if kind is None:
-                raise LostOutputError(str(error)) from None
-            print_error(str(error))
-
-    if writes:
-        report.kept = None if config.log else report.kept or []
-        outputs.push(end)
 
 
 def html(values: Mapping[str, Any]) -> str:

@@ -34,9 +34,7 @@ ADD_ON = AddOn(
         },
         "outliving": {"ulfm": "nnmpi.addons.recovery.ulfm.start"},
         "checks": {"backup": "nnmpi.addons.recovery.parallel.backup:CHECKS"},
-        "supervisors": {"elastic": "nnmpi.addons.recovery.run.recovery:Recovery"},
-        "restarts": {"elastic": "nnmpi.addons.recovery.run.layouts:no_checkpoint"},
-        "layouts": {"elastic": "nnmpi.addons.recovery.run.layouts:layout_of_job"},
+        "supervisions": {"elastic": "nnmpi.addons.recovery.run.recovery:SUPERVISION"},
         "backups": {"backup": "nnmpi.addons.recovery.parallel.backups_on_paper:backups_of"},
         "event_fields": {"backup": "nnmpi.addons.recovery.parallel.backups_on_paper:FIELDS"},
         "undos": {

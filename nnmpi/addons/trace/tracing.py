@@ -22,19 +22,21 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects, receive_object, send_object
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.training import RunParts
+from nnmpi.run.training import RunParts, Tracer
 
 ROUNDS = 20
 
 OUTPUT = OutputFile("trace", "a trace", lambda head: head[:1] == b"{")
 
 
-class Tracer:
+class RunTracer(Tracer):
     """Records the operations of this rank for --trace, and writes and summarizes the trace of all
     ranks at the end of the run.
 
-    Every rank creates a Tracer at the same time, since the clocks of ranks are compared then.
+    Every rank creates one at the same time, since the clocks of ranks are compared then.
     """
+
+    recorder: Recording
 
     def __init__(self, config: Config, comm: Comm) -> None:
         self._config, self._comm, self.recorder = config, comm, Recording()
@@ -127,4 +129,4 @@ def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[RankEn
     return [RankEntries.of(rows, operations) for rows, (_, operations) in pairs]
 
 
-PARTS = RunParts(tracer=Tracer)
+PARTS = RunParts(tracer=RunTracer)

@@ -3,12 +3,10 @@ for `nnmpi.simulate layout`, whose options and function are `add_options` and `r
 
 import argparse
 import shlex
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nnmpi.addons import Table
 from nnmpi.addons.planning.fastest_sum import with_fastest_sum
 from nnmpi.addons.planning.lanes import timelines
 from nnmpi.addons.planning.layout_svg import as_svg
@@ -52,9 +50,7 @@ from nnmpi.run.setup.setup import (
     initialise,
     set_up,
 )
-
-JOB_LAYOUTS: Table[Callable[[Config, Comm], Any]] = Table("layouts")
-"""By an option: the layout for the ranks of the job."""
+from nnmpi.run.training import SUPERVISIONS
 
 HELP = "what each rank of a run holds and sends"
 
@@ -65,8 +61,8 @@ MOST_MOVED = 256  # ranks; the time to find moves grows with their square
 
 def print_dry_run(c: Config, comm: Comm) -> int:
     """Prints what each rank would hold and send; returns the exit status. Every rank calls it."""
-    if layout_of := JOB_LAYOUTS.chosen(c):
-        fewer = layout_of(c, comm)
+    if supervision := SUPERVISIONS.chosen(c):
+        fewer = supervision.layout(c, comm)
         if comm.rank == 0:
             print_error(f"nnmpi.train: {fewer.why}")
         work = comm.split(0 if comm.rank < fewer.ranks else None)

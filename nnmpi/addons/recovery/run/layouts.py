@@ -37,7 +37,7 @@ def even_division(config: Config, graph: Graph) -> Division:
     return division_of(config, graph, units, lambda: [EQUAL] * len(units))
 
 
-def no_checkpoint(log: str) -> str:
+def no_checkpoint(config: Config) -> str:
     """Returns a note for the user of --elastic: the log contains an earlier run that has left no
     checkpoint, so this run begins anew."""
-    return f"no checkpoint of the run in {shown(log)}: another run follows it there"
+    return f"no checkpoint of the run in {shown(config.log)}: another run follows it there"

@@ -16,7 +16,7 @@ from nnmpi.addons.recovery.parallel.backup import Version
 from nnmpi.addons.recovery.parallel.fitted_layout import FittedLayout
 from nnmpi.addons.recovery.run.keeper import Keeper
 from nnmpi.addons.recovery.run.kept import KeptVersions
-from nnmpi.addons.recovery.run.layouts import layout_of_job
+from nnmpi.addons.recovery.run.layouts import layout_of_job, no_checkpoint
 from nnmpi.addons.recovery.run.rank_status import (
     Decision,
     RankStatus,
@@ -43,7 +43,16 @@ from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import load_states, states_of
 from nnmpi.run.reported_events import event_position
 from nnmpi.run.session import Session
-from nnmpi.run.training import StepHook, Training, arrange, load_callbacks, prepare, tracer_of
+from nnmpi.run.training import (
+    StepHook,
+    Supervision,
+    Supervisor,
+    Training,
+    arrange,
+    load_callbacks,
+    prepare,
+    tracer_of,
+)
 
 
 class NothingLeftError(AgreedError):
@@ -56,7 +65,7 @@ class NothingLeftError(AgreedError):
         super().__init__(f"a rank was lost, and the others cannot continue: {why}; {rest}")
 
 
-class Recovery:
+class Recovery(Supervisor):
     """The Supervisor of a run that continues after the loss of ranks: after each one, it arranges
     the remaining ranks and runs `fit` on. It does not store the Trainer."""
 
@@ -373,3 +382,6 @@ def _result(loader: Loader, state: StepState, decision: Decision) -> StepResult:
         divisor += loader.divisor(loader.split.y.take(rows, axis=0))
         state = state.next(len(loader))
     return StepResult(state, samples, divisor, *Outcome.of(sums))
+
+
+SUPERVISION = Supervision(Recovery, layout_of_job, no_checkpoint)

@@ -1,0 +1,35 @@
+"""Writes the page of --report at the end of a run."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from nnmpi.addons.pages.page import of_run, write
+from nnmpi.comm.stderr import print_error
+from nnmpi.io.output import LostOutputError, Report
+from nnmpi.options.config import Config
+from nnmpi.run.training import RunParts
+
+
+def write_at_end(outputs: ExitStack, config: Config, report: Report, writes: bool) -> None:
+    """Registers in `outputs` that the page of --report is written when `outputs` is closed, on the
+    rank where `writes` is True.
+
+    The page shows the log if there is one, otherwise the events that the report has kept in memory.
+    """
+    assert config.report is not None
+    path = Path(config.report)
+
+    def end(kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            write(path, of_run(config, report.kept or ()))
+        except ValueError as error:
+            if kind is None:
+                raise LostOutputError(str(error)) from None
+            print_error(str(error))
+
+    if writes:
+        report.kept = None if config.log else report.kept or []
+        outputs.push(end)
+
+
+PARTS = RunParts(at_end=write_at_end)
