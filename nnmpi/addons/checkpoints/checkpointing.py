@@ -100,9 +100,8 @@ class RunCheckpoints(Checkpoints):
         self._times.begin()
 
     def _best_so_far(self) -> float | None:
-        """Returns, on rank 0, the best value of the --keep-best metric in the checkpoints that
-        exist up to the current step (from before the run was resumed or went back); None if there
-        are none, and on other ranks."""
+        """Returns, on rank 0, the best value of the --keep-best metric in the checkpoints up to the
+        current step; None if there are none, and on other ranks."""
         if not self._is_first:
             return None
         directory = Path(self._config.checkpoint_dir or "")
@@ -131,9 +130,8 @@ class RunCheckpoints(Checkpoints):
         return self._writer is not None and self._is_first and is_wanted
 
     def after_epoch(self, session: Session, is_due: bool) -> None:
-        """Called after the evaluation of an epoch: starts to write a checkpoint if `is_due` (some
-        rank asks for one), if the options ask for one now, or if the --keep-best metric is the best
-        so far."""
+        """Starts a checkpoint after the evaluation of an epoch if some rank asks for one
+        (`is_due`), the options do, or the --keep-best metric is the best so far."""
         if self._writer is None:
             return
         run, times = self._run, self._times
@@ -172,9 +170,8 @@ class RunCheckpoints(Checkpoints):
         return self._writer
 
     def about(self, session: Session, complete: bool = False) -> RunFacts:
-        """Returns what a checkpoint contains besides the arrays of a snapshot: facts about the run,
-        the length of the log, the states of callbacks, times. `complete` marks a run that has made
-        all its steps."""
+        """Returns what a checkpoint contains besides the arrays of a snapshot; `complete` marks a
+        run that has made all its steps."""
         run = self._run
         return RunFacts(
             complete,
@@ -221,9 +218,8 @@ class RunCheckpoints(Checkpoints):
     # ---- the end of a run
 
     def suspend(self, session: Session) -> Event:
-        """Writes the last checkpoint of a run that is suspended, with steps left to make. Returns
-        fields for the last event of the run's log: the steps made and wanted, the number of skipped
-        steps, and the path of the checkpoint."""
+        """Writes the last checkpoint of a run that is suspended; returns fields for the log's last
+        event."""
         if self._writer is None:
             return {}
         run, path = self._run, self._last(session, complete=False)
@@ -231,10 +227,8 @@ class RunCheckpoints(Checkpoints):
         return {**counts, "skipped_steps": run.skipped, "checkpoint": path}
 
     def finish(self) -> Event:
-        """Waits until the checkpoint that is being written is complete. Returns the field
-        `checkpoints` for the last event of the run's log: how many were written, for how many
-        seconds training has waited for them, and the directory. The checkpoint that `end` writes
-        afterwards is not counted."""
+        """Waits for the checkpoint that is being written. Returns the field `checkpoints` for the
+        log's last event, in which that of `end` is not counted."""
         if self._writer is None:
             return {}
         self._report(self._writer.finish())

@@ -82,10 +82,8 @@ def listed(options: argparse.Namespace) -> CommandOutput:
 
 
 def verified(options: argparse.Namespace) -> CommandOutput:
-    """The output of `verify`: reads all blocks of all checkpoints, or of the one at `step`.
-
-    The text has a line for each checkpoint.
-    """
+    """The output of `verify`, a line for each checkpoint: reads all blocks of all, or of that at
+    `step`."""
     by_step = _folders(options.directory)
     if options.step is not None:
         by_step = {options.step: _chosen(options)}
@@ -148,12 +146,9 @@ def _chosen(options: argparse.Namespace) -> Path:
 def _facts(
     step: int, folder: Path, check: Callable[[Path, Manifest], None] = lambda *_: None
 ) -> Checkpoint:
-    """Returns what is shown of the checkpoint in `folder`, as a JSON object: step, epoch, loss,
-    ranks, size and so on.
-
-    Its `problem` is not empty if the checkpoint's manifest is damaged, or if `check(folder,
-    manifest)` raises DamagedError.
-    """
+    """Returns a checkpoint as a JSON object: step, epoch, loss, ranks, size and so on. Its
+    `problem` is not empty if the manifest is damaged, or if check(folder, manifest) raises
+    DamagedError."""
     try:
         manifest = read_manifest(folder)
         check(folder, manifest)

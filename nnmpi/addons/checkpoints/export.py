@@ -22,10 +22,8 @@ from nnmpi.parallel.model.whole import WholeArrays, state_of_one
 
 
 def export(stored: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
-    """Writes the model of a checkpoint to `out`, a file or a folder in the format of GPT-2.
-
-    With `optimizer`, also writes the optimizer's state to a file beside it. Returns the file names.
-    """
+    """Writes the model of a checkpoint to `out`, a file or a folder in the format of GPT-2, and
+    with `optimizer` the optimizer's state beside it. Returns the file names."""
     about, arrays = stored.about(), stored.snapshot().arrays
     known = {x.name: x for x in arrays}
     for first in about.tensors.values():
@@ -46,9 +44,8 @@ def export(stored: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
 
 
 def of_model(about: RunFacts, arrays: Sequence[StateArray]) -> WholeArrays:
-    """Returns the parameters and buffers of a checkpoint in the form in which --save writes them:
-    whole tensors, 16-bit parameters as float32. `about` has the facts about the run, and `arrays`
-    are the stored arrays, which may be parts of tensors."""
+    """Returns the parameters and buffers of a checkpoint as --save writes them: whole tensors,
+    16-bit parameters as float32. `arrays`, which may be parts, are the stored ones."""
     known, first = {x.name: x for x in arrays}, about.tensors
     return WholeArrays(
         [known[first[name]].named(name).as_whole() for name in first],
@@ -61,9 +58,8 @@ def of_model(about: RunFacts, arrays: Sequence[StateArray]) -> WholeArrays:
 
 
 def of_optimizer(about: RunFacts, arrays: Sequence[StateArray]) -> WholeArrays:
-    """Returns the optimizer state in a checkpoint as whole arrays, with the names of
-    `Trainer.optimizer_state_dict`. `about` has the facts about the run, and `arrays` are the stored
-    arrays, which may be parts of tensors."""
+    """Returns the optimizer state in a checkpoint as whole arrays, by the names of
+    `Trainer.optimizer_state_dict`. `arrays`, which may be parts, are the stored ones."""
     values = {*about.tensors.values()}
     state = [x for x in arrays if x.name not in values]
     sources, have = sources_of(state, 1, 1), [(x.file, x) for x in state]

@@ -26,7 +26,6 @@ class RunFacts:
     log          the position in its log (length and digest) when the checkpoint was written
     pace         the times of its steps so far
     metrics      results of the evaluation after the last step, empty if there was none
-    callbacks    the name and the state of each callback
     tensors      maps each name in the model's state dict to the first name of the same tensor, so
                  that the model can be exported without its code
     buffers      the names of tensors that are not parameters
@@ -56,9 +55,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class MeasuredForm:
-    """Measurements of a run by which work was placed on ranks, as a manifest stores them: the cut
-    of the pipeline, the costs of layers, the fastest all-reduce.
-    """
+    """Measurements of a run by which work was placed on ranks, as a manifest stores them."""
 
     cut: str | None = None
     unit_costs: UnitCosts | None = None
@@ -97,11 +94,8 @@ class TensorForm(NamedTuple):
 
 class RangeForm(NamedTuple):
     """A piece of an array in a rank's file, as a manifest describes it: elements lo..hi-1, in
-    memory order, of the rectangle `part` (start and stop for each axis) of an array.
-
-    `array` is the number of the array. Arrays are counted through all TensorForms of the manifest,
-    in their order.
-    """
+    memory order, of the rectangle `part` (start and stop for each axis) of array number `array`,
+    counted through all TensorForms."""
 
     array: int
     part: Box

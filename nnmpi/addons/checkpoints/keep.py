@@ -52,11 +52,9 @@ def part_of(directory: Path, step: int) -> Path:
 
 
 def folders(directory: Path) -> dict[int, Path]:
-    """Returns the folders of checkpoints by step, the newest first, intact or not.
-
-    If a writer was killed before it renamed an intact checkpoint, its .part folder is returned in
-    place of the older checkpoint that it was to replace.
-    """
+    """Returns the folders of checkpoints by step, the newest first, intact or not. An intact
+    checkpoint whose writer was killed before renaming it takes the place of the one that it was to
+    replace."""
     by_step: dict[int, Path] = {}
     for name in sorted(os.listdir(directory), reverse=True):  # names before parts, which win
         if step := STEP.fullmatch(name):
@@ -78,11 +76,8 @@ def _is_whole(folder: Path) -> bool:
 
 
 def outcomes(by_step: Mapping[int, Path], last: int = sys.maxsize) -> dict[int, Outcome]:
-    """Reads the Outcome (metrics and completeness) of each checkpoint up to step `last`, and
-    returns them by step. `by_step` has the folders of checkpoints.
-
-    Checkpoints with a damaged manifest are left out.
-    """
+    """Reads the Outcome of each checkpoint up to step `last`, without those with a damaged
+    manifest."""
     known: dict[int, Outcome] = {}
     for step, folder in by_step.items():
         if step <= last:
@@ -92,18 +87,14 @@ def outcomes(by_step: Mapping[int, Path], last: int = sys.maxsize) -> dict[int, 
 
 
 def best_until(directory: Path, step: int, metric: str) -> float | None:
-    """Returns the best value of a metric in the intact checkpoints up to a step (highest for an
-    accuracy, lowest for a loss), or None.
-
-    Checkpoints of steps that `Trainer.restore` has undone count too.
-    """
+    """Returns the best value of a metric in the intact checkpoints up to a step, also of steps that
+    `Trainer.restore` has undone, or None."""
     return best_of(outcomes(folders(directory), step).values(), metric)
 
 
 def undone_by(step: int, restored: Sequence[int], others: Iterable[Sequence[int]]) -> int | None:
-    """Returns None if the checkpoint of `step` still belongs to the run. It does not if, after it
-    was written, `Trainer.restore` took the run back to an earlier step: then that step is returned,
-    the earliest one if there are several.
+    """Returns None if the checkpoint of `step` still belongs to the run; otherwise the step before
+    it, the earliest if there are several, to which `Trainer.restore` later took the run back.
 
     restored   the steps to which the run had been taken back when the checkpoint was written
     others     lists like `restored`, of other checkpoints and of the run now; a list that is longer
@@ -114,12 +105,11 @@ def undone_by(step: int, restored: Sequence[int], others: Iterable[Sequence[int]
 
 
 def remove_old(directory: Path, step: int, keep: int, best: str | None) -> None:
-    """Removes old checkpoints, after the checkpoint of `step` was written. Kept are the newest
-    `keep` from which the run could resume, and the one with the best value of the metric `best`, if
-    `best` is given.
+    """Removes old checkpoints, after that of `step` was written. Kept are the newest `keep` from
+    which the run could resume, and the one with the best value of the metric `best`, if given.
 
-    Checkpoints of steps after `step` are neither removed nor counted: they are damaged, or
-    `Trainer.restore` has taken the run back to a step before them.
+    Those of later steps are neither removed nor counted: they are damaged, or `Trainer.restore` has
+    taken the run back to a step before them.
     """
     by_step = folders(directory)
     known = outcomes(by_step, step)
@@ -152,13 +142,10 @@ def remove(folder: Path) -> None:
 
 
 def replace(part: Path, folder: Path) -> None:
-    """Renames `part`, the temporary folder of a complete checkpoint, to its final name `folder`. An
-    older checkpoint of that name is renamed first, and removed once the new name is on disk. After
-    an error both have their old names.
-
-    If the writer is killed between the two renames, `part` remains intact, and `clean` renames it
-    later.
-    """
+    """Renames `part`, the folder of a complete checkpoint, to its final name. An older checkpoint
+    of that name is renamed first, and removed once the new name is on disk. After an error both
+    have their old names. If the writer is killed between the two renames, `clean` renames `part`
+    later."""
     old = folder.with_name(f".{folder.name}.old.part")
     shutil.rmtree(old, ignore_errors=True)  # left by a writer that was killed here
     with suppress(FileNotFoundError):
@@ -175,10 +162,8 @@ def replace(part: Path, folder: Path) -> None:
 
 
 def make_part(directory: Path, step: int) -> None:
-    """Creates the temporary folder in which the checkpoint of a step is written.
-
-    Temporary files of writers that were killed are removed first (`clean`).
-    """
+    """Removes what killed writers have left, and creates the folder in which a checkpoint is
+    written."""
     clean(directory)
     part_of(directory, step).mkdir()
 
@@ -215,11 +200,8 @@ class DirectoryLock(NamedTuple):
 
 
 def locked(directory: Path) -> DirectoryLock:
-    """Creates and locks a directory; raises ValueError if this run cannot write there.
-
-    Waits up to PATIENCE seconds for another process that has the lock: it may just have been
-    killed.
-    """
+    """Creates and locks a directory; raises ValueError if this run cannot write there. Waits up to
+    PATIENCE seconds for another process that has the lock: it may just have been killed."""
     cannot = f"checkpoint_dir {shown(directory)} cannot be written"
     end = time.monotonic() + PATIENCE
     try:

@@ -71,7 +71,6 @@ class Outcome(NamedTuple):
 class Manifest(NamedTuple):
     """The contents of a checkpoint, without the values of its arrays.
 
-    snapshot    the Snapshot (state of training) of the run, without arrays, which are in the files
     files       the ranks' files, in rank order
     about_json  the RunFacts as JSON, by `as_json`; their arrays are in the first file
     versions    the versions of the software that computed it
@@ -95,12 +94,8 @@ class Manifest(NamedTuple):
         return sum(file.size for file in self.files)
 
     def about(self, arrays: Sequence[Any] | None = None) -> RunFacts:
-        """Returns the RunFacts in the manifest: what a checkpoint stores about its run besides the
-        state of training, such as metrics and the state of callbacks.
-
-        Some facts are arrays, whose values are in the first rank's file: `arrays` are these values;
-        without it, the facts have descriptions of the arrays in their place.
-        """
+        """Returns the RunFacts in the manifest, with `arrays` as the values of those facts that are
+        arrays, or without it with descriptions of them; the values are in the first rank's file."""
         if arrays is None:
             arrays = [x for x in self.files[0].arrays if is_about(x)]
         fields = from_json(self.about_json, arrays, ABOUT)
@@ -123,12 +118,9 @@ def to_bytes(manifest: Manifest) -> bytes:
 
 
 def parsed_by(read: Callable[[Any], T], content: bytes) -> T:
-    """Checks `content`, the bytes of a manifest, against the SHA-256 in it, parses its JSON, and
-    returns the result of calling the function `read` with the parsed value.
-
-    Raises DamagedError for a wrong SHA-256, another version of the format, or a value for which
-    `read` raises an error.
-    """
+    """Checks a manifest against the SHA-256 in it, parses its JSON, and returns read(the parsed
+    value). Raises DamagedError for a wrong SHA-256, another version of the format, or an error of
+    `read`."""
     start = len(HEAD) + DIGEST
     digest, body = content[len(HEAD) : start], content[start + len(MIDDLE) : -len(TAIL)]
     frame = HEAD + digest + MIDDLE + body + TAIL
@@ -191,11 +183,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Returns the manifest of a checkpoint; only the manifest is read.
-
-    Raises DamagedError if it is damaged, or if a file of the checkpoint is missing or of another
-    size.
-    """
+    """Returns the manifest of a checkpoint; only the manifest is read. Raises DamagedError if it is
+    damaged, or if a file of the checkpoint is missing or of another size."""
     manifest = from_bytes(_content(folder))
     for file in manifest.files:
         if (size := _size_of(folder, file.name)) != file.size:
@@ -206,11 +195,9 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_outcome(folder: Path) -> Outcome:
-    """Returns the Outcome in the manifest of a checkpoint.
-
-    Raises DamagedError for a damaged manifest, another version of the format, or another step than
-    the folder's. Other fields are not checked against their types, which takes ten times as long.
-    """
+    """Returns the Outcome in the manifest of a checkpoint; raises DamagedError for a damaged
+    manifest, another version of the format, or another step than the folder's. Other fields are not
+    checked, which would take ten times as long."""
 
     def outcome(value: Any) -> Outcome:
         _check_step(folder, int(from_json(value["run"], (), RUN)["state"][0]))

@@ -1,5 +1,4 @@
-"""The safetensors file of a rank: divides the state among the ranks, lays out the file and writes
-it.
+"""The safetensors file of a rank: divides the state among ranks, lays out the file and writes it.
 
 If several ranks have copies of the same elements, each of them writes a part. All ranks compute the
 same division from a list of the arrays of every rank. Tensors that the same ranks have are divided
@@ -80,12 +79,8 @@ def divided(owned: Sequence[Sequence[StateArray]], least: int = LEAST) -> list[l
 
 
 def _cut(byte: int, x: StateArray, least: int) -> int:
-    """Tells where array x is cut if the files of two ranks should meet at its byte `byte`: returns
-    the number of elements before the cut.
-
-    It is 0 or all elements if the array is not to be cut: it is smaller than `least` bytes, or its
-    copies on different ranks may differ.
-    """
+    """Returns the number of elements of x before a cut at its byte `byte`, where the files of two
+    ranks meet: 0 or all if x is smaller than `least` bytes, or if its copies may differ."""
     if x.nbytes < least or x.may_differ:
         return x.size if 2 * byte > x.nbytes else 0
     return min(max(byte * x.size // x.nbytes, 0), x.size)
@@ -94,11 +89,8 @@ def _cut(byte: int, x: StateArray, least: int) -> int:
 def _shared_slices(
     owned: Sequence[Sequence[StateArray]],
 ) -> Iterator[tuple[StateArray, tuple[int, ...]]]:
-    """Yields pairs (slice of an array, the ranks that hold all of it) for slices that divide the
-    training state: an array is cut wherever a range that some rank holds begins or ends.
-
-    `owned` has the arrays of each rank.
-    """
+    """Yields (slice of an array, the ranks that hold all of it), cut wherever a range of a rank
+    begins or ends."""
     of_parts = defaultdict[tuple[str, Box], list[tuple[int, StateArray]]](list)
     for rank, arrays in enumerate(owned):
         for x in arrays:
@@ -118,9 +110,7 @@ def _shared_slices(
 class RankFile(NamedTuple):
     """The layout of one rank's file of a checkpoint.
 
-    size     in bytes
     header   the bytes before the arrays
-    arrays   the arrays in the file, without values
     starts   the byte at which each array begins
     sha256   the digest of each block of 1 MB, empty until the file is written
     """
@@ -134,8 +124,7 @@ class RankFile(NamedTuple):
 
     def arrays_in(self, start: int, stop: int) -> str:
         """Returns the names of the first and last array with bytes from start to stop - 1, for a
-        message.
-        """
+        message."""
         both = zip(self.arrays, self.starts, strict=True)
         names = [x.name for x, at in both if at < stop and start < at + x.nbytes] or ["the header"]
         return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
@@ -169,9 +158,8 @@ def _name(x: StateArray) -> str:
 
 
 def about_arrays(arrays: Sequence[np.ndarray]) -> list[StateArray]:
-    """Returns the arrays among the RunFacts, which a checkpoint stores besides the state of
-    training (such as the state of callbacks), as arrays of the checkpoint, named `about 0`, `about
-    1`, ..."""
+    """Returns the arrays among the RunFacts as arrays of the checkpoint, `about 0`, `about 1`,
+    ..."""
     return [
         StateArray(
             Place.of_whole(f"{ABOUT} {i}", a.shape), (*range(a.ndim),), 0, a.size, a.dtype.name
@@ -209,11 +197,8 @@ def prepared(
     stop: threading.Event,
 ) -> Callable[[], FileWritten]:
     """Copies the arrays that a rank writes, since later steps change them, and returns a function
-    that writes the copies to the rank's file.
-
-    `arrays` are the slices to write; `owned` are all arrays of the rank, which contain them. Once
-    `stop` is set, the function ends with CancelledError.
-    """
+    that writes the copies, or ends with CancelledError once `stop` is set. `owned` contain the
+    slices `arrays`."""
     try:
         file = laid_out(rank, arrays)
         content = content_of(file, owned)
@@ -232,12 +217,9 @@ def prepared(
 
 
 def write_file(path: Path, content: memoryview, stop: threading.Event) -> list[str]:
-    """Writes the bytes `content` to a new file and syncs it to disk; returns the digest of each
-    block of 1 MB.
-
-    Two threads write and hash a half each, since one is slower than a disk. Raises CancelledError
-    once `stop` is set.
-    """
+    """Writes a new file and syncs it to disk; returns the digest of each block of 1 MB. Two threads
+    write and hash a half each, since one is slower than a disk. Raises CancelledError once `stop`
+    is set."""
     blocks, in_thread = -(-len(content) // BLOCK), OperatingSystem.in_thread
     with path.open("xb", buffering=0) as file:
         halves = [
@@ -253,8 +235,7 @@ def write_file(path: Path, content: memoryview, stop: threading.Event) -> list[s
 def _write_blocks(
     file: int, content: memoryview, numbers: Iterable[int], stop: threading.Event
 ) -> list[str]:
-    """Writes those blocks of `content` that have the given numbers; returns their digests. Raises
-    CancelledError once `stop` is set."""
+    """Writes the blocks of these numbers; returns their digests, or raises CancelledError."""
     digests = list[str]()
     for at in (number * BLOCK for number in numbers):
         if stop.is_set():

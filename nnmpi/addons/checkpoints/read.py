@@ -33,9 +33,7 @@ KEPT = 64
 
 class BlockReader:
     """Reads files of a checkpoint in blocks of 1 MB, checks each against its digest, and keeps the
-    blocks that were read last in memory. So no byte is read twice from disk if the elements of a
-    file are requested in order.
-    """
+    last ones: no byte is read twice if the elements of a file are requested in order."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self._manifest = manifest
@@ -64,11 +62,8 @@ class BlockReader:
 def _read(
     folder: Path, manifest: Manifest, ranks: Mapping[str, int], name: str, number: int
 ) -> bytes:
-    """Reads block `number` (of 1 MB) of the file `name` in a checkpoint's folder. Raises
-    DamagedError unless the block matches the digest and the header in the manifest.
-
-    `ranks` maps the name of each file to the rank that has written it.
-    """
+    """Reads block `number` of the file `name`; raises DamagedError unless it matches the digest and
+    the header in the manifest. `ranks` maps the name of each file to its rank."""
     try:
         with (folder / name).open("rb") as file:  # buffered: read() returns the whole block
             file.seek(number * BLOCK)
@@ -109,28 +104,22 @@ class StoredCheckpoint(NamedTuple):
         return self.manifest.step
 
     def about(self) -> RunFacts:
-        """Returns the RunFacts: what the checkpoint stores about its run besides the state of
-        training, such as metrics and the state of callbacks. Arrays among them are read from the
-        first file."""
+        """Returns the RunFacts, whose arrays are read from the first file."""
         arrays = (x for x in self._arrays([0]) if is_about(x))
         return self.manifest.about([x.elements().reshape(x.place.shape) for x in arrays])
 
     def snapshot(self) -> Snapshot:
-        """Returns the snapshot of the run, equal on all ranks; its arrays are in files and not read
-        yet.
-
-        Each rank then reads the elements that it needs (class `Mover`); a rank that finds a damaged
-        block raises DamagedError.
-        """
+        """Returns the run's snapshot, equal on all ranks, whose arrays are not read yet. Each rank
+        reads the elements that it needs (class `Mover`), and raises DamagedError for a damaged
+        block."""
         arrays = (x for x in self._arrays(range(len(self.manifest.files))) if not is_about(x))
         pace = self.about().pace
         norms = pace.norm, pace.norms
         return self.manifest.snapshot._replace(arrays=tuple(arrays), norms=norms)
 
     def _arrays(self, ranks: Iterable[int]) -> Iterator[StateArray]:
-        """Yields the arrays in the files of the given ranks; their values are read from disk, and
-        checked against digests, only when they are used. One BlockReader reads all of them, so that
-        a block with parts of several arrays is read once."""
+        """Yields the arrays of these ranks' files, which are read and checked when used; by one
+        BlockReader, so that a block with parts of several arrays is read once."""
         reader = BlockReader(self.folder, self.manifest)
         for rank in ranks:
             name, _, _, arrays, starts, _ = self.manifest.files[rank]
@@ -144,13 +133,12 @@ def use_newest(
     use: Callable[[StoredCheckpoint], object],
     restored: Sequence[int] = (),
 ) -> StoredCheckpoint | None:
-    """Calls use(checkpoint) with the newest checkpoint in the directory, and returns the
-    checkpoint; returns None, and does not call `use`, if there is none. Every rank calls it.
+    """Calls use(checkpoint) with the newest checkpoint in the directory, and returns it; None,
+    without a call, if there is none. Every rank calls it.
 
-    `use` reads the arrays of the checkpoint, which checks the blocks of its files. If a rank finds
-    a damaged block, all ranks call `use` again, with the next older checkpoint; also if the newest
-    one is of another run, since its manifest was edited if the next one is not. `restored` has the
-    steps to which `Trainer.restore` has taken this run back so far.
+    If a rank finds a damaged block as `use` reads arrays, all ranks call `use` again, with the next
+    older checkpoint; also if the newest one is of another run, since its manifest was edited if the
+    next one is not. `restored` has the steps to which `Trainer.restore` has taken this run back.
     """
     without: dict[int, str] = {}
     of_other_run: BaseException | None = None
@@ -189,9 +177,8 @@ def newest(
     """Returns the newest intact checkpoint in a directory that is not outdated, or None. Every rank
     calls it.
 
-    A checkpoint is outdated if the run was later restored to an earlier step. `without` has the
-    checkpoints that turned out to be damaged: step -> reason. `restored` has the steps to which
-    `Trainer.restore` has taken the run back, in addition to those in checkpoints. Raises ValueError
+    One is outdated if the run was later restored to an earlier step, in `restored` or as
+    checkpoints say. `without` has the reason why those of some steps are damaged. Raises ValueError
     on all ranks if the directory cannot be read, or if ranks do not share it.
     """
     path = Path(directory)
@@ -218,14 +205,9 @@ def newest(
 def newest_of(
     directory: Path, without: Mapping[int, str] | None = None, restored: Sequence[int] = ()
 ) -> StoredCheckpoint | None:
-    """Returns the newest usable checkpoint in a directory, or None if the directory has none. Only
-    one rank needs to call it.
-
-    A checkpoint is passed over if it is damaged, if the run was later restored to an earlier step,
-    or if its step is in `without`, a dict: step -> reason. `restored` has the steps to which
-    `Trainer.restore` has taken the run back, in addition to those in checkpoints. Raises ValueError
-    if there are only checkpoints that cannot be used.
-    """
+    """Returns the newest usable checkpoint in a directory, or None if it has none; on one rank.
+    Those that are damaged, outdated or in `without` are passed over, as in `newest`. Raises
+    ValueError if there are only checkpoints that cannot be used."""
     try:
         by_step = folders(directory)
     except FileNotFoundError:

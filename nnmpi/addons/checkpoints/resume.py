@@ -54,12 +54,9 @@ def facts_of(setup: Setup) -> dict[str, Any]:
 
 
 def open_on_newest(trainer: Training, config: Config, comm: Comm) -> bool:
-    """Opens the first session of a run from the newest checkpoint of a directory, if the config
-    asks to continue from one; returns True if it did. Every rank calls it.
-
-    Raises ValueError, on all ranks, if there is no checkpoint to continue from, or if the run would
-    write into a directory with the checkpoints of another run.
-    """
+    """Opens the first session of a run from the newest checkpoint, if the config asks for it;
+    returns True if it did. Every rank calls it. Raises ValueError, on all ranks, if there is none,
+    or if the run would write into a directory with another run's checkpoints."""
     checkpoint, directory_of_run = None, config.checkpoint_dir
     directory = os.fspath(trainer.given.resume or directory_of_run)
     if config.resume or SUPERVISIONS.chosen(config):
@@ -109,13 +106,8 @@ def _repeated(log: str | None, mark: LogMark | None, step: int) -> Iterator[str]
 
 
 def step_reached(log: str, mark: LogMark) -> int:
-    """Returns the last step that the log of a run has reported after a checkpoint was written; 0 if
-    there is none, or if the file is the log of another run. `mark` is the LogMark of the
-    checkpoint: the length of the log when it was written.
-
-    A run that resumes from the checkpoint truncates the log to that length, and repeats these
-    steps.
-    """
+    """Returns the last step in the log after a checkpoint with this LogMark was written, which a
+    resumed run repeats; 0 if there is none, or if the file is the log of another run."""
     steps = [0]
     with suppress(OSError, ValueError):
         if is_of_run(log, mark):

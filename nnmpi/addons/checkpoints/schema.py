@@ -52,11 +52,9 @@ MARKS: dict[str, Any] = {
 
 
 def as_json(value: Any, arrays: list[np.ndarray]) -> Any:
-    """Returns a value in a form that json.dumps accepts and `from_json` converts back. Arrays in it
-    are appended to `arrays`, and their numbers in this list stand in their places.
-
-    Raises ValueError for types that JSON cannot represent.
-    """
+    """Returns a value in a form that json.dumps accepts and `from_json` converts back; its arrays
+    are appended to `arrays`, and their numbers stand in their places. Raises ValueError for other
+    types."""
     if isinstance(value, np.generic) and value.dtype.name in TYPES:
         return {"numpy": [value.dtype.name, as_json(value.item(), arrays)]}
     if value is None or isinstance(value, bool | str | int):
@@ -84,11 +82,8 @@ def as_json(value: Any, arrays: list[np.ndarray]) -> Any:
 
 
 def from_json(value: Any, arrays: Sequence[Any], field: str) -> Any:
-    """Returns the value that `as_json` has encoded; `arrays` are the arrays that belong to it.
-
-    Raises DamagedError, with `field`, the path of the value in the manifest, for JSON that
-    `as_json` does not return.
-    """
+    """Returns the value that `as_json` has encoded with these arrays. Raises DamagedError, with
+    `field`, the path of the value in the manifest, for other JSON."""
 
     def items(row: Any) -> list[Any]:
         return [from_json(item, arrays, f"{field}[{i}]") for i, item in enumerate(row)]
@@ -124,19 +119,16 @@ NUMBERS: dict[Any, tuple[type, ...]] = {float: (float, int, np.floating)}
 
 @cache
 def _parts(kind: Any) -> tuple[Any, tuple[Any, ...], Mapping[str, Any], Set[str]]:
-    """Returns four facts about a type, by which values are checked: its origin, such as tuple for
-    tuple[int, ...]; its arguments; for a class, the types of its fields by name; and the names of
-    fields without a default."""
+    """Returns a type's origin, such as tuple for tuple[int, ...]; its arguments; for a class, the
+    types of its fields by name; and the names of fields without a default."""
     origin = get_origin(kind) or kind
     types = get_type_hints(origin, include_extras=True) if isinstance(origin, type) else {}
     return origin, get_args(kind), types, {name for name in types if not hasattr(kind, name)}
 
 
 def checked(value: Any, kind: Any, field: str) -> Any:
-    """Returns a value of a manifest's JSON converted to the type `kind`, such as a dataclass.
-
-    Raises DamagedError, with `field`, the path of the value, if it does not fit the type.
-    """
+    """Returns a value of a manifest's JSON converted to the type `kind`, such as a dataclass;
+    raises DamagedError, with `field`, the path of the value, if it does not fit."""
     if kind is Any or _is_plain(value, kind):
         return value
     origin, inner, types, needed = _parts(kind)
@@ -173,8 +165,7 @@ def checked(value: Any, kind: Any, field: str) -> Any:
 
 
 def _is_plain(value: Any, kind: Any) -> bool:
-    """Returns True if the value is of exactly the type `kind` and needs no conversion: a quick test
-    that comes first, since most values are numbers."""
+    """Returns True if a value needs no conversion: a quick test, since most values are numbers."""
     return type(value) is kind and (kind is not int or 0 <= value <= LARGEST)
 
 

@@ -1,22 +1,17 @@
-"""Makes the texts that the terminal shows about checkpoints, from entries of the run's log (events,
-dicts such as {"event": "checkpoint", "step": 10}): a checkpoint was written, the run was resumed
-from one, or it was suspended and left one."""
+"""Makes the texts that the terminal shows about checkpoints, from events of the run's log."""
 
 from nnmpi.io.output.messages import TEXTS, Event, EventTexts, start_text
 from nnmpi.options.amounts import amount, plural
 
 
 def resumed(e: Event) -> str:
-    """Returns the text to print at the start of a resumed run. `e` is its first event: the fields
-    of a start event, and the step, the path and notes of the checkpoint."""
+    """Returns the text at the start of a resumed run, from its first event."""
     how = f"resumed at step {e['step']:,} from {e['checkpoint']}"
     return "\n".join([how, *e["notes"], start_text(e)])
 
 
 def written(e: Event) -> str:
-    """Returns the line to print after a checkpoint was written, or could not be written. `e` has
-    its `step`, `bytes`, `seconds` and the seconds that training has `waited`; or its `path` and the
-    `problem`."""
+    """Returns the line after a checkpoint was written, or could not be, because of a `problem`."""
     if "problem" in e:
         return f"checkpoint of step {e['step']:,} not written to {e['path']}: {e['problem']}"
     return (
@@ -26,8 +21,7 @@ def written(e: Event) -> str:
 
 
 def suspended(e: Event) -> str:
-    """Returns the text to print when a run has ended early, with a checkpoint from which it can be
-    resumed. `e` is its last event: the steps made and wanted, and the path of the checkpoint."""
+    """Returns the text after a run that has ended early, with a checkpoint to resume from."""
     lines = [
         f"suspended after {e['steps']:,} of {plural(e['total_steps'], 'step')}: --resume continues "
         f"from {e['checkpoint']}",
@@ -37,8 +31,7 @@ def suspended(e: Event) -> str:
 
 
 def complete(e: Event) -> str:
-    """Returns the text to print if the run that was to be resumed had no steps left. `e` has its
-    number of `steps`, the path of its checkpoint, and notes."""
+    """Returns the text if the run that was to be resumed had no steps left."""
     run = f"complete: the run of {e['checkpoint']} has ended after {plural(e['steps'], 'step')}"
     return "\n".join([*e["notes"], run])
 

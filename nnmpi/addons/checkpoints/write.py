@@ -60,10 +60,8 @@ ALGORITHM = "halving"  # its messages need no set-up, so no rank waits when they
 
 
 class WriteResult(NamedTuple):
-    """A checkpoint that was written or, if `problem` is not empty, the failed attempt.
-
-    seconds   from the start of the write until this rank knew the result
-    """
+    """A checkpoint that was written or, if `problem` is not empty, the failed attempt; `seconds`
+    count from the start until this rank knew the result."""
 
     step: int
     folder: Path
@@ -88,11 +86,9 @@ class WriteJob(NamedTuple):
 
 
 class Writer:
-    """Writes checkpoints into a directory; every rank creates a Writer, and calls its methods.
-
-    `waited` is the time in seconds for which training has waited for checkpoints. `keep` newest
-    ones are kept, and the one with the best value of metric `best`.
-    """
+    """Writes checkpoints into a directory; every rank creates a Writer, and calls its methods. The
+    `keep` newest ones are kept, and the one with the best value of metric `best`. `waited` is the
+    seconds for which training has waited."""
 
     def __init__(
         self, directory: str | os.PathLike[str], comm: Comm, keep: int = 2, best: str | None = None
@@ -126,9 +122,8 @@ class Writer:
         for it, and returns its result; otherwise returns None.
 
         The arrays that this rank writes are copied first, since later steps change them. `about`,
-        used on rank 0, has the facts about the run that the snapshot lacks; if they have values
-        that JSON cannot represent, all ranks raise ValueError. The run's log, the file `log`, is
-        synced to disk before the checkpoint is complete.
+        used on rank 0, has the facts that the snapshot lacks; if JSON cannot represent them, all
+        ranks raise ValueError. The run's log is synced to disk before the checkpoint is complete.
         """
         last, began = self.finish(), self._system.clock()
         of_about = list[np.ndarray]()
@@ -148,10 +143,7 @@ class Writer:
 
     def poll(self) -> WriteResult | None:
         """Returns the result of a checkpoint when it is complete, once, otherwise None; never
-        waits.
-
-        Each rank calls it after each step.
-        """
+        waits. Each rank calls it after each step."""
         if self._writing is None:
             return None
         steps, self._writing = self._writing, None
@@ -179,10 +171,8 @@ class Writer:
         return result
 
     def abandon(self) -> None:
-        """Gives up an unfinished checkpoint and removes its files, without waiting for other ranks.
-
-        It is called after a rank was lost or has failed.
-        """
+        """Gives up an unfinished checkpoint and removes its files, without waiting for other ranks,
+        of which one was lost or has failed."""
         with self._naming:
             self._stop.set()
         self._writing = None
@@ -267,8 +257,7 @@ class Writer:
 
     def _commit(self, content: WriteJob, files: Sequence[FileWritten], problem: str) -> FileWritten:
         """Completes a checkpoint on rank 0, when all `files` are written: writes the manifest and
-        renames the folder to its final name. If there was a problem, removes the folder instead.
-        Returns the outcome for all ranks."""
+        renames the folder, or after a problem removes it. Returns the outcome for all ranks."""
         step = content.snapshot.state.step
         part, folder = part_of(self._directory, step), folder_of(self._directory, step)
         try:
@@ -292,10 +281,8 @@ class Writer:
 
     @contextmanager
     def _not_abandoned(self) -> Iterator[None]:
-        """Returns a context during which the checkpoint cannot be abandoned.
-
-        Raises CancelledError if it was already, since another Writer may use the directory by now.
-        """
+        """Returns a context during which the checkpoint cannot be abandoned; raises CancelledError
+        if it was, since another Writer may use the directory by now."""
         with self._naming:
             if self._stop.is_set():
                 raise CancelledError

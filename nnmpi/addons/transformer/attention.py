@@ -23,9 +23,8 @@ from nnmpi.nn.module import Module
 def keep_of(
     layer: Module, p: float, like: Array, T: int, S: int, first: int = 0, groups: int = 1
 ) -> KeepOf:
-    """Returns a function that makes dropout masks for attention probabilities: f(query positions,
-    key positions) returns an object which, called with a tile (slices of samples, heads, queries
-    and keys), returns the mask of the tile. A probability is dropped with probability p.
+    """Returns a function that makes dropout masks: f(query positions, key positions) returns the
+    Keep of attention probabilities, which become 0 with probability p.
 
     Masks depend on the position of each element in a whole sample (heads, T, S), so they are the
     same however samples, heads and positions are divided among ranks.
@@ -40,9 +39,8 @@ def keep_of(
 
 
 class _AttentionMask(NamedTuple):
-    """Makes the dropout masks of attention probabilities for tiles: called with a tile (slices of
-    samples, heads, queries and keys), it returns the mask of the tile. The slices index `queries`
-    and `keys`, arrays of positions in the sequence.
+    """The dropout masks of attention probabilities, by tile; its slices index `queries` and `keys`,
+    arrays of positions in the sequence.
 
     key      the key of the random numbers
     samples  the row number of each sample in the data set
@@ -73,8 +71,7 @@ class _AttentionMask(NamedTuple):
 
 
 def all_positions(like: Array, T: int, S: int) -> tuple[Array, Array]:
-    """Returns the positions 0 to T - 1 of queries and 0 to S - 1 of keys as arrays on the device of
-    `like`, for sequences that are not divided among ranks."""
+    """Returns 0 to T - 1 and 0 to S - 1 as arrays like `like`: positions of undivided sequences."""
     xp = backend.xp_of(like)
     return xp.arange(T, dtype="uint32"), xp.arange(S, dtype="uint32")
 
@@ -123,13 +120,8 @@ class SelfAttention(Module):
 
     @staticmethod
     def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
-        """Returns the number of multiply-adds of a forward pass for one sample, to estimate the
-        cost of the layer: two for each output element and each position that its query sees.
-
-        settings: the options of the layer
-        sample: the shape of its output for one sample
-        elements: the number of elements in that shape
-        """
+        """Returns the multiply-adds of a forward pass for a sample with this shape of output: two
+        for each output element and each position that its query sees."""
         return elements * sample[0] * (1 if settings["is_causal"] else 2)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -145,8 +137,7 @@ class SelfAttention(Module):
         return self.attended(x.reshape(N, T, K, packed, D)).reshape(N, T, self.num_heads * D)
 
     def attended(self, qkv: Tensor) -> Tensor:
-        """Returns attention (N, T, K G, D) of qkv (N, T, K, G + 2, D): G queries, a key and a value
-        for each of K key heads."""
+        """Returns attention (N, T, K G, D) of qkv (N, T, K, G + 2, D)."""
         T, keep = qkv.shape[1], None
         if (cache := kv_cache.get()) is not None:
             qkv = self.rotated(qkv, cache.new_positions(qkv.array))
@@ -157,8 +148,7 @@ class SelfAttention(Module):
         return apply(attention.self_attention, self.rotated(qkv), **options)
 
     def rotated(self, qkv: Tensor, positions: Array | None = None) -> Tensor:
-        """Returns qkv with queries and keys rotated by positions, by default 0 to T - 1; unchanged
-        unless `rotary` is set."""
+        """Returns qkv with rotary positions, by default 0 to T - 1, if `rotary` is set."""
         if self.rotary is None:
             return qkv
         check_even("SelfAttention", qkv.shape[-1])
@@ -171,8 +161,7 @@ class SelfAttention(Module):
         return self.training and self.dropout > 0
 
     def keep_of(self, x: Array, T: int) -> KeepOf:
-        """Returns the dropout masks of this pass for x (N, ..., D) with T positions, as the
-        function `keep_of` does."""
+        """Returns the dropout masks of this pass for x (N, ..., D) with T positions."""
         first = self.part.start // x.shape[-1]
         return keep_of(self, self.dropout, x, T, T, first, self.groups)
 

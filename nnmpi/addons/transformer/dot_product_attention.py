@@ -79,9 +79,8 @@ def _check_attention(
 
 
 def _keep_of(q: Array, k: Array, p: float) -> Keep:
-    """Draws a dropout mask for the attention probabilities of queries (N, H, T, D) and keys (N, K,
-    S, D), H / K consecutive query heads sharing a key head. Returns a function that maps a tile of
-    the probabilities (some samples, heads, queries and keys) to its slice of the mask."""
+    """Draws a dropout mask for queries (N, H, T, D) and keys (N, K, S, D), H / K consecutive query
+    heads sharing a key head; returns a function that maps a tile to its slice of the mask."""
     (N, H, T, _), (K, S) = q.shape, k.shape[1:3]
     name = "scaled_dot_product_attention"
     mask = drawn_mask(name, (N, H, T, S), p, q, f"write nn.SelfAttention(dropout={p})")
@@ -89,8 +88,7 @@ def _keep_of(q: Array, k: Array, p: float) -> Keep:
 
 
 class _Tiles(NamedTuple):
-    """A dropout mask (N, K, G, T, S) of attention probabilities; when called with a tile (slices of
-    samples, heads, queries and keys), it returns that slice of the mask."""
+    """A dropout mask (N, K, G, T, S), called with a tile."""
 
     mask: Array
 

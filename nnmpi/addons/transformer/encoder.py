@@ -20,11 +20,8 @@ ACTIVATIONS: dict[str, Activation] = {"relu": relu, "gelu": gelu}
 
 class TransformerEncoderLayer(Module):
     """A transformer block for x (T, N, d_model): y = norm1(x + attention(x)), and the result
-    norm2(y + mlp(y)).
-
-    With `norm_first` the norms are applied to the inputs of attention and MLP instead. With
-    `batch_first` x is (N, T, d_model), the order in which a Trainer gives samples.
-    """
+    norm2(y + mlp(y)). With `norm_first` the norms are applied to the inputs of attention and MLP
+    instead. With `batch_first` x is (N, T, d_model), the order in which a Trainer gives samples."""
 
     def __init__(
         self,
@@ -60,9 +57,8 @@ class TransformerEncoderLayer(Module):
         src_key_padding_mask: Any = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """Computes the output for `src`. As in MultiheadAttention, `src_mask` is (T, T) or (N H, T,
-        T), and `src_key_padding_mask` is (N, T); with `is_causal`, position i sees positions 0 to i
-        only."""
+        """Computes the output for `src`, with the masks of MultiheadAttention: `src_mask` is (T, T)
+        or (N H, T, T), and `src_key_padding_mask` is (N, T)."""
         masks = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask}
         x = as_tensor(src)
         x = x if self.batch_first else swapaxes(x, 0, 1)  # dropout is keyed by the first axis
@@ -107,9 +103,8 @@ class TransformerEncoder(Module):
         src_key_padding_mask: Any = None,
         is_causal: bool | None = None,
     ) -> Tensor:
-        """Computes the output for `src`. As in MultiheadAttention, `mask` is (T, T) or (N H, T, T),
-        and `src_key_padding_mask` is (N, T); with `is_causal`, position i sees positions 0 to i
-        only."""
+        """Computes the output for `src`, with the masks of MultiheadAttention: `mask` is (T, T) or
+        (N H, T, T), and `src_key_padding_mask` is (N, T)."""
         x = as_tensor(src)
         for layer in self.layers:
             x = layer(x, mask, src_key_padding_mask, bool(is_causal))

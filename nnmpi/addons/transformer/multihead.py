@@ -27,10 +27,9 @@ class MultiheadAttention(Module):
     Queries, keys and values are each multiplied by a matrix first, and the result by another one,
     to (T, N, E). With `batch_first` the first two axes are (N, T) and (N, S).
 
-    In training, probabilities become 0 with probability `dropout`; the mask depends on sample,
-    head, query and key, not on ranks. Tensor parallelism does not split this layer, since its
-    weight has the rows of all queries first, then those of all keys and values. It splits
-    SelfAttention.
+    In training, probabilities become 0 with probability `dropout`; the mask does not depend on
+    ranks. Tensor parallelism does not split this layer, since its weight has the rows of all
+    queries first, then those of all keys and values. It splits SelfAttention.
     """
 
     def __init__(
@@ -111,9 +110,8 @@ class MultiheadAttention(Module):
         return y if self.batch_first else swapaxes(y, 0, 1), weights
 
     def _by_sample(self, *inputs: Any) -> list[Tensor]:
-        """Returns queries, keys and values with samples as the first axis: (N, T, E), (N, S, kdim)
-        and (N, S, vdim). If one tensor is given for several of them, the results are one tensor
-        too."""
+        """Returns the inputs with samples first: (N, T, E), (N, S, kdim) and (N, S, vdim); a tensor
+        that is given for several of them stays one."""
         q, k, v = map(as_tensor, inputs)
         widths = self.embed_dim, self.kdim, self.vdim
         fit = all(t.ndim == 3 and t.shape[2] == n for t, n in zip((q, k, v), widths, strict=True))
@@ -158,12 +156,8 @@ def _glorot(rows: int, columns: int) -> Parameter:
 
 
 def _visible(key_padding_mask: Any, attn_mask: Any, q: Array, S: int) -> list[Array]:
-    """Returns the masks that are given, in a form that can be broadcast to (N, H, T, S): bool, true
-    where a key is seen, or floats to add to the scores. Raises ValueError for other shapes and
-    types.
-
-    q: the queries (N, H, T, D); S: the number of keys
-    """
+    """Returns the given masks in forms that broadcast to (N, H, T, S): bool, true where a key is
+    seen, or floats to add to the scores. Raises ValueError for other shapes and types."""
     N, H, T, _ = q.shape
     taken: dict[str, tuple[Any, dict[tuple[int, ...], tuple[int, ...]]]] = {
         "key_padding_mask": (key_padding_mask, {(N, S): (N, 1, 1, S)}),
@@ -186,9 +180,8 @@ def _visible(key_padding_mask: Any, attn_mask: Any, q: Array, S: int) -> list[Ar
 
 
 def _merged(masks: list[Array]) -> Array | None:
-    """Returns one mask with the effect of all given ones, of which there are at most two: boolean
-    (true where a key is seen) if all are boolean, else floats to add to the scores, -inf where a
-    key is not seen. Returns None if there are no masks."""
+    """Returns one mask with the effect of at most two: boolean (true where a key is seen) if all
+    are, else floats to add, -inf where a key is not seen. None without masks."""
     if len(masks) < 2:
         return masks[0] if masks else None
     a, b = masks
@@ -201,9 +194,8 @@ def _merged(masks: list[Array]) -> Array | None:
 def _probabilities(
     q: Tensor, k: Tensor, mask: Array | None, causal: bool, keep: Keep | None = None
 ) -> Tensor:
-    """Returns softmax(q k^T + mask), (N, H, T, S), for a scaled q, times the dropout mask that
-    `keep` gives. Keys where a boolean mask is False, and later keys if `causal`, are hidden; rows
-    that see no key are 0."""
+    """Returns softmax(q k^T + mask), (N, H, T, S), for a scaled q, times the dropout mask. Hidden
+    keys have 0, and so do rows that see no key."""
     xp, (N, H, T, _), S = backend.xp_of(q._array), q.shape, k.shape[2]
     scores, seen = q @ swapaxes(k, 2, 3), mask
     if mask is not None and mask.dtype.kind != "b":

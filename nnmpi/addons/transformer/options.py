@@ -1,6 +1,5 @@
-"""The option --cp of context parallelism, its axis of the mesh (the ranks along cp divide the
-positions of sequences), and the value "selective" of --recompute: only attention layers run again
-in the backward pass."""
+"""The option --cp of context parallelism, its axis of the mesh, and the value "selective" of
+--recompute: only attention layers run again in the backward pass."""
 
 from dataclasses import dataclass
 

@@ -7,15 +7,13 @@ from nnmpi.parallel.tensor.ways import POSITIONS, Options, Way
 
 
 def _head(settings: Options, sample: tuple[int, ...]) -> int:
-    """Returns how many consecutive input channels of attention belong to one key/value head, given
-    the shape of a sample of the input: those of the head's queries, key and value."""
+    """Returns the input channels of a key/value head: its queries, key and value."""
     return int(sample[-1] // settings["num_kv_heads"])
 
 
 def _of_queries(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds:
-    """Returns where ranks along tp cut the output of an attention layer: rank r has channels
-    bounds[r] to bounds[r + 1] - 1. The argument `bounds` says the same of the input, whose channels
-    are queries, keys and values; the output has only as many channels as the queries."""
+    """Returns where ranks along tp cut the output of an attention layer, which has only as many
+    channels as the queries: rank r has bounds[r] to bounds[r + 1] - 1. `bounds` cut the input."""
     G = settings["groups"]
     return tuple(b // (G + 2) * G for b in bounds)
 

@@ -1,7 +1,6 @@
-"""Layers of sequences (N, T, C), N samples of T positions with C channels each; and decoding.
-
-Decoding passes a sequence through a model a few positions at a time, while attention layers cache
-the keys and values of earlier positions. So a new token costs the work of one position only.
+"""Layers of sequences (N, T, C), N samples of T positions with C channels each; and decoding, which
+passes a few positions at a time through a model, while attention layers cache the keys and values
+of earlier ones.
 
     with decoding(cache, 5): model(first 5 tokens)
     with decoding(cache, 1): model(the next one)        its query sees 6 keys
@@ -36,11 +35,8 @@ class KVCache:
 
     def attend(self, layer: object, parts: Array, causal: bool) -> Array:
         """Adds the keys and values of new positions of an attention layer to the cache, and returns
-        the attention (N, T, K G, D) of the new positions to all positions so far.
-
-        `parts` (N, T, K, G + 2, D) has G queries, a key and a value for each of K key heads;
-        `layer` is the attention layer; `causal` must be True, else ValueError is raised.
-        """
+        the attention (N, T, K G, D) of these positions to all so far, from `parts` (N, T, K, G + 2,
+        D). Raises ValueError unless `causal`."""
         N, T, K, packed, D = parts.shape
         if not causal or (self.length and T > 1):
             raise ValueError(
@@ -65,8 +61,7 @@ kv_cache: ContextVar[KVCache | None] = ContextVar("kv_cache", default=None)
 
 @contextmanager
 def decoding(cache: KVCache, new: int) -> Iterator[None]:
-    """A context for a pass through `new` further positions, with `cache` holding those before. At
-    its end the length of the cache includes the new positions."""
+    """A context for a pass through `new` further positions, after which the cache includes them."""
     token = kv_cache.set(cache)
     try:
         with no_grad():
@@ -79,9 +74,7 @@ def decoding(cache: KVCache, new: int) -> Iterator[None]:
 
 class PositionalEmbedding(Module):
     """Adds to each position a row of the weight (num_positions, embedding_dim): x + weight[:T].
-
-    While decoding, positions are counted from the start of the cached sequence.
-    """
+    While decoding, positions are counted from the start of the cached sequence."""
 
     def __init__(self, num_positions: int, embedding_dim: int) -> None:
         check_sizes("PositionalEmbedding", 1, num_positions=num_positions)
@@ -91,10 +84,8 @@ class PositionalEmbedding(Module):
 
     @staticmethod
     def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
-        """Returns the number of operations of a forward pass for one sample, to estimate the cost
-        of the layer: one for each of the `elements` elements of its output. The method of other
-        layers also depends on `settings`, their options, and `sample`, the shape of an output for
-        one sample."""
+        """Returns the operations of a forward pass for one sample: one for each element of its
+        output."""
         return elements
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,9 +1,6 @@
 """Context parallelism of models: finds the axis of sequence positions of each activation, and
-replaces layers by ones that compute only the positions of this rank.
-
-`rules.py` has a rule for each kind of layer. A layer without a rule may mix positions, so it raises
-ValueError.
-"""
+replaces layers by ones that compute only the positions of this rank. A layer without a rule in
+`rules.py` may mix positions, so it raises ValueError."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -28,11 +25,9 @@ from nnmpi.parallel.tensor.rules import OPS
 
 
 def cut_sequences(graph: Graph, ranks: int, length: int) -> SequenceCut:
-    """Returns how a model's sequences are divided among `ranks` ranks along cp. Raises ValueError
-    for nodes of the graph that may combine different positions.
-
-    `length` is the number of positions of the inputs, along the first axis after that of samples.
-    """
+    """Returns how a model's sequences of `length` positions, along the first axis after that of
+    samples, are divided among `ranks` ranks along cp. Raises ValueError for nodes that may combine
+    different positions."""
     if length < 2 * ranks:
         raise ValueError(
             f"cp {ranks} cuts sequences into {2 * ranks} chunks, and they have {length} "
@@ -79,8 +74,7 @@ def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> in
 
 def _reach(graph: Graph, node: Node, axes: int, axis: int) -> Iterator[bool]:
     """Yields, for each constant, parameter or buffer among a node's arguments, True if it extends
-    along the positions of sequences, so that each position uses other values of it. `axes` is the
-    number of axes of the node's inputs, and `axis` that of positions."""
+    along the axis of positions, so that each position uses other values of it."""
     for argument in node.arguments[0]:
         if type(argument) is TensorRef:
             continue
@@ -95,8 +89,7 @@ def _reach(graph: Graph, node: Node, axes: int, axis: int) -> Iterator[bool]:
 
 
 class PositionSharded(Module):
-    """The base class of layers in context parallelism, which compute only this rank's positions of
-    sequences.
+    """The base class of layers in context parallelism, which compute only this rank's positions.
 
     ring               the ranks that share sequences, and the positions of each
     axis_of_positions  the index of the axis of positions, not counting that of samples
@@ -126,8 +119,7 @@ class PartPositionalEmbedding(PositionSharded, PositionalEmbedding):
 
 
 def plus_rows(x: Array, w: Array, *, index: Array) -> Result:
-    """Returns x (N, t, C) + w[index], w (T, C), without keeping rows for backward; no index may
-    occur twice."""
+    """Returns x (N, t, C) + w[index] without keeping rows; no index may occur twice."""
 
     def of_w(g: Array, out: Array | None) -> Array:
         dw = xp_of(g).zeros(shape, g.dtype)
@@ -173,12 +165,8 @@ LAYERS: Mapping[type[Module], type[PositionSharded]] = {
 
 def shard_positions(model: Module, graph: Graph, ring: Ring) -> None:
     """Replaces layers of a model by ones that compute only this rank's positions of sequences.
-    `graph` is the graph of the model; `ring` has the ranks that share sequences, and the positions
-    of each.
-
-    Every rank calls it on an equal model, before layers are divided among the ranks along tp.
-    Parameters stay the same.
-    """
+    Every rank calls it on an equal model, before layers are divided along tp. Parameters stay the
+    same."""
     modules, axes = dict(model.named_modules()), ring.cut.axes
     for node in graph.nodes:
         kind = LAYERS.get(node.layer) if node.layer else None

@@ -45,11 +45,9 @@ class Ring(NamedTuple):
     cut: SequenceCut
 
     def travelling(self, kv: Array) -> Iterator[tuple[int, Array]]:
-        """Yields (r, keys and values of rank r) for all ranks r, this rank first, as they are sent
-        around the ring; while the caller computes, the next block is received.
-
-        kv (2, N, H, positions of this rank, D): this rank's keys and values
-        """
+        """Yields (r, keys and values of rank r) for all ranks r, this rank first, given its own as
+        kv (2, N, H, positions of this rank, D); while the caller computes, the next block is
+        received."""
         comm, current = self.comm, kv
         wire, (_, N, H, _, D) = wire_for(comm, kv), kv.shape
         for s in range(comm.size):
@@ -71,10 +69,9 @@ class Ring(NamedTuple):
                 current = arriving
 
     def exchange(self, s: int, sent: Array, total: Array, causal: bool) -> Callable[[], None]:
-        """Starts two messages in round s of the ring: sends gradients of keys and values to the
-        rank that has these keys, s places before this one, and receives gradients of this rank's
-        keys from the rank s places after it. Returns a function that waits for both messages and
-        adds the received gradients to `total`.
+        """Starts to send gradients of keys and values to the rank that has these keys, s places
+        before this one, and to receive those of this rank's keys from the rank s places after it.
+        Returns a function that waits, and adds what has arrived to `total`.
 
         sent   (2, N, H, keys attended to on this rank, D), the gradients computed in this round
         total  (2, N, H, keys of this rank, D), the sum of gradients
@@ -126,9 +123,8 @@ class _Scoring(NamedTuple):
 def ring_attention(
     qkv: Array, *, scale: float, causal: bool, keep_of: KeepOf | None, ring: Ring
 ) -> Result:
-    """Returns the self-attention of qkv (N, t, K, G + 2, D) as (N, t, K G, D), with its vjp
-    (backward function). This rank has t positions of each sequence; the keys and values of other
-    positions come from the other ranks of `ring`.
+    """Returns the self-attention of qkv (N, t, K, G + 2, D) as (N, t, K G, D). This rank has t
+    positions of each sequence; the keys and values of others come from the other ranks of `ring`.
 
     K is the number of key heads, each with G query heads. Scores are multiplied by `scale`; with
     `causal` a query sees no later keys; `keep_of` returns the dropout mask.

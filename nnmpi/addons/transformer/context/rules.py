@@ -19,42 +19,32 @@ from nnmpi.nn.layers.activations import ELEMENTWISE
 from nnmpi.parallel.tensor.ways import Options
 
 PositionRule = Callable[[Options, int, int], int | None]
-"""(settings of a layer, number of axes of its input, axis of positions in its input) -> the axis of
-positions in its output; None if the layer mixes positions."""
+"""(settings, number of axes of the input, its axis of positions) -> that of the output, or None."""
 
 
 def same_axis(settings: Options, axes: int, axis: int) -> int | None:
-    """The rule of context parallelism for layers that treat each element separately: positions lie
-    along the same axis of the output as of the input, so it returns `axis`. `settings` (options of
-    the layer) and `axes` are not used."""
+    """Positions stay where they are: the rule for layers that treat each element separately."""
     return axis
 
 
 def channels_last(settings: Options, axes: int, axis: int) -> int | None:
-    """The rule of context parallelism for layers that mix elements along the last axis: returns
-    `axis`, that of positions, unchanged, or None if it is the last of the `axes` axes of the input,
-    so that sequences cannot be divided. `settings` (options of the layer) are not used."""
+    """Positions stay where they are, unless along the last axis, whose elements the layer mixes."""
     return axis if axis < axes - 1 else None
 
 
 def before_normalized(settings: Options, axes: int, axis: int) -> int | None:
-    """The rule of context parallelism for layers that normalize over their last axes: returns
-    `axis`, that of positions, unchanged, or None if it is one of those in `normalized_shape`, an
-    option of the layer. `axes` is the number of axes of the input."""
+    """Positions stay where they are, unless along an axis of the option `normalized_shape`."""
     return axis if axis < axes - len(settings["normalized_shape"]) else None
 
 
 def channels_to_front(settings: Options, axes: int, axis: int) -> int | None:
-    """The rule of context parallelism for a layer that moves the last axis to index 1: returns
-    `axis`, that of positions, + 1; or None if that is the last of the `axes` axes of the input.
-    `settings` (options of the layer) are not used."""
+    """Positions move to the next axis, as the last one moves to index 1; None if they lie along
+    that."""
     return axis + 1 if axis < axes - 1 else None
 
 
 def of_sequences(settings: Options, axes: int, axis: int) -> int | None:
-    """The rule of context parallelism for layers of sequences: returns `axis`, that of positions,
-    unchanged if the input has the three axes (N, T, C) and positions lie along T; else None.
-    `settings` (options of the layer) are not used."""
+    """Positions stay where they are in inputs (N, T, C), if they lie along T."""
     return axis if (axes, axis) == (3, 1) else None
 
 

@@ -39,8 +39,7 @@ class AttendedSlices(NamedTuple):
 class SequenceCut(NamedTuple):
     """How sequences of `length` positions are divided among `ranks` ranks along cp.
 
-    axes   a dict: number of an activation (edge of the graph) that has an axis of positions -> that
-           axis
+    axes   a dict: number of an activation (edge of the graph) -> its axis of positions
     rings  the attention nodes of the graph, which send keys and values between ranks
     """
 
@@ -66,9 +65,7 @@ class SequenceCut(NamedTuple):
         return sum(stop - start for start, stop in self.chunks(rank))
 
     def localise(self, e: int, rank: int, shape: list[int]) -> None:
-        """Changes `shape`, the whole shape of an activation (edge `e` of the graph), to its shape
-        on a rank: the number of sequence positions is replaced by the number of positions of the
-        rank."""
+        """Replaces the number of positions in the whole shape of activation `e` by the rank's."""
         if e in self.axes:
             shape[self.axes[e]] = self.count(rank)
 
@@ -78,8 +75,7 @@ class SequenceCut(NamedTuple):
         return numbers * self.count(rank) // self.length if self.length else numbers
 
     def seen(self, queries: int, keys: int, causal: bool) -> AttendedSlices:
-        """Returns the slices of rank `queries`'s queries and rank `keys`'s keys that attend to each
-        other; with `causal` a query sees no later keys."""
+        """Returns the slices of two ranks' queries and keys that attend to each other."""
         if queries == keys or not causal:
             return AttendedSlices(ALL, ALL, causal)
         if keys < queries:
@@ -92,8 +88,7 @@ class SequenceCut(NamedTuple):
         return stop - start
 
     def keys_seen(self, queries: int, keys: int, causal: bool) -> int:
-        """Returns how many keys of rank `keys` some query of rank `queries` sees; with `causal` no
-        later ones."""
+        """Returns how many keys of rank `keys` some query of rank `queries` sees."""
         return len(range(self.count(keys))[self.seen(queries, keys, causal).keys])
 
 

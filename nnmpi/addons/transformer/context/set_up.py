@@ -13,9 +13,8 @@ from nnmpi.run.setup.cutting import AxisSetUp, UncutModel, check_lengths
 
 
 def _cut_sequences(uncut: UncutModel, sharding: Sharding) -> Sharding:
-    """Returns the sharding (the description of how the model is divided) with the division of
-    sequences along cp added. Raises ValueError if the data has no sequences, or if the loss or a
-    metric needs whole ones."""
+    """Returns the sharding with sequences divided along cp. Raises ValueError if the data has no
+    sequences, or if the loss or a metric needs whole ones."""
     config, graph, loss, dataset, metrics, _ = uncut
     check_lengths(f"cp {config.cp}", dataset)
     x, y = arrays(dataset.train.x), dataset.train.y

@@ -38,11 +38,8 @@ from nnmpi.arrays.native.table import InOut, Out, device_kernels, kernel
 
 
 class Keep(Protocol):
-    """A function that returns dropout's factors, 0 or 1 / (1 - p), for the probabilities of a tile:
-    a block of samples, heads, queries and keys.
-
-    Implementations are NamedTuples, so that a recorded call shows the arrays that they read.
-    """
+    """A function that returns dropout's factors, 0 or 1 / (1 - p), for the probabilities of a tile,
+    as a NamedTuple, so that a recorded call shows the arrays that it reads."""
 
     def __call__(self, tile: Tile, /) -> Array: ...
 
@@ -72,12 +69,8 @@ class Scores(NamedTuple):
         return self.mask is None and self.keep is None
 
     def of(self, tile: Tile) -> tuple[float, int, Array | None, Keep | None]:
-        """Returns the part of these options that applies to a tile (a block of samples, heads,
-        queries and keys): (scale, first, mask, keep).
-
-        Query i of the tile sees keys 0 to first + i, or all keys if first is -1. `mask` is cut to
-        the tile, and `keep`, the dropout function, takes tiles with indices relative to this one.
-        """
+        """Returns (scale, first, mask, keep) for a tile. Query i of it sees keys 0 to first + i, or
+        all if first is -1; `keep` takes tiles with indices relative to this one."""
         samples, heads, queries, keys = tile
         mask = self.mask
         if mask is not None:
@@ -87,8 +80,7 @@ class Scores(NamedTuple):
 
 
 class _KeepWithin(NamedTuple):
-    """A dropout function (`Keep`) for the inside of `tile`, a block of an attention computation: it
-    is called with smaller blocks, whose indices count from the beginning of `tile`."""
+    """A Keep for the inside of `tile`, called with tiles whose indices count from its beginning."""
 
     keep: Keep
     tile: Tile
@@ -100,10 +92,8 @@ class _KeepWithin(NamedTuple):
 
 
 def attention(q: Array, k: Array, v: Array, options: Scores, y: Array, lse: Array) -> None:
-    """Computes attention of queries q to keys k and values v, one tile of queries at a time.
-
-    Writes y, and the log-sum-exp of each query's scores to lse.
-    """
+    """Computes attention, one tile of queries at a time: writes y, and the log-sum-exp of each
+    query's scores to lse."""
     progress = progress_hook.get()
     if not k.shape[2]:
         y[...], lse[...] = 0, -xp_of(q).inf
@@ -157,18 +147,15 @@ def attention_gradients(
 
 
 def _by_device(name: str, q: Array, args: tuple[Any, ...]) -> bool:
-    """Calls the kernel of this name that the device of q has, with q and `args`; returns True if it
-    has computed. False if there is no such kernel, or it does not take these arguments: then the
-    caller computes by other code."""
+    """Calls the device's kernel of this name; False if there is none, or if it does not take these
+    arrays: then the caller computes by other code."""
     kernel_of_device = device_kernels(q).loops.get(name)
     return kernel_of_device is not None and kernel_of_device(*args) is not NotImplemented
 
 
 def _zeros(d: Array) -> Array:
-    """Returns zeros in which to sum a gradient that is to be written to d.
-
-    The sum is d itself, overwritten by zeros, or a new float32 array if d has 16 bits.
-    """
+    """Returns zeros in which to sum a gradient for d: d itself, or a new float32 array if it has 16
+    bits."""
     types = types_of(d.dtype)
     if types.is_mixed:
         return xp_of(d).zeros(d.shape, types.sums)
@@ -177,13 +164,9 @@ def _zeros(d: Array) -> Array:
 
 
 def join(y: Array, lse: Array, others: Array, lse_of_others: Array) -> None:
-    """Combines the attention of the same queries to two sets of keys. y and lse are the results for
-    the first set, and are overwritten by the results for the keys of both sets; `others` and
-    `lse_of_others` are the results for the second set.
-
-    lse is the logarithm of the sum of e^score of each query. At least one of the sets must not be
-    empty.
-    """
+    """Combines the attention of the same queries to two sets of keys, not both empty: y and lse,
+    the results for the first set, become those for both; `others` and `lse_of_others` are for the
+    second."""
     xp = xp_of(y)
     both = xp.logaddexp(lse, lse_of_others)
     y *= xp.exp(lse - both)[..., None]
@@ -242,9 +225,8 @@ def attention_gradient_loop(
 ) -> None:
     """Computes the gradients of attention for one tile: writes dq, and adds to dk and dv.
 
-    Probabilities p are computed again from q, k and lse, the logarithm of the sum of e^score of
-    each query; the gradient of the scores is scale p (dp - sum(dy y)). Query i sees keys 0 to first
-    + i, or all if `first` is -1, and those that `mask` allows; `keep` returns dropout's factors.
+    Probabilities p are computed again from q, k and lse; the gradient of the scores is scale p (dp
+    - sum(dy y)). The options are those of `attention_loop`.
     """
     xp, progress = xp_of(q), progress_hook.get()
     for part in parts(q, k, first):
@@ -269,11 +251,8 @@ def attention_gradient_loop(
 
 
 def _over_group(a: Array, b: Array) -> Array:
-    """Computes a^T b summed over the query heads of each key head: (n, h, keys, D), in the dtype of
-    a.
-
-        a (n, h, G, rows, keys)    b (n, h, G, rows, D)
-    """
+    """Computes a^T b for a (n, h, G, rows, keys), b (n, h, G, rows, D), summed over G: (n, h, keys,
+    D), in the dtype of a."""
     product = matmul(cast(a, b.dtype).swapaxes(-1, -2), b, a.dtype)
     return product[:, :, 0] if product.shape[2] == 1 else product.sum(axis=2)
 
@@ -284,10 +263,9 @@ def _scores(
     """Computes the scores, scale q k^T, of the queries of `part` with its keys: (n, h, G, rows,
     keys).
 
-    Returns (scores, seen, later). `mask`, if there is one, is applied, and `seen` is True where it
-    lets a query see a key; None without a mask. The caller must still hide the keys after later + i
-    from row i, unless `later` is -1. Query i of q sees keys 0 to first + i, or all if `first` is
-    -1.
+    Returns (scores, seen, later). `seen` is True where the mask, which is applied, lets a query see
+    a key; None without one. The caller must still hide the keys after later + i from row i, unless
+    `later` is -1.
     """
     xp, seen, rows, keys = xp_of(q), None, part.queries, part.keys
     later = first + rows.start if first >= 0 else -1

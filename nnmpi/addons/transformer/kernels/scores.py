@@ -8,9 +8,7 @@ from nnmpi.arrays.native.table import InOut, Out, kernel
 @kernel
 def probabilities_loop(s: InOut, p: Out, lse: Out, later: int) -> None:
     """Writes p = softmax of scores s (..., rows, keys), and lse, the logarithm of the sum of e^s.
-
-    Row i sees keys 0 to later + i, or all keys if `later` is -1; scores of other keys become -inf.
-    """
+    Row i sees keys 0 to later + i, or all if `later` is -1; scores of other keys become -inf."""
     xp = xp_of(s)
     if later >= 0:
         hide_later(s, later)
@@ -23,12 +21,8 @@ def scores_gradient_loop(
     s: InOut, dp: InOut, lse: Array, delta: Array, scale: float, later: int
 ) -> None:
     """Computes the backward pass of softmax in attention, in place: s, the scores, become
-    probabilities p, and dp, the gradient of p, becomes the gradient of the scores, scale p (dp -
-    delta).
-
-    lse is the logarithm of the sum of e^s of each row, delta the sum of p dp of each row. Row i
-    sees keys 0 to later + i, or all keys if `later` is -1.
-    """
+    probabilities p, and dp becomes the gradient of the scores, scale p (dp - delta). delta is the
+    sum of p dp of each row; lse and `later` are those of `probabilities_loop`."""
     if later >= 0:
         hide_later(s, later)
     s -= lse[..., None]

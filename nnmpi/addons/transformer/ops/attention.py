@@ -1,12 +1,10 @@
 """Attention, where each query takes a weighted mean of the values of the keys that it sees, and
-rotary positions.
-
-Rotary positions take pairs of channels as complex numbers: pair i, a + b j, at position t becomes
+rotary positions: they take pairs of channels as complex numbers, and pair i, a + b j, at position t
+becomes
 
     (a + b j) e^(j t base^(-2 i / D))
 
-So the product of a rotated query and a rotated key depends only on the difference of their
-positions.
+So the product of a rotated query and a rotated key depends only on the difference of positions.
 """
 
 from __future__ import annotations
@@ -39,8 +37,7 @@ def attention(
     keep: returns dropout's factors, 0 or 1 / (1 - p), for a block of probabilities
 
     Query head h uses key head h // (H / K). The value (N, H, T, E) lies in memory as (N, T, H, E),
-    so the heads of a position are contiguous: the next layer takes them as its input without a
-    copy.
+    which the next layer takes without a copy.
     """
     if mask is not None:
         (N, H, T, _), (K, S) = q.shape, k.shape[1:3]
@@ -62,13 +59,9 @@ def attention(
 def self_attention(
     qkv: Array, *, scale: float, causal: bool = False, keep: Keep | None = None
 ) -> Result:
-    """Attention whose queries, keys and values are packed in one array qkv (N, T, K, G + 2, D): at
-    each position, for each of K key heads, G queries, the key and the value.
-
-    Returns (N, T, K G, D), with one gradient in the shape of qkv. `scale` multiplies the scores;
-    with `causal`, query i sees keys 0 to i only; `keep` returns dropout's factors, 0 or 1 / (1 -
-    p), for a block of probabilities.
-    """
+    """Attention of queries, keys and values packed in one array qkv (N, T, K, G + 2, D): at each
+    position, for each of K key heads, G queries, the key and the value. Returns (N, T, K G, D); the
+    options are those of `attention`."""
     (q, k, v), xp = _parts(qkv), xp_of(qkv)
     N, T, K, parts, D = qkv.shape
     y, scores = xp.empty((N, T, K * (parts - 2), D), qkv.dtype), Scores(scale, None, causal, keep)
@@ -85,8 +78,7 @@ def self_attention(
 
 
 def _parts(qkv: Array) -> tuple[Array, Array, Array]:
-    """Returns views (q, k, v) of packed qkv (N, T, K, G + 2, D): q is (N, K, G, T, D), and k and v
-    are (N, K, T, D)."""
+    """Returns views of packed qkv (N, T, K, G + 2, D): q (N, K, G, T, D), k and v (N, K, T, D)."""
     k, v = (qkv[:, :, :, i].transpose(0, 2, 1, 3) for i in (-2, -1))
     return qkv[:, :, :, :-2].transpose(0, 2, 3, 1, 4), k, v
 
@@ -99,14 +91,12 @@ def _grouped(q: Array, k: Array) -> Array:
 
 
 def _lse(q: Array) -> Array:
-    """Returns an empty array for the log-sum-exp of each query of q (N, K, G, T, D), in the dtype
-    of sums."""
+    """Returns an empty array for the lse of q (N, K, G, T, D), in the dtype of sums."""
     return xp_of(q).empty(q.shape[:-1], types_of(q.dtype).sums)
 
 
 def _by_position(shape: tuple[int, ...], like: Array) -> Array:
-    """Returns an empty array (N, H, T, D) in memory order (N, T, H, D), with library and dtype of
-    `like`."""
+    """Returns an empty array (N, H, T, D) like `like`, in memory order (N, T, H, D)."""
     N, H, T, D = shape
     return xp_of(like).empty((N, T, H, D), like.dtype).transpose(0, 2, 1, 3)
 
@@ -119,14 +109,12 @@ def rotary(
     interleaved: bool = True,
     parts: int | None = None,
 ) -> Result:
-    """x (N, T, ..., D) with rotary positions: its pairs of channels are rotated by angles that grow
-    with the position.
+    """x (N, T, ..., D) with rotary positions, computed in the accumulation type (float32 for 16
+    bits), and then rounded.
 
     positions: integers (T,) or (N, T); by default 0 to T - 1
     interleaved: a pair is channels 2 i and 2 i + 1; otherwise i and i + D / 2
     parts: if given, only x[..., :parts, :] is rotated, such as queries and keys without values
-
-    It is computed in the accumulation type (float32 for 16 bits), and then rounded.
     """
     lead, D, types = x.shape[:-1], x.shape[-1], types_of(x.dtype)
     xp = xp_of(x)

@@ -10,11 +10,8 @@ from nnmpi.arrays.kernels.precision import multiplied
 
 def swiglu(a: Array) -> Result:
     """SwiGLU: silu(gate) * value (..., n), where channels 2 i and 2 i + 1 of a (..., 2 n) are gate
-    i and value i.
-
-    Only a is kept for the backward pass, where the vjp computes silu and its slope again: keeping
-    the values, silu and slope would take 50% more memory.
-    """
+    i and value i. Only a is kept, and silu and its slope are computed again for the backward pass:
+    to keep them would take 50% more memory."""
     xp, shape = xp_of(a), a.shape
     gate, up = (xp.ascontiguousarray(a[..., i::2]) for i in (0, 1))
 
