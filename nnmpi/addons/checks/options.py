@@ -1,5 +1,4 @@
-"""Options for checks and experiments: comparison with training on one rank, results with the same
-bits on any number of ranks, and ranks that are slowed down."""
+"""Options for checks and experiments: comparison with one rank, equal bits, slow ranks."""
 
 from dataclasses import dataclass
 
@@ -20,9 +19,7 @@ from nnmpi.options.value_forms import FROM_1
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options for checks and experiments: --verify compares a run with training on one rank,
-    --reproducible gives the same bits on any number of ranks, --slow-rank and --jitter slow down
-    ranks."""
+    """The options --verify, --reproducible, --slices, --slow-rank and --jitter."""
 
     slow_rank: str | None = sync_option(
         None, "R:FACTOR[,R:FACTOR]: slow down rank R by this factor, for experiments"

@@ -18,9 +18,7 @@ from typing import NamedTuple
 
 
 class Action(Enum):
-    """The kind of a rank's move in a sum of gradients along the tree, and its effect on the rank's
-    stack of gradients: LEAF (computes one) and RECEIVE push a gradient, ADD replaces the two
-    topmost by their sum, SEND pops one."""
+    """The kind of a rank's move, by its effect on the rank's stack of gradients."""
 
     LEAF = "LEAF"  # compute a slice: push
     RECEIVE = "RECEIVE"  # from another rank: push
@@ -29,11 +27,8 @@ class Action(Enum):
 
 
 class TreeMove(NamedTuple):
-    """One move of a rank in the sum of gradients along a tree of slices.
-
-    `other` is the slice whose gradient a LEAF computes, or the rank to which a SEND sends or from
-    which a RECEIVE receives; an ADD has none.
-    """
+    """One move of a rank; `other` is the slice of a LEAF, or the rank to which a SEND sends or from
+    which a RECEIVE receives."""
 
     action: Action
     other: int = -1

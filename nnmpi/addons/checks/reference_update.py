@@ -1,6 +1,5 @@
-"""Checks the optimizer update of a run on several ranks: the same gradients are given to an
-ordinary optimizer on one rank, and the results are compared.
-"""
+"""Checks the optimizer update of a run on several ranks against that of an optimizer on one
+rank."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -28,11 +27,8 @@ class Difference(NamedTuple):
 
 def difference(a: np.ndarray, b: np.ndarray, scale: float | None = None) -> Difference:
     """Returns the largest difference of two arrays, relative to `scale` or else to the largest
-    value of b.
-
-    NaN equals NaN, and an infinity equals the same infinity; compared with other values they differ
-    infinitely.
-    """
+    value of b. NaN equals NaN, and an infinity the same infinity; other values differ infinitely
+    from them."""
     if not a.size:
         return Difference()
     gap = np.abs(a - b)
@@ -63,12 +59,9 @@ float32, the dtype in which the optimizer updates parameters or their masters.""
 
 class ReferenceUpdate:
     """A copy of the parameters that this rank has a part of, with an optimizer of its own, which
-    repeats each update for comparison.
-
-    From equal parameters and gradients it computes equal results, whichever rank updates each part
-    in the run itself. Gradients are already clipped. If parameters have 16 bits, the copy has the
-    float32 masters.
-    """
+    repeats each update for comparison: from equal parameters and gradients it computes equal
+    results. Gradients are already clipped. If parameters have 16 bits, the copy has the float32
+    masters."""
 
     def __init__(self, spec: TrainSpec) -> None:
         self.layout, self._lr_factor = spec.parameters, spec.control.lr_factor
@@ -85,9 +78,8 @@ class ReferenceUpdate:
             assign(self._own[k], values[self.layout[k].place.slices])
 
     def follow(self, step: int, updated: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Repeats the update of step number `step` on the copy of the parameters (`updated` is
-        False if the step was skipped); yields, for each parameter, (its values in the run, the
-        values that the copy has)."""
+        """Repeats the update of step number `step`, if it was made; yields, for each parameter,
+        (its values in the run, the values that the copy has)."""
         for copied, p in zip(self._own, self.layout, strict=True):
             copied.grad_array = summed_gradient(p) if p.has_grad else None
         if updated:
@@ -101,9 +93,8 @@ class ReferenceUpdate:
 
 
 def _masters(p: Parameter, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (the float32 masters of a 16-bit parameter in the run, their expected values), as
-    flat arrays in memory order. This rank has only the masters that it updates; for all others the
-    first array contains the expected values, so that they count as equal."""
+    """Returns (the float32 masters of a 16-bit parameter, their expected values), flat in memory
+    order; those that other ranks update count as expected."""
     rows = memory_order(p, expected)
     masters = rows.copy()
     if isinstance(p.store, FlatStore):
@@ -113,20 +104,16 @@ def _masters(p: Parameter, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _unrounded(values: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Returns float32 values of a parameter, given its 16-bit `values`, for comparison with
-    `expected`. Where an expected value rounds to the 16-bit value, it is taken itself, so that
-    rounding is no difference; elsewhere the 16-bit value is taken. Expected values may be off by
-    1e-6 of the largest of them."""
+    """Returns float32 values for 16-bit `values`: the expected value where it rounds to the 16-bit
+    one, so that rounding is no difference. Expected values may be off by 1e-6 of the largest."""
     off = BOUND * scale_of(expected)
     low, high = ((expected + way * off).astype(values.dtype) for way in (-1, 1))
     return np.where((low <= values) & (values <= high), expected, _as_masters(values))
 
 
 def summed_gradient(p: Parameter) -> Array:
-    """Returns the gradient of p after a step, summed over ranks.
-
-    The ranks along dp call it for all parameters in the same order.
-    """
+    """Returns the summed gradient of p. The ranks along dp call it for all parameters in the same
+    order."""
     if isinstance(p.store, LocalStore):
         return p.store.whole_gradient(p.index)
     return p.grad_memory

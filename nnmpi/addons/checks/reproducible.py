@@ -50,9 +50,7 @@ from nnmpi.schedules.op import Kind, Op
 
 
 def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
-    """Returns the StrategyParts (store of parameters, division of batches, sum of gradients and so
-    on) for --reproducible, which gives the same bits on any number of ranks: a batch is cut into a
-    fixed number of slices, whose gradients are added in a fixed order. Every rank calls it."""
+    """Returns the StrategyParts for --reproducible; every rank calls it."""
     dp, V, parameters = layout.axis["dp"], spec.arrangement.config.slices, spec.parameters
     owners = owners_of(V, dp.size)
     slices = [v for v in range(V) if owners[v] == dp.rank]
@@ -81,9 +79,8 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
 
 
 class DeferredStats:
-    """BatchStats for --reproducible, which cuts a batch into slices: each slice is normalised by
-    its own statistics; running statistics are updated once, at the end of the step, from all
-    slices."""
+    """BatchStats for --reproducible: each slice is normalised by its own statistics, and running
+    ones are updated once, at the end of the step, from all slices."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[Moments, Callable[[Moments], None]]] = []
@@ -93,10 +90,9 @@ class DeferredStats:
         self._seen = []
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns `local`, the moments of a layer's input in this slice of the batch, by which it
-        is normalised. Keeps them until the end of the step, when `track`, which updates the layer's
-        running statistics, gets those of the whole batch. For an empty slice the number of values
-        is given as 2, so that no layer refuses it."""
+        """Returns the moments of a layer's input in this slice, by which it is normalised, and
+        keeps them for `track` at the end of the step. An empty slice counts 2 values, so that no
+        layer refuses it."""
         self._seen.append((local, track))
         return local if local.n else local._replace(n=2)
 
@@ -104,11 +100,8 @@ class DeferredStats:
         return sums
 
     def row(self) -> np.ndarray:
-        """Returns the moments of all BatchNorm layers for the last slice, packed in one float64
-        array, which can be sent.
-
-        The array is empty if this rank has computed no slice.
-        """
+        """Returns the last slice's moments of all BatchNorm layers as one float64 array to send,
+        empty without a slice."""
         return np.concatenate([np.zeros(0), *(packed(local) for local, _ in self._seen)])
 
     def join(self, left: np.ndarray, right: np.ndarray) -> None:
@@ -243,9 +236,7 @@ def check(config: Config, ranks: int) -> None:
 
 
 def check_batch(config: Config, samples: int) -> None:
-    """Raises ValueError if the run is to be reproducible and a batch has fewer samples than slices;
-    `samples` is the size of the data set.
-    """
+    """Raises ValueError if a batch, of `samples` in all, has fewer samples than slices."""
     V, largest = config.slices, min(config.batch_size, samples)
     if config.reproducible and largest < V:
         raise ValueError(

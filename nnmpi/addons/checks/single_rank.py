@@ -13,10 +13,7 @@ MULTI_RANK_OPTIONS = ("layout", "pipeline", "reduce", "sync", "checkpoints")
 
 
 def single_rank(arrangement: Arrangement) -> Arrangement:
-    """Returns the arrangement of the same model on one rank, with which --verify compares.
-
-    Passes are run by autograd, and not as replays of recorded kernels.
-    """
+    """Returns the arrangement of the same model on one rank, where passes are run by autograd."""
     plain: Any = {
         o.name: o.default for o in options(MULTI_RANK_OPTIONS) if o.name != "micro_batches"
     }

@@ -61,9 +61,8 @@ def _passes(chain: Chain, micro: int) -> Iterator[Op]:
 
 
 class SlicesInTree:
-    """Checks in a rank's list of operations that gradients of slices are summed along the tree: its
-    moves are those of `moves`, in their order, and the passes of a slice come while its gradients
-    are on top of the stack."""
+    """Checks that a rank's list has the operations `moves` in their order, and the passes of a
+    slice while its gradients are on top of the stack."""
 
     def __init__(self, moves: Sequence[Op], step: StepList) -> None:
         self._moves = [*moves]

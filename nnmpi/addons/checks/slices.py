@@ -1,11 +1,6 @@
-"""Lists the work of a rank with --reproducible, which gives the same bits on any number of ranks.
-
-Each batch is cut into --slices slices, a number that does not depend on the number of ranks. A rank
-computes the gradient of each of its slices by itself. The gradients of all slices are then added up
-in one fixed order, along a tree over slices, whichever ranks computed them. So there may be any
-number of ranks up to the number of slices. The sums themselves are made in `reproducible.py` and
-`reduction_tree.py`.
-"""
+"""Lists the work of a rank with --reproducible. Each batch is cut into --slices slices, a number
+that does not depend on that of ranks; their gradients are added up along a tree over slices
+(`reduction_tree.py`), so there may be any number of ranks up to that of slices."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,9 +19,7 @@ from nnmpi.schedules.op import Op
 
 
 def micro_batches(a: Arrangement, rank: int, batch: int) -> list[int]:
-    """Returns how many samples each of this rank's slices has, if the whole batch has `batch`
-    samples. With --reproducible a batch is cut into a fixed number of slices, which are divided
-    among ranks."""
+    """Returns how many samples each of this rank's slices has in a batch of `batch` samples."""
     rows, owners = np.arange(batch), owners_of(a.config.slices, a.mesh.size)
     slices = (v for v, owner in enumerate(owners) if owner == rank)
     return [len(part_of(rows, a.config.slices, v)) for v in slices]
@@ -57,9 +50,7 @@ def _summed(a: Arrangement, rank: int) -> list[tuple[int, np.dtype[Any]]]:
 
 
 def layout_fields(a: Arrangement) -> dict[str, int]:
-    """Returns the fields that --reproducible adds to the start event of a run's log and to the
-    output of --dry-run: `reproducible`, which is True, and `slices`, the number of slices of a
-    batch."""
+    """Returns the fields of the start event: `reproducible`, True, and `slices`, their number."""
     return {"reproducible": True, "slices": a.config.slices}
 
 

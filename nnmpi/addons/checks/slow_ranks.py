@@ -1,10 +1,6 @@
 """Slow ranks, for experiments: they sleep in each step, in proportion to the time they have
-computed.
-
-`slowed` wraps two objects of a rank, those that sum its gradients and its BatchNorm statistics over
-ranks, so that they measure the time of computing and sleep. A run without slow ranks reads no
-clock.
-"""
+computed. `slowed` wraps what sums gradients and BatchNorm statistics; a run without slow ranks
+reads no clock."""
 
 import time
 from collections.abc import Callable
@@ -27,11 +23,8 @@ from nnmpi.schedules.op import Kind, Op
 
 
 class Clock(ContextDecorator):
-    """Measures the processor time that this rank spends computing in a step.
-
-    Used as a context manager or a decorator, it excludes the time of the enclosed code, such as
-    communication.
-    """
+    """Measures the processor time that this rank spends computing in a step. As a context manager
+    or a decorator, it excludes the enclosed code, such as communication."""
 
     def begin(self) -> None:
         """Sets the measured time to 0; called at the beginning of a step."""
@@ -49,14 +42,12 @@ class Clock(ContextDecorator):
 
 
 def delay_of(config: Config, rank: int, ranks: int) -> Delay:
-    """Returns the Delay of a rank, according to --slow-rank and --jitter: the factor by which it is
-    slowed down in each step. `ranks` is the number of ranks that compute."""
+    """Returns the Delay of a rank, of `ranks` that compute, by --slow-rank and --jitter."""
     return Delay.of(config.slow_rank, config.jitter, config.seed, rank, ranks)
 
 
 class SlowSync(GradientSync):
-    """A GradientSync for experiments with slow ranks: it sleeps before it waits for sums, in
-    proportion to the time that the rank has computed."""
+    """A GradientSync that sleeps, before it waits for sums, in proportion to the time computed."""
 
     def __init__(self, sync: GradientSync, clock: Clock, delay: Delay) -> None:
         self._sync, self._clock, self._delay, self.units = sync, clock, delay, sync.units
@@ -80,9 +71,7 @@ class SlowSync(GradientSync):
 
 
 class TimedStats(NamedTuple):
-    """The two functions from which BatchNorm gets statistics of a whole batch (see BatchStats),
-    wrapped for experiments with slow ranks: the time of their exchanges does not count as
-    computing. `moments` combines means and variances over ranks, `sum` adds up an array."""
+    """BatchStats whose exchanges do not count as computing."""
 
     moments: Callable[[Moments, Callable[[Moments], None]], Moments]
     sum: Callable[[Array], Array]
@@ -91,9 +80,7 @@ class TimedStats(NamedTuple):
 def slowed(
     config: Config, rank: int, ranks: int, sync: GradientSync, stats: BatchStats
 ) -> tuple[GradientSync, BatchStats]:
-    """Returns `sync` and `stats`, the objects that sum gradients and batch statistics of a rank,
-    wrapped so that the rank is slowed down as --slow-rank and --jitter say. `rank` is one of the
-    `ranks` ranks that compute."""
+    """Returns `sync` and `stats` wrapped so that this rank is slowed down."""
     clock = Clock()
     timed = TimedStats(clock(stats.moments), clock(stats.sum))
     return SlowSync(sync, clock, delay_of(config, rank, ranks)), timed
@@ -105,9 +92,8 @@ def check(config: Config, ranks: int) -> None:
 
 
 def fitted(config: Config, workers: int) -> dict[str, Any]:
-    """Returns {"slow_rank": value}, the value of --slow-rank with which a run continues with
-    another number of workers: without the entries of ranks that no longer exist, or None if no
-    entry is left."""
+    """Returns {"slow_rank": value} without the ranks that no longer exist; None if no entry is
+    left."""
     words = config.slow_rank.split(",")
     ranks = (word.partition(":")[0] for word in words)  # `check` refuses other entries
     exists = (not rank.isdecimal() or int(rank) < workers for rank in ranks)
@@ -115,8 +101,7 @@ def fitted(config: Config, workers: int) -> dict[str, Any]:
 
 
 def start_fields(a: Arrangement, batches: int) -> dict[str, Any]:
-    """Returns --slow-rank and --jitter, if given, as fields of the start event in the log. Like all
-    functions that add fields, it gets the arrangement and the number of batches in an epoch."""
+    """Returns --slow-rank and --jitter, if given, as fields of the start event."""
     slowed = {"slow_rank": a.config.slow_rank, "jitter": a.config.jitter}
     return {name: value for name, value in slowed.items() if value}
 

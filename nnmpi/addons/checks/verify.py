@@ -78,8 +78,7 @@ class Comparison(NamedTuple):
     """The result of comparing a step of the run with that of a single rank, combined over all
     ranks.
 
-    largest      a dict: what was compared, such as "gradients" -> the largest difference on any
-                 rank
+    largest      a dict: subject, such as "gradients" -> the largest difference on any rank
     equal        True if copies of parameters on several ranks have the same bits
     one_skipped  True if on some rank only one of the two steps was skipped, as not finite
     diverged     True if neither loss is finite: there is nothing to compare
@@ -91,8 +90,7 @@ class Comparison(NamedTuple):
     diverged: bool
 
     def reason(self, bounds: Mapping[str, float]) -> str | None:
-        """Returns why a step fails the check, as text, or None if it passes. `bounds` has the
-        largest relative difference that is allowed for each subject, such as "gradients"."""
+        """Returns why a step fails the check, by each subject's bound, or None if it passes."""
         if self.diverged:
             return None
         if self.one_skipped:
@@ -110,9 +108,8 @@ class Comparison(NamedTuple):
 
 
 class VerifiedStrategy:
-    """The strategy (the object that runs training steps) of --verify: trains with the run's own
-    strategy on all ranks, and the same model on each rank alone, and compares both after each
-    step.
+    """The strategy of --verify: trains on all ranks, and the same model on each rank alone, and
+    compares both after each step.
 
     ours    the run's own strategy
     single  the strategy of the second copy of the model, on one rank
@@ -184,9 +181,8 @@ class VerifiedStrategy:
             single._requires_grad = ours._requires_grad
 
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
-        """Returns a dict: what is compared ("loss", "gradients", "parameters", "buffers") -> the
-        largest difference on this rank between two results of the same step: `done` in the run on
-        several ranks, `expected` on a single rank."""
+        """Returns each subject's largest difference on this rank between a step's results in the
+        run, `done`, and on a single rank, `expected`."""
         ours, theirs = (np.array(x.loss, types_of(self._dtype).sums) for x in (done, expected))
         whole_gradients = (
             to_host(summed_gradient(q)) for q in self._models[1].parameters() if q.has_grad
@@ -235,8 +231,7 @@ class VerifiedStrategy:
         whole_tensors: Iterable[np.ndarray],
     ) -> Difference:
         """Returns the largest difference between the pairs of arrays, relative to the largest value
-        in `whole_tensors`, the tensors of the single rank's model. `subject` is what they are, such
-        as "gradients".
+        in `whole_tensors` of the single rank.
 
         Near the minimum loss and gradients approach 0, but rounding errors do not. So the scale is
         at least the largest value so far in the run; in float64, a ten-thousandth of that.
@@ -247,18 +242,16 @@ class VerifiedStrategy:
         return largest(difference(a, b, max(scale, least)) for a, b in pairs)
 
     def _parameters(self, done: StepResult) -> Difference:
-        """Returns the largest difference between the parameters after a step of the run, whose
-        result is `done`, and those that an optimizer on one rank computes from the same
-        gradients."""
+        """Returns the largest difference between the parameters after a step and those that an
+        optimizer on one rank computes from the same gradients."""
         pairs = self._update.follow(done.state.step - 1, done.updated)
         return largest(difference(a, b) for a, b in pairs)
 
     def _gather(
         self, differences: dict[str, Difference], done: StepResult, expected: StepResult
     ) -> Comparison:
-        """Combines the differences that each rank has found after a step into one comparison, the
-        same on all ranks. `done` is the result of the step in the run, `expected` that of the
-        single rank."""
+        """Combines the differences of all ranks after a step into one comparison, the same on
+        all."""
         finite = math.isfinite(done.loss) or math.isfinite(expected.loss)
         unequal = first_difference(self._part, self._comm) is not None
         self._alone = self._alone + 1 if done.updated != expected.updated else 0
@@ -293,11 +286,8 @@ def _gradient(p: Parameter) -> np.ndarray:
 
 
 def _scale(path: str, buffers: Mapping[str, np.ndarray]) -> float:
-    """Returns the value relative to which a difference of a buffer counts: its largest value; for a
-    running mean, at least the standard deviation.
-
-    A mean near 0 may consist of rounding errors.
-    """
+    """Returns a buffer's largest value, to which a difference is relative; for a running mean, at
+    least the standard deviation: a mean near 0 may consist of rounding errors."""
     mean, name, _ = path.rpartition("running_mean")
     deviation = scale_of(buffers.get(f"{mean}running_var", np.zeros(1))) ** 0.5 if name else 0.0
     return max(scale_of(buffers[path]), deviation)

@@ -1,8 +1,5 @@
-"""Reads and writes models in folders in the format of GPT-2 or Llama.
-
-A folder has config.json beside model.safetensors or its shards. Tensors in it have other names and
-layouts than those of the model.
-"""
+"""Reads and writes models in folders in the format of GPT-2 or Llama, with config.json beside
+model.safetensors or its shards, and other names and layouts of tensors than the model's."""
 
 import json
 import os
@@ -47,11 +44,8 @@ class ModelFolder(ModelFile):
         return format_of(sizes_in(self.path))
 
     def resolved(self, config: Config, is_named: bool) -> tuple[Config, Build]:
-        """Returns the config with the name of the model in the folder, and the function that builds
-        this model.
-
-        Raises ValueError if the user has named a model (`is_named`) and it has other sizes.
-        """
+        """Returns the config with the model in the folder, and the function that builds it; raises
+        ValueError if the user has named a model (`is_named`) of other sizes."""
         sizes, named = sizes_in(self.path), sizes_named(config.model)
         if is_named and (named is None or named.model != sizes.model):
             raise ValueError(
@@ -92,11 +86,10 @@ class ModelFolder(ModelFile):
         self, sizes: tuple[Any, ...] | None, about: Mapping[str, str]
     ) -> Iterator[Prepared]:
         """A context in which the tensors of a model of these sizes are written to a file of the
-        folder; `about` are the model's metadata.
+        folder; it yields the file, and the names and metadata to write.
 
-        It yields the file, and the names and metadata to write. The folder is created, and removed
-        after a failure. Its other files are replaced when the block ends, right after the tensors;
-        config.json is the last.
+        The folder is created, and removed after a failure. Its other files are replaced when the
+        block ends, right after the tensors; config.json is the last.
         """
         assert sizes is not None
         self.check()

@@ -1,6 +1,5 @@
 """The tokenizer of a data set of text, and the check that it is that of a loaded model. Every run
-that loads parameters imports this file, so the module that reads language models is imported only
-for a data set of text."""
+that loads parameters imports this file, so it imports language models only for text."""
 
 from typing import Any
 
@@ -10,11 +9,9 @@ from nnmpi.parallel.checks import Checks
 
 
 def data_options(config: Config) -> dict[str, Any]:
-    """Returns `nnmpi.data.load`'s arguments for windows of text: their length, and the tokenizer.
-
-    The tokenizer is that of --tokenizer, otherwise for a text that of the model of --load. It is
-    None if the model has none, or if only a part of the file is loaded: then tokens are characters.
-    """
+    """Returns `nnmpi.data.load`'s arguments for windows of text: their length, and the tokenizer,
+    that of --tokenizer or else of --load. It is None, for characters, if the model has none, or if
+    only a part of the file is loaded."""
     tokenizer: Any = config.tokenizer
     is_text = config.data.partition(":")[0] == "text"
     if is_text and not tokenizer and config.load and not config.load_partial:

@@ -86,9 +86,7 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
 
 
 def as_text(e: Event) -> str:
-    """Returns a line of text about a file of tokens that was written, from the dict that
-    `tokenized` returns: its path, the number of tokens, the vocabulary, the type and the
-    seconds."""
+    """Returns a line of text about a file of tokens, from the dict that `tokenized` returns."""
     return (
         f"{shown(e['file'])} ({e['bytes']:,} bytes): {e['tokens']:,} {e['of']} "
         f"of a vocabulary of {e['vocabulary']:,}, as {e['dtype']} in {shown(e['out'])}, in "
@@ -100,9 +98,8 @@ def as_text(e: Event) -> str:
 
 
 def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event:
-    """Writes the tokens of a text to the file `out`, atomically. Returns a dict that describes the
-    file, for printing: numbers of tokens and bytes, vocabulary, dtype. `tokenizer` is the path of a
-    tokenizer; None: tokens are characters.
+    """Writes the tokens of a text to the file `out`, atomically; returns a dict that describes the
+    file. With no `tokenizer`, a path, tokens are characters.
 
     Every rank calls it. A rank holds one piece of the text in memory, and its tokens in an unnamed
     temporary file (a spool) in the folder of `out`.
@@ -156,8 +153,7 @@ def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
 
 
 def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
-    """Yields, piece by piece, the part of the text that this rank tokenizes. The text is cut only
-    where the pattern `cuts` matches, since cuts elsewhere would change its tokens."""
+    """Yields this rank's part of the text piece by piece, cut only where `cuts` matches."""
     try:
         check_regular(text)
         with text.open("rb") as file:
@@ -175,10 +171,8 @@ def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
 def _spool(
     text: Path, tokenizer: Tokenizer, dtype: np.dtype[Any], comm: Comm, spool: IO[bytes]
 ) -> Iterator[int]:
-    """Tokenizes this rank's part of the text piece by piece, and writes the tokens to `spool`.
-
-    Yields the number of tokens in each piece.
-    """
+    """Tokenizes this rank's part of the text to `spool`; yields the number of tokens in each
+    piece."""
     try:
         for piece in _texts(text, tokenizer.cuts, comm):
             encoded = tokenizer.encode(piece)
@@ -191,11 +185,8 @@ def _spool(
 
 
 def _units(spool: IO[bytes], lengths: np.ndarray, dtype: np.dtype[Any], first: int) -> int:
-    """Returns how much text, in characters or bytes, the tokens in the temporary file `spool` stand
-    for, from token number `first` on.
-
-    `lengths` has the number for each token of the vocabulary.
-    """
+    """Returns how many characters or bytes the tokens in `spool`, from number `first` on, stand
+    for, given the `lengths` of each token."""
     spool.seek(max(first, 0) * dtype.itemsize)
     blocks = iter(lambda: spool.read(BLOCK), b"")
     return sum(int(lengths[np.frombuffer(block, dtype)].sum()) for block in blocks)

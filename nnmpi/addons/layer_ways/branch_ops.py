@@ -38,10 +38,8 @@ def joined(*parts: Array, join: str, axis: int = -1) -> Result:
 
 
 def divide(y: Array, join: str, n: int) -> Prepare | None:
-    """Divides y, the sum of the outputs of n branches, in place by n if `join` is "mean".
-
-    Returns the op's `prepare` function, which divides the gradient too, or None for other joins.
-    """
+    """Divides y, the sum of n outputs, in place by n if `join` is "mean"; returns the op's
+    `prepare`, which divides the gradient too, or None."""
     if join == "sum":
         return None
     y /= n
@@ -51,9 +49,8 @@ def divide(y: Array, join: str, n: int) -> Prepare | None:
 def part_of_gradient(
     shapes: Sequence[tuple[int, ...]], join: str, axis: int, i: int
 ) -> Callable[[Array, Array | None], Array]:
-    """Makes the vjp of the i-th of several arrays that were concatenated or stacked: it returns the
-    slice of the gradient that belongs to this array. `shapes` are those of all arrays, and `join`
-    is "concat" or "stack"."""
+    """Makes the vjp of the i-th of arrays of these shapes that were concatenated or stacked: its
+    slice of the gradient."""
     if join == "stack":
         along = axis_within(axis, len(shapes[i]) + 1)
         index: tuple[Any, ...] = ((slice(None),) * along) + (i,)

@@ -19,8 +19,7 @@ class Branches(ModuleDict):
     join  "sum" or "mean" of the outputs, "concat" along the axis `dim`, or "stack" along a new one
 
     Called with a dict, or with keyword arguments, each branch gets the input under its own name.
-    With tensor parallelism whole branches go to different ranks: see
-    `addons/layer_ways/branches_on_ranks.py`.
+    With tensor parallelism whole branches go to different ranks.
     """
 
     def __init__(
@@ -46,9 +45,8 @@ class Branches(ModuleDict):
     def given(
         self, inputs: tuple[Any, ...], named: Mapping[str, Any]
     ) -> dict[str, tuple[Any, ...]]:
-        """Returns the arguments of each branch, by its name: all get `inputs`; if the module was
-        called with a dict or with keyword arguments (`named`), each gets the input under its own
-        name."""
+        """Returns the arguments of each branch: `inputs`, or from a dict or keyword arguments its
+        own."""
         if not named and len(inputs) == 1 and isinstance(inputs[0], Mapping):
             named = inputs[0]
         if not named:

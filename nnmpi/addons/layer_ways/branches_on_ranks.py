@@ -52,11 +52,8 @@ from nnmpi.parallel.tensor.ways import GATHER_OUTPUT, SUM_GRADIENT, SUM_OUTPUT, 
 
 
 class BranchCall(NamedTuple):
-    """A call of a Branches module in the graph of a model, whose branches are divided among ranks
-    and whose outputs are joined.
+    """A call of a Branches module in the graph of a model, whose branches are divided among ranks.
 
-    path     the path of the module
-    join     "sum", "mean", "concat" or "stack"
     owners   the rank of each branch, in order
     nodes    the graph nodes of each branch
     inputs   the input edges (activations) of the call
@@ -86,20 +83,17 @@ class BranchCall(NamedTuple):
         return tuple(accumulate(sizes, initial=0))
 
     def as_given(self, x: Array) -> "BranchCall":
-        """Returns this call with the dtype of its joined output adapted to x. The graph may say a
-        16-bit type while x is still float32, because parameters have not been converted yet: then
-        the output is float32 too."""
+        """Returns this call with its output in the dtype of x: the graph may say a 16-bit type
+        while x is still float32, because parameters have not been converted yet."""
         if x.dtype == self.inputs[0].dtype or x.dtype != types_of(np.dtype(self.result.dtype)).sums:
             return self
         return self._replace(result=self.result._replace(dtype=x.dtype.name))
 
 
 def divide_branches(graph: Graph, ranks: int) -> OwnedParts:
-    """Assigns the branches of all Branches modules in a model's graph to ranks, balancing the
-    number of parameters; the result is the same on every rank.
-
-    Raises ValueError if a branch shares a parameter with a layer outside of the branches.
-    """
+    """Assigns the branches of all Branches modules to ranks, balancing the number of parameters,
+    equally on every rank. Raises ValueError if a branch shares a parameter with a layer outside of
+    the branches."""
     calls: dict[str, list[Call]] = {}
     for call in (call for call in outermost(graph) if call.layer is Branches):
         assert call.path is not None
@@ -135,10 +129,8 @@ def _divided(call: BranchCall, ranks: int) -> DividedCall:
 
 
 def _join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
-    """Returns the ShardedLayer entries that describe the messages of a Branches module whose
-    branches are divided among ranks. The first entry has the message that joins the outputs, and
-    the sum of the gradient of the first input; each further input that needs a gradient has an
-    entry with the sum of its gradient."""
+    """Returns entries with the messages of a divided Branches module: the first with that which
+    joins the outputs, and each with the sum of the gradient of an input that needs one."""
     why = "a branch is whole on one rank"
     join = ShardedLayer(call.node, call.path, "Branches", JOIN, why=why)
     joins = message_of(SUM_OUTPUT, call.result.elements)
@@ -245,13 +237,9 @@ class BranchOnAnotherRank(Module):
 def joined_on_ranks(
     *inputs: Array, join: str, axis: int, comm: Comm, call: BranchCall, samples: int, xp: Any
 ) -> Result:
-    """Returns the join (sum, mean, concat or stack) of the outputs of parallel branches, of which
-    this rank has computed some. `inputs` are the outputs of this rank's branches, followed by those
-    inputs of branches that need a gradient; `call` says which rank has which branch.
-
-    A rank that runs no branch must take part in the sums of the gradients of these inputs over
-    ranks, so the join gives them the gradient 0 there.
-    """
+    """Returns the join of the outputs of branches, of which this rank has computed some: `inputs`
+    are these outputs, followed by those inputs of branches that need a gradient. To the latter the
+    join gives the gradient 0, so that a rank without branches takes part in their sums."""
     local_branches = [i for i, owner in enumerate(call.owners) if owner == comm.rank]
     parts, ends = inputs[: len(local_branches)], inputs[len(local_branches) :]
     none = [lambda g, out, like=(x.shape, x.dtype): xp.zeros(*like) for x in ends]
@@ -277,9 +265,8 @@ def _zeros(edge: Edge, samples: int, xp: Any) -> Array:
 def _all_gathered(
     outputs_here: Sequence[Array], call: BranchCall, comm: Comm, samples: int, xp: Any
 ) -> list[Array]:
-    """All-gathers the outputs of parallel branches, each of which one rank has computed; returns
-    all of them in the order of the branches. `outputs_here` are those of this rank; `call` says
-    which rank has which branch."""
+    """All-gathers the outputs of branches from this rank's; returns them in the order of
+    branches."""
     at = [b * samples for b in call.gathered(comm.size)]
     nothing = xp.empty(0, np.dtype(call.result.dtype))
     row = xp.concatenate([nothing, *(part.reshape(-1) for part in outputs_here)])

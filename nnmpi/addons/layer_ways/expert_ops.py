@@ -27,12 +27,8 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Result]] = {
 
 
 def slots_of(tokens: int, experts: int, top_k: int, factor: float) -> int:
-    """Returns the capacity of an expert: how many tokens of one sample it takes at most.
-
-    A sample has `tokens` tokens, each of which chooses `top_k` of the `experts` experts. The
-    capacity is `factor` times the number that each expert gets if the choices are spread evenly,
-    rounded up.
-    """
+    """Returns the capacity of an expert, the most tokens of one sample that it takes: `factor`
+    times its share of `top_k` choices per token if they are spread evenly, rounded up."""
     return min(max(ceil(factor * top_k * tokens / experts), 1), tokens)
 
 
@@ -51,9 +47,7 @@ def choices(p: Array, top_k: int) -> Array:
 
 
 def all_here(counts: Array) -> tuple[Any, Array]:
-    """Returns (0, counts). It is the default of the argument `counted` of `route`, for samples that
-    lie wholly on this rank: earlier ranks have no tokens of them, and all ranks together have
-    `counts`, the number of this rank's tokens that chose each expert."""
+    """Returns (0, counts): the default of `counted` of `route`, for samples wholly on this rank."""
     return 0, counts
 
 
@@ -155,9 +149,8 @@ def experts(
     outside = hidden @ w2.transpose(0, 2, 1) + b2[:, None]
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
-        """Returns gradients with one row for each token that an expert computes: of the weighted
-        outputs, of the expert's outputs before they are weighted, and of the inputs of its
-        activation."""
+        """Returns gradients of the weighted outputs, of the outputs before, and of the activations'
+        inputs, with one row for each token that an expert computes."""
         in_slots = _in_slots(g.reshape(-1, width), index)
         d = in_slots * weight[..., None]
         return in_slots, d, vjp_act(d @ w2, None)
@@ -185,13 +178,9 @@ def experts(
 
 
 def _dispatch(gates: Array, start: int, E: int, slots: int) -> tuple[Array, Array]:
-    """Returns (index, gates), both (E, N slots): for each row of each expert, the token that the
-    expert computes there, and the token's gate.
-
-    The experts are those with the numbers `start` to start + E - 1. Each has `slots` rows for each
-    of N samples. A row without a token has gate 0 and a distinct index after the last token, so
-    indices never repeat.
-    """
+    """Returns (index, gates), both (E, N slots): for each row of experts `start` to start + E - 1,
+    the token computed there, and its gate. A row without a token has gate 0 and a distinct index
+    after the last token, so indices never repeat."""
     xp, (N, T, _) = xp_of(gates), gates.shape
     gates_here = gates[..., start : start + E].transpose(2, 0, 1)
     # a stable sort by "has no gate" puts the tokens with a gate first, in their order
@@ -210,11 +199,8 @@ def _in_slots(rows: Array, index: Array) -> Array:
 
 
 def _added(rows: Array, index: Array, tokens: int) -> Any:
-    """Returns for each token the sum of its rows over all experts.
-
-    `rows` (E, N slots, C) are the experts' outputs, and index[e, i] is the token of row i of expert
-    e.
-    """
+    """Returns for each token the sum of its rows (E, N slots, C) over all experts; index[e, i] is
+    the token of row i of expert e."""
     xp = xp_of(rows)
     total = xp.zeros((tokens + index.shape[1], rows.shape[-1]), rows.dtype)
     for e in range(len(rows)):  # one expert has a token at most once: `+=` by index adds it up

@@ -12,9 +12,8 @@ from nnmpi.nn.passes import Pass, current_pass
 
 
 class Router(Module):
-    """A linear layer and softmax that give each token (N, ..., width) a weight for each expert, the
-    gates (N, ..., num_experts); they are 0 except for the chosen experts. See `route` in
-    `addons/layer_ways/expert_ops.py`."""
+    """A linear layer and softmax that give each token (N, ..., width) its gates (N, ...,
+    num_experts), a weight for each expert, 0 except for the chosen ones, as `route` does."""
 
     last_axis = "experts"
 
@@ -54,8 +53,7 @@ class Router(Module):
 
 
 class Experts(Module):
-    """Several two-layer networks (experts), each applied only to the tokens for which its gate
-    (weight) is not 0; see `experts` in `addons/layer_ways/expert_ops.py`."""
+    """Several two-layer networks, each applied to the tokens for which its gate is not 0."""
 
     def __init__(
         self, width: int, hidden: int, num_experts: int, top_k: int, factor: float, activation: str
@@ -133,11 +131,9 @@ class MixtureOfExperts(Module):
         return y
 
     def balance(self, x: Tensor) -> float:
-        """Returns the auxiliary loss of these samples, without its coefficient.
-
-        It is 1 if the experts are equally loaded, and num_experts / top_k if all tokens choose the
-        same experts with certainty.
-        """
+        """Returns the auxiliary loss of these samples, without its coefficient: 1 if the experts
+        are equally loaded, and num_experts / top_k if all tokens choose the same experts with
+        certainty."""
         a, w = as_tensor(x).array, self.router.weight.array
         dtype = types_of(a.dtype).sums
         p = experts.probabilities(a.astype(dtype), w.astype(dtype))

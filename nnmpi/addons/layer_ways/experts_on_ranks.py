@@ -55,9 +55,8 @@ def lengths(bounds: Sequence[int]) -> list[int]:
 
 
 class ShardedExperts(Sharded, Experts):
-    """The Experts layer of a mixture of experts, with its experts divided among the ranks: rank r
-    has experts bounds[r] to bounds[r + 1] - 1. All ranks have all tokens of the input and of the
-    output."""
+    """The Experts layer with its experts divided among ranks, which all have all tokens: rank r has
+    experts bounds[r] to bounds[r + 1] - 1."""
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2
@@ -91,10 +90,9 @@ def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **opti
 
 
 def _of_inputs_and_weights(y: Array, vjps: tuple[Vjp, ...], prepare: Prepare) -> Result:
-    """Returns the Result of an op with the arguments x, gates and weights: its output y, and a vjp
-    for each argument. The backward pass first calls `prepare`, which returns (the gradients of x
-    and gates, what the vjps of the weights need). The first two of `vjps`, those of x and gates,
-    are not used."""
+    """Returns the Result of an op of x, gates and weights with the output y. `prepare` returns (the
+    gradients of x and gates, what the vjps of the weights need); the first two `vjps` are not
+    used."""
     input_vjps: list[Any] = [lambda both, out, i=i: both[0][i] for i in range(2)]
     weight_vjps: list[Any] = [lambda both, out, vjp=vjp: vjp(both[1], out) for vjp in vjps[2:]]
     return Result(y, (*input_vjps, *weight_vjps), prepare)
@@ -116,18 +114,16 @@ class CountingRouter(Sharded, Router):
         return super().options(x) | {"tokens": self.bounds[-1], "counted": self.counted}
 
     def counted(self, counts: Array) -> tuple[Array, Array]:
-        """Returns the counts of tokens that chose each expert, in two arrays: summed over the ranks
-        before this one, and summed over all ranks. Given `counts`, those of this rank; all three
-        arrays have the shape (N, 1, E)."""
+        """Returns the counts of tokens that chose each expert, (N, 1, E): of ranks before this one,
+        and of all."""
         rank, size = self.comm.rank, self.comm.size
         ranks = all_gather(counts, self.comm, tuple(range(size + 1)), 1)
         return ranks[:, :rank].sum(axis=1, keepdims=True), ranks.sum(axis=1, keepdims=True)
 
 
 class ExchangingExperts(Sharded, Experts):
-    """The Experts layer of a mixture of experts, for tokens that are divided along positions: rank
-    r has experts bounds[r] to bounds[r + 1] - 1. Each token is sent to the ranks of its experts,
-    and the results are sent back."""
+    """The Experts layer for tokens that are divided along positions: rank r has experts bounds[r]
+    to bounds[r + 1] - 1, to which tokens are sent, and results are sent back."""
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2
@@ -155,9 +151,8 @@ class Routing(NamedTuple):
     slots: int
 
     def sends(self, me: int) -> list[int]:
-        """Returns how many tokens rank `me` may send to each rank. As many as possible go to the
-        rank with most experts, then to the next; the rank's own experts get as many as they can
-        take."""
+        """Returns how many tokens rank `me` may send to each rank: as many as possible to the one
+        with most experts, then to the next; the rank's own experts get as many as they take."""
         room = [min(self.tokens[me], n * self.slots) for n in self.experts]
         sends, remaining = [0] * len(room), self.tokens[me] * self.top_k
         for q in sorted(range(len(room)), key=lambda q: -self.experts[q]):
@@ -168,9 +163,8 @@ class Routing(NamedTuple):
         return sends
 
     def receives(self, me: int) -> list[int]:
-        """Returns how many tokens rank `me` may receive from each rank: from the other ranks as
-        many as its experts can take, in proportion to the numbers of their tokens; from itself as
-        many as `sends` says."""
+        """Returns how many tokens rank `me` may receive: from the others as many as its experts can
+        take, in proportion to theirs; from itself as `sends` says."""
         others = [n * (r != me) for r, n in enumerate(self.tokens)]
         total = min(sum(others), self.experts[me] * self.slots)
         ends = [total * n // max(sum(others), 1) for n in accumulate(others, initial=0)]
@@ -180,15 +174,13 @@ class Routing(NamedTuple):
 
 
 class TokenExchange(NamedTuple):
-    """The exchange of tokens between ranks with different experts: which tokens this rank sends,
-    and how many it receives. A gate is the weight of an expert's output for a token; if it is 0,
-    that expert does not get the token.
+    """The exchange of tokens between ranks with different experts; an expert does not get a token
+    for which its gate is 0.
 
     sends     for each rank, the indices of this rank's tokens that go to one of the experts there
     receives  the number of tokens that come from each rank
-    slots     the number of tokens for which each expert computes, where arrays have no values
-              (when a cost is predicted), so that messages without tokens count too; None where
-              they have values
+    slots     where arrays have no values, the tokens for which an expert computes, so that messages
+              without tokens count too; else None
     """
 
     comm: Comm
@@ -203,9 +195,8 @@ class TokenExchange(NamedTuple):
         return xp_of(arrived[0]).concatenate(arrived)
 
     def combine(self, rows: Array, widths: Sequence[int]) -> list[Array]:
-        """Sends `rows`, the outputs of this rank's experts, back to the ranks of the tokens;
-        returns, for each rank r, its experts' outputs for this rank's tokens, as rows of widths[r]
-        elements."""
+        """Sends `rows`, the outputs of this rank's experts, back; returns for each rank r its
+        experts' outputs for this rank's tokens, as rows of widths[r] elements."""
         ends = pairwise(accumulate(self.receives, initial=0))
         shapes = [(len(i), width) for i, width in zip(self.sends, widths, strict=True)]
         return self._all_to_all([rows[start:stop] for start, stop in ends], shapes)
@@ -217,10 +208,9 @@ class TokenExchange(NamedTuple):
 def token_exchange(
     gates: Array, comm: Comm, bounds: Bounds, samples: int, most: Routing | None
 ) -> TokenExchange:
-    """Returns the TokenExchange for the gates (tokens, E) of `samples` samples: a token is sent to
-    each rank that has an expert for which its gate is not 0, where rank r has experts bounds[r] to
-    bounds[r + 1] - 1. If gates have no values (when a cost is predicted), `most` gives the numbers
-    of tokens."""
+    """Returns the TokenExchange for the gates (tokens, E) of `samples` samples, where rank r has
+    experts bounds[r] to bounds[r + 1] - 1. If gates have no values, `most` gives the numbers of
+    tokens."""
     xp, me = xp_of(gates), comm.rank
     most = most if is_meta(gates) else None
     if most is None:
@@ -246,12 +236,8 @@ def experts_by_exchange(
     most: Routing | None = None,
 ) -> Result:
     """Returns the summed outputs of all experts for x (N, t, C), the t positions of this rank. Each
-    token is sent to the ranks of its experts, and the results are sent back.
-
-    Rank r has experts bounds[r] to bounds[r + 1] - 1. Each expert of a rank computes for the same
-    number of tokens, that of the expert with most tokens; others are padded. If gates have no
-    values (when a cost is predicted), `most` gives the numbers of tokens.
-    """
+    expert of a rank computes for as many tokens as the one with most; others are padded. The
+    arguments are those of `token_exchange`."""
     xp, shape, C, spans = xp_of(x), x.shape, x.shape[-1], [*pairwise(bounds)]
     rows, table = x.reshape(-1, C), gates.reshape(-1, bounds[-1])
     exchange, gates_shape = token_exchange(table, comm, bounds, len(x), most), gates.shape

@@ -1,5 +1,4 @@
-"""ServerClient: a worker of a parameter server, which computes gradients at its own pace and pushes
-them to the servers.
+"""ServerClient: a worker of a parameter server, which pushes gradients at its own pace.
 
 Each worker iterates over an endless sequence of batches, epoch after epoch, and takes its part of
 each. If workers do not wait for each other, a fast one advances further than a slow one. An epoch
@@ -37,9 +36,8 @@ Batches: TypeAlias = Generator[tuple[StepState, StepBatch], None, None]
 
 
 class LocalGradient(GradientSync):
-    """The GradientSync (the object that otherwise sums gradients over ranks) of a worker of a
-    parameter server: the gradient stays in the store, from where it is pushed to the servers; the
-    update does nothing."""
+    """The GradientSync of a worker: the gradient stays in the store, from where it is pushed to the
+    servers; the update does nothing."""
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
@@ -60,30 +58,22 @@ class LocalGradient(GradientSync):
         return {Kind.AGREE: lambda step: None, Kind.APPLY: self.apply}
 
     def apply(self, step: int) -> Outcome:
-        """Returns the Outcome of a step with the loss of this worker's samples.
-
-        The servers update the parameters.
-        """
+        """Returns the Outcome of a step with the loss of this worker's samples."""
         return Outcome(backend.to_float(self._loss), self._request, True)
 
 
 def worker_parts(
     layout: Layout, spec: TrainSpec, store: LocalStore
 ) -> tuple[LocalGradient, BatchStats]:
-    """Returns the GradientSync of a worker of a parameter server, which sends nothing by itself,
-    and its BatchNorm statistics.
-
-    Statistics are computed from its own samples, but from the samples of all workers if they make
-    each step together.
-    """
+    """Returns the GradientSync and the BatchNorm statistics of a worker: those of its own samples,
+    or of all workers if they make each step together."""
     dp = layout.axis["dp"]
     together = steps_ahead(spec.arrangement.config) == 0 and dp.size > 1
     return LocalGradient(store), Synced(dp) if together else LOCAL
 
 
 class ServerClient(ServerStrategy):
-    """The strategy of a worker with parameter servers: it computes gradients, pushes them to the
-    servers, and gets new parameters from them."""
+    """The strategy of a worker: it pushes gradients to the servers, and gets new parameters."""
 
     def __init__(self, layout: Layout, spec: TrainSpec) -> None:
         super().__init__(layout, spec)
@@ -141,12 +131,9 @@ class ServerClient(ServerStrategy):
         self.position = WorkerPosition(self.layout.axis["dp"].rank, self.layout.workers, state)
 
     def _push(self, load: StepBatch, state: StepState, batches: int, stop: bool) -> Reply:
-        """Computes the gradient of the batch `load` and pushes it to the servers; returns their
-        reply. For a batch without samples it pushes zeros.
-
-        state   the position of training before the step, in an epoch of `batches` batches
-        stop    True if the servers have replied that some rank wants to end the run
-        """
+        """Computes the gradient of a batch, or zeros without samples, and pushes it to the servers;
+        returns their reply. `stop` is True if they have replied that some rank wants to end the
+        run."""
         samples, loss = sum(len(batch.samples) for batch in load.micro), 0.0
         divisor = sum(self._task.objective.loss.divisor(batch.y) for batch in load.micro)
         if load.micro:

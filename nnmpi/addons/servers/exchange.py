@@ -50,14 +50,8 @@ class WorkerRequest(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """The contributions of all workers to an epoch so far, as a parameter server counts them.
-
-    pushes    gradients that workers have sent
-    samples   samples of which these gradients were computed
-    divisor   the number by which `loss` is divided for the mean
-    loss      the sum of the samples' losses
-    skipped   updates left out because a value was not finite
-    """
+    """The contributions of all workers to an epoch so far: the sums of their requests, the number
+    of pushes, and of updates skipped because a value was not finite."""
 
     pushes: float = 0
     samples: float = 0
@@ -69,10 +63,8 @@ class Totals(NamedTuple):
 class Reply(NamedTuple):
     """The reply of a parameter server to a worker's request; the current parameters follow.
 
-    go       True if the worker is to compute another gradient in this epoch; the first server
-             decides
+    go       True if the worker is to compute another gradient; the first server decides
     stop     True if some rank wants to end the run
-    totals   what all workers have contributed to the epoch so far: samples, losses and so on
     """
 
     go: bool
@@ -81,11 +73,8 @@ class Reply(NamedTuple):
 
 
 def poll_until(system: System, is_done: Callable[[], bool]) -> None:
-    """Calls `is_done` until it returns True, with pauses (system.sleep), since polling without a
-    pause would take a core from another rank.
-
-    The first POLLS calls have no pause between them, since a pause takes longer than a call.
-    """
+    """Calls `is_done` until it returns True, after POLLS calls with pauses, since polling without a
+    pause would take a core from another rank."""
     polls = 0
     while not is_done():
         polls += 1
@@ -99,11 +88,8 @@ def wait_all(system: System, works: Iterable[Transfer]) -> None:
 
 
 class RequestChannel:
-    """A worker's connection to all parameter servers: sends requests and gradients, and receives
-    replies and parameters.
-
-    slices   the slice of the parameters that each server updates
-    """
+    """A worker's connection to all parameter servers; `slices` are those that each server
+    updates."""
 
     def __init__(self, layout: Layout, store: LocalStore, slices: Sequence[slice]) -> None:
         self._comm, self._wire, self._store = layout.all, wire_of(layout.all, store.on), store
@@ -113,9 +99,8 @@ class RequestChannel:
         self._replies = np.zeros((layout.servers, 2 + len(Totals._fields)))
 
     def ask(self, request: WorkerRequest) -> Reply:
-        """Sends a request to all parameter servers (with the gradient, for a PUSH), and waits until
-        replies and new parameters have arrived; returns the reply.
-        """
+        """Sends a request to all servers (with the gradient, for a PUSH), and returns the reply
+        when it and new parameters have arrived."""
         comm, wire, store, works = self._comm, self._wire, self._store, list[Transfer]()
         self._request[:] = [*request, *(p.has_grad for p in store.parameters)]
         for rank, part, reply in zip(self._servers, self._slices, self._replies, strict=True):
@@ -133,8 +118,7 @@ class RequestChannel:
 
 
 class ReplyChannel:
-    """A parameter server's connection to one worker: receives requests and gradients, and sends
-    replies and parameters.
+    """A parameter server's connection to one worker.
 
     `request`, `used` and `gradient` belong to the last request. If `copies` is True, parameters are
     copied before they are sent, so that they can be updated meanwhile.

@@ -73,14 +73,11 @@ class ClockTable:
         return not self._active
 
     def started(self, w: int) -> None:
-        """Records that worker w is ready for the epoch and waits for a reply of the servers;
-        `released` says when it gets the reply."""
+        """Records that worker w is ready for the epoch, and waits until `released` has it."""
         self._waiting[w] = True
 
     def pushed(self, w: int, samples: float, divisor: float, loss: float, stop: bool) -> None:
-        """Counts a gradient that worker w has pushed, with its number of samples, the divisor of
-        its mean loss, and its summed loss; `stop` is True if w wants to end the run. The worker
-        then waits for a reply."""
+        """Counts a gradient that worker w has pushed, with its request's numbers; w then waits."""
         self._pushed[w] = Totals(*map(add, self._pushed[w], (1, samples, divisor, loss, 0)))
         self.clocks[w] += 1
         self.stop = self.stop or stop
@@ -88,10 +85,8 @@ class ClockTable:
         self._waiting[w] = False
 
     def applied(self, workers: Iterable[int], updated: bool | None) -> None:
-        """Counts an update that was made with the last gradients of these workers.
-
-        `updated` is True, False if the update was skipped, or None if the pushes had no samples.
-        """
+        """Counts an update by these workers' last gradients: made or skipped, or None without
+        samples."""
         for w in workers:
             self.staleness[w][self.version - self._pulled[w]] += 1
         self.version += updated is True
@@ -104,9 +99,8 @@ class ClockTable:
         self.stop = self.stop or stop
 
     def released(self) -> Iterator[tuple[int, bool]]:
-        """Yields (w, go) for each waiting worker w that is not too far ahead of the slowest, and
-        gets a reply now; go is True if it is to push another gradient in this epoch.
-        """
+        """Yields (w, go) for each waiting worker w that is not too far ahead of the slowest; go is
+        True if it is to push another gradient in this epoch."""
         slowest = min((self.clocks[w] for w in self._active), default=0)
         for w in [w for w in self._waiting if self.clocks[w] - slowest <= self._bound]:
             self._pulled[w] = self.version
@@ -122,9 +116,8 @@ class ClockTable:
 
 
 class ParameterServer(ServerStrategy):
-    """The strategy (the object that does a rank's work in training) of a parameter server: it
-    updates its slice of the parameters, and answers workers' requests until all have ended the
-    epoch."""
+    """The strategy of a parameter server: it updates its slice, and answers workers until all have
+    ended the epoch."""
 
     def __init__(self, layout: Layout, spec: TrainSpec) -> None:
         super().__init__(layout, spec)
@@ -159,11 +152,8 @@ class ParameterServer(ServerStrategy):
         yield from progress.results(table.totals, ended=True, stop=table.stop)
 
     def _serve(self) -> bool:
-        """Handles the requests (such as pushed gradients) that have arrived from workers, and
-        replies to those workers that may continue.
-
-        Returns True if any request had arrived.
-        """
+        """Handles requests that have arrived, and replies to workers that may continue; returns
+        True if any had arrived."""
         table = self._table
         next(self._polled).poll()  # one poll moves the messages of all channels
         arrived = [w for w, channel in enumerate(self._channels) if channel.arrived()]
@@ -226,7 +216,6 @@ class ParameterServer(ServerStrategy):
         return True
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
-        """Takes part in the sum of `outputs` over ranks without computing any: workers evaluate, as
-        this rank's parameters outside its slice are outdated.
-        """
+        """Takes part in the sum of `outputs` without computing any: parameters outside the slice
+        are outdated."""
         self._sum(outputs)

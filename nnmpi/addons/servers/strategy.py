@@ -1,10 +1,5 @@
-"""ServerStrategy: the base class of the two strategies with parameter servers, one for workers
-(which compute gradients) and one for servers (which update parameters). A strategy is the object
-that runs the training steps of a rank.
-
-The base class makes the store of parameters and the optimizer, and has the collectives at the start
-and the end of training.
-"""
+"""ServerStrategy: the base class of the strategies of workers and servers, with the store of
+parameters, the optimizer, and the collectives at the start and the end of training."""
 
 import math
 from collections import Counter
@@ -42,20 +37,15 @@ def steps_ahead(config: Config) -> float:
 
 
 def layout_fields(a: Arrangement) -> dict[str, int | None]:
-    """Returns the fields that parameter servers add to the start event of a run's log and to the
-    output of --dry-run: `servers`, their number, and `steps_ahead`, how many steps a worker may be
-    ahead of the slowest one (None: any number)."""
+    """Returns the fields of the start event: `servers`, their number, and `steps_ahead`, None for
+    any."""
     ahead = steps_ahead(a.config)
     return {"servers": a.servers, "steps_ahead": None if ahead == math.inf else int(ahead)}
 
 
 class ServedStore(LocalStore):
-    """The store of a parameter server or worker: it has buffers for all parameters, of which the
-    optimizer updates only the slice `own`.
-
-    `own` is a server's slice, and empty for a worker. `gradient` is the gradient of that slice for
-    the next step.
-    """
+    """The store of a server or worker, with buffers for all parameters, of which the optimizer
+    updates the slice `own`, empty for a worker; `gradient` is that slice's for the next step."""
 
     def __init__(self, spec: StoreSpec, own: slice) -> None:
         super().__init__(spec)
@@ -76,9 +66,8 @@ class ServedStore(LocalStore):
 
 
 def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
-    """Creates the store of this rank, a server or worker, and moves the parameters into it; returns
-    the store, and the slice of the parameters that each server updates.
-    """
+    """Moves the parameters into a store of this rank; returns it, and the slice that each server
+    updates."""
     trained = [p for p in spec.task.model.parameters() if p._requires_grad]
     n = spans_of([p.padded_size for p in trained])[-1][1]
     ends = [chunk_start(n, layout.servers, k) for k in range(layout.servers + 1)]
@@ -90,9 +79,7 @@ def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
 
 
 class ServerStrategy:
-    """The base class of the strategies (objects that run training steps) of workers and of
-    parameter servers: it makes the store of parameters and the optimizer, and has the collectives
-    at the start and the end of training.
+    """The base class of the strategies of workers and of parameter servers.
 
     position   how far this rank is in its data, if workers may be at different steps; None
                otherwise
@@ -139,11 +126,8 @@ class ServerStrategy:
         outputs.add_up(comm, lambda row: wait_all(comm.system, [comm.start(row, "doubling")]))
 
     def finish(self) -> dict[str, Any]:
-        """Copies the model of worker 0 to all ranks; returns the staleness counts of the first
-        server.
-
-        {"staleness": {worker: {staleness: number of gradients}}}
-        """
+        """Copies the model of worker 0 to all ranks; returns the first server's counts:
+        {"staleness": {worker: {staleness: number of gradients}}}."""
         comm = self.layout.all
         wire = wire_of(comm, self._task.on)
         wire.broadcast(self._store.flat)  # worker 0 has pulled the newest parameters with DONE
@@ -165,13 +149,9 @@ class ServerStrategy:
 
 
 class EpochProgress:
-    """Makes the StepResults of an epoch from the totals that servers report: the counts and losses
-    of all workers' pushes in the epoch so far. Each result has what was added since the last
-    report.
-
-    N pushes (gradients sent to servers) of N workers count as one step, whichever workers have made
-    them.
-    """
+    """Makes the StepResults of an epoch from the totals that servers report, each of what was added
+    since the last one. N pushes of N workers count as one step, whichever workers have made
+    them."""
 
     def __init__(self, start: StepState, batches: int, workers: int) -> None:
         self._start, self._batches, self._workers = start, batches, workers
@@ -180,13 +160,9 @@ class EpochProgress:
     def results(
         self, totals: Totals, ended: bool = False, stop: bool = False
     ) -> Iterator[StepResult]:
-        """Yields one StepResult for all pushes of workers that were added to the totals since the
-        last call. If several updates were skipped, results without samples come before it, so that
-        there is one for each skipped update.
-
-        `ended` is True if the epoch is over: a last step then counts even if some workers have
-        pushed nothing for it. `stop` is True if the run is to end.
-        """
+        """Yields one StepResult for all pushes since the last call, and before it one without
+        samples for each further skipped update. If the epoch has ended, a last step counts even if
+        some workers have pushed nothing for it."""
         new, state = Totals(*map(sub, totals, self._totals)), self._state
         steps, rest = divmod(int(totals.pushes), self._workers)
         self._totals, self._state = totals, self._after(steps + (ended and rest > 0))

@@ -17,11 +17,8 @@ def phrases(e: Event) -> Iterator[str]:
 
 
 def staleness(e: Event) -> str:
-    """Returns a line on the mean and maximum staleness of all gradients: the number of updates
-    since their parameters were read.
-
-    The event has the counts {worker: {staleness: number of gradients}}.
-    """
+    """Returns a line on the mean and maximum staleness of gradients, the updates since their
+    parameters were read, from the counts {worker: {staleness: number of gradients}}."""
     counted = e["staleness"].values()
     rows = [(int(s), times) for counts in counted for s, times in counts.items()]
     if not rows:

@@ -62,11 +62,9 @@ class BPETokenizer:
         return counts
 
     def describe(self, path: str | None = None) -> str:
-        """A line of JSON, {"kind": "bpe", "path": "...", "size": ..., "sha256": "..."}; sha256 is
-        the first 12 digits of the hash of vocabulary and merges.
-
-        `path` overrides the path of the tokenizer, for instance if a copy of it is saved.
-        """
+        """A line of JSON, {"kind": "bpe", "path": "...", "size": ..., "sha256": "..."}: the first
+        12 digits of the hash of vocabulary and merges. `path` overrides the tokenizer's, for
+        instance if a copy is saved."""
         path = path or str(self.path)
         return json.dumps({"kind": "bpe", "path": path, "size": self.size, "sha256": self.sha256})
 
@@ -127,11 +125,8 @@ def _library_tokenizer(path: Path) -> Any:
 
 def _check(path: Path, described: dict[str, Any], vocabulary: dict[str, int]) -> None:
     """Raises ValueError unless the tokenizer is byte-level BPE that splits a text into words as
-    GPT-2 does.
-
-    Only then do parts of a text have the same tokens as the whole text. `described` is the content
-    of its tokenizer.json, `vocabulary` maps tokens to ids, and `path` is for the message.
-    """
+    GPT-2 does: only then do parts of a text have the same tokens as the whole. `described` is the
+    content of its tokenizer.json."""
     model, splitter = described["model"], described["pre_tokenizer"] or {}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
     wrong = [

@@ -35,8 +35,7 @@ def pieces(
     stream: IO[bytes], cuts: re.Pattern[bytes], size: int = PIECE_BYTES, length: int | None = None
 ) -> Iterator[bytes]:
     """Yields the next `length` bytes of a stream (default: the rest) in pieces of about `size`
-    bytes. A piece ends only where the pattern `cuts` matches, so that no token lies in two
-    pieces."""
+    bytes, which end where `cuts` matches."""
     held: list[bytes] = []  # blocks since the last cut
     behind, left = b"", sys.maxsize if length is None else length
     while block := stream.read(min(size, left)):
@@ -58,13 +57,9 @@ def pieces(
 def next_cut(
     stream: IO[bytes], place: int, cuts: re.Pattern[bytes], size: int = PIECE_BYTES
 ) -> int:
-    """Returns the first byte offset, from `place` on, at which the text in a file may be cut, as
-    the pattern `cuts` says; the end of the file if there is none. The file is read about `size`
-    bytes at a time.
-
-    Each rank calls this for the start and the end of its part of the file, so that parts fit
-    together without communication.
-    """
+    """Returns the first byte offset, from `place` on, at which `cuts` lets the text in a file be
+    cut; the end of the file if there is none. Each rank calls this for the start and the end of its
+    part, so that parts fit together without communication."""
     start = begin = max(place - LOOKBEHIND, 0)
     stream.seek(start)
     behind = b""

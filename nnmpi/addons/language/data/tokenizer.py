@@ -1,10 +1,5 @@
-"""Tokenizers, which map text to token ids and back.
-
-A token is a character, a byte, or a piece of a word (GPT-2's byte-level BPE, with the library
-`tokenizers`).
-
-`describe` returns a line of JSON from which `tokenizer_of` makes the tokenizer again.
-"""
+"""Tokenizers, which map text to token ids and back. A token is a character, a byte, or a piece of a
+word (GPT-2's byte-level BPE, with the library `tokenizers`)."""
 
 import json
 import os
@@ -26,12 +21,11 @@ NO_POINT = np.uint32(0xFFFFFFFF)  # above all code points
 
 
 class Tokenizer(Protocol):
-    """The interface of tokenizers: a vocabulary of `size` tokens.
+    """The interface of tokenizers.
 
     tokens: the word for its tokens in messages, such as "characters"
     unit: the unit in which texts are measured: "character" or "byte"
     cuts: where the bytes of a text may be cut, so that its parts have the same tokens as the whole
-    start: the token that stands for the beginning of a text: <|endoftext|>, or else the newline
     """
 
     tokens: str
@@ -149,11 +143,8 @@ def has_tokenizer(folder: str) -> bool:
 
 
 def located(description: str, folder: str) -> str:
-    """Returns a tokenizer's description with its path joined to `folder`, the model's folder.
-
-    If nothing exists at that path, but the folder has the files of a tokenizer, the path becomes
-    the folder. A description without a path is unchanged.
-    """
+    """Returns a tokenizer's description with its path joined to `folder`, the model's; the path
+    becomes the folder if nothing exists there, but the folder has the files of a tokenizer."""
     kind, values = _described(description)
     if "path" not in values:
         return description
@@ -203,9 +194,8 @@ def _of_bpe(path: str, size: int, sha256: str) -> BPETokenizer:
 
 
 class TokenizerKind(NamedTuple):
-    """A kind of tokenizer, such as byte-level BPE, in the table of kinds: how to make one from its
-    JSON description, the types of the values in the description, and a template of its name in
-    messages."""
+    """How to make a kind of tokenizer from its JSON description, the types of the values in it, and
+    a template of its name in messages."""
 
     make: Callable[..., Any]
     types: Mapping[str, type]  # by the name of the value

@@ -29,10 +29,7 @@ HELD_OUT = 10  # one token in ten
 
 class TokenWindows:
     """Windows (N, T) of stored tokens, with the few methods of an array that loaders use; rows are
-    read as new int64 arrays.
-
-    stored: (N, T), of any integer dtype, in memory or mapped from a file
-    """
+    read as new int64 arrays. `stored` has any integer dtype, in memory or mapped from a file."""
 
     dtype, ndim = np.dtype("int64"), 2
 
@@ -61,8 +58,7 @@ class TokenInfo(NamedTuple):
 
     tokenizer: the tokenizer's description, from which `tokenizer_of` makes it
     size: the number of tokens in its vocabulary
-    tokens: the word for the tokens in messages, such as "characters"
-    unit: the unit in which texts are measured: "character" or "byte"
+    tokens, unit: those of the Tokenizer
     held_out_units: how many characters, or bytes, the last tenth of the tokens stands for
     """
 
@@ -74,8 +70,7 @@ class TokenInfo(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, held_out_units: int) -> "TokenInfo":
-        """Returns the description of a file of tokens that this tokenizer makes. The last tenth of
-        the file's tokens, which is for testing, stands for `held_out_units` characters or bytes."""
+        """Returns the description of a tokenizer's file of tokens."""
         words = tokenizer.tokens, tokenizer.unit
         return cls(tokenizer.describe(), tokenizer.size, *words, held_out_units)
 
@@ -104,10 +99,7 @@ def windows(tokens: Any, T: int) -> Split:
 
 def in_windows(name: str, tokens: Any, T: int, about: TokenInfo) -> Dataset:
     """Makes a data set for language models from the tokens of a text, a 1-D array: consecutive
-    windows of T tokens. The last tenth of the text is for testing.
-
-    `about` describes the tokens (tokenizer and vocabulary), and `name` is that of the data set.
-    """
+    windows of T tokens. The last tenth of the text is for testing."""
     n, taken = len(tokens), held_out(len(tokens))
     kept = len(range(n)[taken])
     if kept <= T:

@@ -25,9 +25,8 @@ NAMED: dict[str, tuple[type[Sizes], str, str]] = {
 
 
 def sizes_named(model: str) -> Sizes | None:
-    """Returns the sizes of a model named gpt2, gpt:... or llama:..., or None for other names. The
-    name does not tell the number of tokens and positions: both are 1 here, and are replaced
-    later."""
+    """Returns the sizes that a name such as gpt2, gpt:... or llama:... says, or None for other
+    names. The numbers of tokens and positions are 1, to be replaced."""
     kind, _, argument = (GPT2.model if model == "gpt2" else model).partition(":")
     of_sizes, end, _ = NAMED.get(kind, (GPTSizes, "", ""))
     if kind not in NAMED or not re.fullmatch(f"{SIZE}x{SIZE}x{SIZE}{end}", argument):

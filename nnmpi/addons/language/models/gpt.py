@@ -22,10 +22,8 @@ WIDER = 4
 
 
 class GPTSizes(NamedTuple):
-    """The sizes of a GPT.
-
-    intermediate   the width within an MLP; 0: four times the width
-    """
+    """The sizes of a GPT; `intermediate` is the width within an MLP, or 0 for four times the
+    width."""
 
     layers: int
     heads: int
@@ -129,8 +127,7 @@ class MLP(Module):
 
 
 def check_blocks(model: str, layers: int, heads: int, width: int, intermediate: int) -> None:
-    """Raises ValueError unless a transformer named `model` can have this number of layers and heads
-    and these widths; `intermediate` is the width within an MLP."""
+    """Raises ValueError unless a transformer named `model` can have these numbers and widths."""
     if min(layers, heads, width, intermediate) < 1 or width % heads:
         within = f", {intermediate} within an MLP" * (intermediate < 1 <= width)
         raise ValueError(

@@ -55,12 +55,9 @@ Format = TypeVar("Format", bound="FolderFormat")
 
 @dataclass(frozen=True)
 class FolderFormat(FileFormat):
-    """The format of a folder with a language model as the `transformers` library writes it: the
-    names and the order of tensors, and the settings in config.json. This class is for GPT-2;
-    subclasses for other models override its fields.
+    """The format of a folder as the `transformers` library writes it: names and order of tensors,
+    and settings in config.json. This class is for GPT-2; subclasses override its fields.
 
-    sizes     the sizes of the model in this folder
-    of_sizes  the class of `sizes`
     kind      three names of this kind of model: the model_type in config.json, the class in the
               transformers library, and the name in messages
     prefix    the prefix of tensor names in a file
@@ -133,9 +130,8 @@ class FolderFormat(FileFormat):
         return *sizes, None if intermediate in (0, WIDER * self.sizes.width) else intermediate
 
     def model(self, dropout: float = 0.0, published: Mapping[str, Any] | None = None) -> Any:
-        """Returns a model of these sizes with initial weights. `dropout` is its dropout
-        probability; `published` has the JSON files (contents by name) that are saved together with
-        the model."""
+        """Returns a model of these sizes with initial weights, with which the JSON files
+        `published` are saved."""
         layers, heads, width, vocabulary, positions, within = self.sizes
         return GPT(layers, heads, width, vocabulary, positions, dropout, published, within)
 
@@ -181,11 +177,9 @@ class FolderFormat(FileFormat):
         return tuple(self.prefix + path.replace(layer, n) for n in self.layers.get(layer, (layer,)))
 
     def check_sources(self, file: object, sources: Mapping[str, StoredTensor]) -> None:
-        """Raises ValueError unless the tensors of a folder have the sizes that its config.json,
-        `file`, states. `sources` has the tensors by their paths in the model.
-
-        It runs before the model is built, since a file may claim a billion layers.
-        """
+        """Raises ValueError unless the tensors of a folder, by path, have the sizes that its
+        config.json, `file`, states. It runs before the model is built, since a file may claim a
+        billion layers."""
         layers = len({path.split(".")[1] for path in sources if path.startswith(self.blocks + ".")})
         try:
             sizes = self.sizes.checked()
@@ -213,12 +207,9 @@ def published_in(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def special_tokens(published: Mapping[str, Any], key: str, vocabulary: int) -> list[int]:
-    """Returns the tokens that mark the beginning or the end of a text, which the JSON files of a
-    folder list under `key` (the constant BEGIN or END); tokens beyond the vocabulary are left out.
-
-    `published` has the contents of these files by name. As in transformers, generation_config.json
-    has precedence over config.json.
-    """
+    """Returns the tokens that begin or end a text, as the JSON files of a folder say under `key`,
+    BEGIN or END, without those beyond the vocabulary. As in transformers, generation_config.json
+    has precedence over config.json."""
     for file in (GENERATION, CONFIG):
         settings = published.get(file, {})
         if not isinstance(settings, dict) or key not in settings:
@@ -235,12 +226,9 @@ def special_tokens(published: Mapping[str, Any], key: str, vocabulary: int) -> l
 
 
 def json_texts(form: FolderFormat, published: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the texts to write to config.json and generation_config.json, by file name,
-    config.json last.
-
-    `published` has the JSON files of the folder that the model was loaded from. Their settings are
-    kept, but the sizes are those of `form`, and the type of the weights is left out.
-    """
+    """Returns the texts to write, by file name, config.json last. Settings in the files from which
+    the model was loaded are kept, but the sizes are those of `form`, and the type of the weights is
+    left out."""
     config = {k: v for k, v in form.config(published).items() if k not in TYPE_OF_WEIGHTS}
     return {
         file: json.dumps(value, indent=1) + "\n"
@@ -249,12 +237,8 @@ def json_texts(form: FolderFormat, published: Mapping[str, Any]) -> dict[str, st
 
 
 def read_folder(format_class: type[Format], folder: str | os.PathLike[str]) -> Format:
-    """Reads config.json in a model's folder, and returns it as an object of `format_class`, a
-    subclass of FolderFormat such as that of Llama: sizes of the model, and names and layouts of its
-    tensors.
-
-    Raises ValueError unless config.json and the tensors are those of such a model.
-    """
+    """Reads config.json in a model's folder as an object of `format_class`; raises ValueError
+    unless it and the tensors are those of such a model."""
     path = Path(folder) / CONFIG
     form = format_class.of(read_json(path, REMEDY), path)
     form.check_sources(path, sources_in(weights_in(folder), form))
@@ -281,14 +265,13 @@ def save_folder(
     published: Mapping[str, Any],
     folder: str | os.PathLike[str],
 ) -> None:
-    """Writes a model into a folder, which is created: config.json, model.safetensors and, if the
-    model was loaded with one, generation_config.json.
+    """Writes a model into a folder, which is created: config.json, model.safetensors and, if
+    `published` has one, generation_config.json; by a temporary folder, so that a failure leaves
+    nothing behind.
 
     state      the parameters of the model by path
     form       the names and the order of tensors in the file
     published  the JSON files of the folder that the model was loaded from, by name
-
-    The files are written to a temporary folder first, so a failure leaves nothing behind.
     """
     path, texts = Path(folder), json_texts(form, published)
     tensors: dict[str, Any] = {}

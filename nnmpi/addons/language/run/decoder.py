@@ -65,12 +65,8 @@ class Decoder:
         self._past = KVCache(self._positions) if self._keeps else None
 
     def next(self, tokens: Sequence[int], choose: Callable[[np.ndarray], int]) -> int:
-        """Returns the token that follows the text `tokens`, on every rank. The function `choose`
-        returns this token, given the scores of all tokens, of shape (vocabulary,).
-
-        For a gpt only the tokens that are new since the last call go through the model. Raises
-        ValueError, on all ranks, if the scores are NaN or infinite.
-        """
+        """Returns the token after the text `tokens`, on every rank, which choose(scores of all
+        tokens) returns. Raises ValueError, on all ranks, if the scores are NaN or infinite."""
         if len(tokens) - self._begin > self._positions:
             self.start(len(tokens) - max(self._positions // 2, 1))
         known = self._begin + (self._past.length if self._past else 0)

@@ -31,13 +31,12 @@ OPTIONS: dict[str, tuple[Allowed, str]] = {
 
 
 class Sampling(NamedTuple):
-    """How the next token is drawn: from the best tokens, with probabilities proportional to
-    exp(scores / temperature).
+    """How the next token is drawn: from the best, with probabilities like exp(scores /
+    temperature).
 
     temperature   0: always the best token
     top_k         the number of best tokens, and all with the same score as the last of them; 0: all
     top_p         the fewest best tokens whose probabilities sum to at least this
-    seed          of the random numbers
     """
 
     temperature: float = 1.0
@@ -137,8 +136,7 @@ def evaluating(model: Module) -> Iterator[None]:
 
 def checked_prompt(tokens: Iterable[int], count: int, model: Module) -> list[int]:
     """Returns the tokens after which `count` are generated. Raises ValueError if there are none, or
-    if one is outside a GPT's vocabulary (in a pipeline only the ranks of the first stage would
-    notice)."""
+    if one is outside a GPT's vocabulary, which only the first stage would notice."""
     array = np.asarray(list(tokens) or special(model, BEGIN)[:1])
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
         raise ValueError(

@@ -34,11 +34,8 @@ TOKENS = 100
 
 
 class Sampler(NamedTuple):
-    """Generates samples of text during training (--sample-every).
-
-    prompt, beginning  the tokens of the prompt, and its text
-    how                the Sampling by which tokens are drawn
-    """
+    """Generates samples of text during training (--sample-every), after `prompt`, tokens with the
+    text `beginning`, as `how` says."""
 
     every: int
     tokenizer: Tokenizer
@@ -67,8 +64,7 @@ def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler:
 
 
 def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:
-    """Returns the Sampler that generates a text every `every` steps, with the tokenizer of the data
-    set and the prompt of the config; raises ValueError if the data is not text."""
+    """Returns the Sampler of every `every` steps; raises ValueError if the data is not text."""
     (x, *others), y = arrays(dataset.train.x), dataset.train.y
     if dataset.language is None or others or x.shape != y.shape:
         raise ValueError(
@@ -87,10 +83,8 @@ def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:
 def generate(
     session: Session, tokens: Iterable[int], count: int, sampling: tuple[float, int, float, int]
 ) -> np.ndarray:
-    """Returns up to `count` tokens generated after `tokens`, on every rank. Every rank calls it.
-
-    sampling   the fields of a Sampling
-    """
+    """Returns up to `count` tokens generated after `tokens`, on every rank, with the fields of a
+    Sampling. Every rank calls it."""
     config, comm, model, how = session.config, session.comm, session.model, Sampling(*sampling)
 
     def checked() -> list[int]:
@@ -115,9 +109,8 @@ def _tokens(
     size: int | None = None,
     ends: Sequence[int] = (),
 ) -> Iterator[int]:
-    """Yields up to `count` tokens after a prompt, generated with the model in training: only the
-    first `size` tokens of the vocabulary are drawn, and one of `ends` ends the text. Every rank
-    must iterate to the end."""
+    """Yields up to `count` tokens after a prompt, as `generated` does, with the model in training.
+    Every rank must iterate to the end."""
     model, objective = session.model, session.task.objective
     window = arrays(session.setup.dataset.train.x)[0].shape[1]
     positions = model.sizes.positions if isinstance(model, LanguageModel) else window

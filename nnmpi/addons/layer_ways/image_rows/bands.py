@@ -27,11 +27,10 @@ WORTHWHILE = 8
 
 
 class Bands(NamedTuple):
-    """Divides the rows of n samples (images) into overlapping bands, which a convolution kernel
-    takes as if they were `number` images with `rows` rows of output each.
+    """Overlapping bands of the rows of n samples (images), which a convolution kernel takes as if
+    they were `number` images with `rows` rows of output each.
 
     conv      the window of the convolution alone, without padding
-    n         the number of samples
     outputs   rows of output of a sample before pooling
     pitch     rows of output from one sample to the next
     f         rows of output that one row of the result is pooled from: 2 or 1
@@ -48,12 +47,8 @@ class Bands(NamedTuple):
     @classmethod
     def of(cls, conv: Window, pool: bool, n: int, rows: int, row_bytes: int, budget: int) -> Self:
         """Returns the Bands that cut n samples, of `rows` rows each, into bands of about `budget`
-        bytes for a convolution with the window `conv`; with `pool`, rows of output are pooled 2 to
-        1.
-
-        The kernel needs `row_bytes` bytes for a row of output. If samples would have few bands,
-        they are not cut.
-        """
+        bytes, if a row of output takes `row_bytes`; with `pool`, rows of output are pooled 2 to 1.
+        Samples that would have few bands are not cut."""
         f, outputs = 2 if pool else 1, conv.outputs(rows)
         overlap = -(-max(conv.span - conv.stride, 0) // conv.stride)
         band = -(-max(budget // row_bytes, overlap, 1) // LEAST) * LEAST
@@ -105,11 +100,8 @@ class Bands(NamedTuple):
         return _stacked(tall, self.n, self.pitch // self.f, self.outputs // self.f)
 
     def cotangent(self, g: Array) -> Array:
-        """Returns the gradient of the kernel's output for all bands, given `g`, the gradient of the
-        output for the samples.
-
-        It is the transpose of `result`: 0 for rows that `result` leaves out.
-        """
+        """Returns the gradient of the kernel's output for all bands from that for the samples, the
+        transpose of `result`: 0 for rows that it leaves out."""
         rows = self.rows // self.f
         if self.number * rows == self.n * g.shape[1]:
             return g.reshape(self.number, rows, *g.shape[2:])
@@ -118,9 +110,8 @@ class Bands(NamedTuple):
         return rows_of_all
 
     def gradient(self, d: Array) -> Array:
-        """Returns the gradient of the samples' input rows (N, rows of a sample, W, C), given d
-        (number, rows, W, C), the gradient of the bands. Where two bands read the same row, their
-        gradients are added."""
+        """Returns the gradient of the samples' input rows (N, rows of a sample, W, C), given that
+        of the bands, d (number, rows, W, C): rows that two bands read are added."""
         if self.are_samples:
             return d
         tall = self.buffer(d, *d.shape[2:])

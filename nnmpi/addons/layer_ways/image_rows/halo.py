@@ -60,9 +60,8 @@ class Halo(NamedTuple):
 
     @classmethod
     def of(cls, window: Window, height: int, ranks: int, rank: int) -> Self:
-        """Returns the Halo of a rank (rows that it needs, and rows that ranks send), for images
-        with `height` rows that are divided among `ranks` ranks. `window` is the window, along rows,
-        of the convolution or pooling."""
+        """Returns the Halo of a rank for images with `height` rows, by a layer's window along
+        rows."""
         owned = [*pairwise(bounds(height, ranks))]
         needed = [window.inputs(*outs) for outs in pairwise(bounds(window.outputs(height), ranks))]
         sends = (_within(rows, owned[rank]) for rows in needed)
@@ -90,12 +89,8 @@ class Halo(NamedTuple):
             into[:, a - self.needed[0] : b - self.needed[0]] = rows
 
     def add_back(self, d: Array, comm: Comm) -> Array:
-        """Returns the gradient of this rank's rows x, given d (N, needed rows, W, C), the gradient
-        of all rows that it needs.
-
-        It is the transpose of `fetch`: gradients of other ranks' rows are sent to them and added in
-        the order of ranks. The memory of d is reused for the result where possible.
-        """
+        """Returns the gradient of this rank's rows x, given d (N, needed rows, W, C): the transpose
+        of `fetch`, which adds in the order of ranks, and reuses the memory of d where possible."""
         first, (lo, hi) = self.needed[0], self.own
         arrived = _exchanged(d, first, self.receives, self.sends, comm)
         dx = arrived[self.rank]
@@ -112,12 +107,8 @@ class Halo(NamedTuple):
 def _exchanged(
     x: Array, first: int, sends: tuple[Rows, ...], receives: tuple[Rows, ...], comm: Comm
 ) -> list[Array]:
-    """Sends rows `sends[r]` of x to each rank r, and returns the rows `receives[r]` that each rank
-    r sends.
-
-    x (N, rows, W, C) begins with row `first` of the image. Rows of a single image are sent without
-    a copy.
-    """
+    """Sends rows `sends[r]` of x (N, rows, W, C), which begins with row `first`, to each rank r,
+    and returns the rows `receives[r]` of each. Rows of a single image are sent without a copy."""
     n, _, *size = x.shape
     parts = [x[:, a - first : b - first] for a, b in sends]
     return all_to_all(parts, [(n, b - a, *size) for a, b in receives], comm)

@@ -40,7 +40,6 @@ class SpatialLayer(nn.Module):
     has rows bounds[r] to bounds[r + 1] - 1 of the input.
 
     comm           the ranks that share an image
-    bounds         the first row of the input of each rank, and the number of all rows
     gather_output  True if the output is all-gathered, so that each rank gets all rows
     """
 
@@ -68,15 +67,12 @@ class SpatialLayer(nn.Module):
         return rows.pooled() if pool else rows
 
     def halo(self, pool: bool = False) -> Halo:
-        """Returns the Halo of this layer: which input rows of other ranks this rank needs, and
-        which rows ranks send to each other for that; with `pool`, for the layer and a fused 2x2
-        pooling."""
+        """Returns the Halo of this layer; with `pool`, of the layer and a fused 2x2 pooling."""
         return Halo.of(self.window(pool), self.bounds[-1], self.comm.size, self.comm.rank)
 
 
 class SpatialConv2d(SpatialLayer, nn.Conv2d):
-    """A Conv2d that computes some rows of each image on each rank. First, ranks send each other the
-    rows near their borders that its windows need."""
+    """A Conv2d on rows of images; ranks exchange the rows that its windows need."""
 
     fuses_as = nn.Conv2d
 
@@ -91,8 +87,7 @@ class SpatialConv2d(SpatialLayer, nn.Conv2d):
 
 
 class SpatialMaxPool2d(SpatialLayer, nn.MaxPool2d):
-    """A MaxPool2d that computes some rows of each image on each rank. First, ranks send each other
-    the rows near their borders that its windows need."""
+    """A MaxPool2d on rows of images; ranks exchange the rows that its windows need."""
 
     fuses_as = nn.MaxPool2d
 
@@ -153,9 +148,8 @@ class SpatialMean(SpatialLayer, nn.AdaptiveAvgPool2d):
 def conv2d(
     x: Array, w: Array, b: Array | None, *, halo: Halo, comm: Comm, shape: conv.ConvShape
 ) -> Result:
-    """Returns this rank's rows of a convolution, after an exchange of input rows, which `halo`
-    describes; w and b are whole on every rank. ReLU and 2x2 max pooling follow if `shape` asks for
-    them."""
+    """Returns this rank's rows of a convolution, with ReLU and 2x2 max pooling if `shape` asks for
+    them; w and b are whole on every rank."""
     x = like_weight(x, w)
     check_dtype("conv2d", x.dtype, w)
     xl, columns = x.transpose(0, 2, 3, 1), shape.windows[1]
@@ -192,9 +186,8 @@ def pool2d(
     halo: Halo,
     comm: Comm,
 ) -> Result:
-    """Returns this rank's rows of a pooling by `kernel`, after an exchange of input rows, which
-    `halo` describes; `padding` is the value of pixels outside the image, `windows` the pooling
-    windows."""
+    """Returns this rank's rows of a pooling by `kernel`; `padding` is the value of pixels
+    outside."""
     xl, columns, xp = x.transpose(0, 2, 3, 1), windows[1], xp_of(x)
     n, _, W, C = xl.shape
     within = slice(columns.before, columns.before + W)
