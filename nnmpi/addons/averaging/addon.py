@@ -1,8 +1,7 @@
 """Training with less communication: data-parallel replicas (along dp) make steps alone, and now and
 then take the mean of their parameters.
 
-rounds.py   the strategy (the object that runs the training steps of a rank): rounds of steps,
-            after which all replicas are equal
+rounds.py   the strategy: rounds of steps, after which all replicas are equal
 outer.py    local steps (local SGD, DiLoCo): an outer optimizer applies the mean change
 gossip.py   means with neighbours after each step
 means.py    the values of a replica as one array, and means over replicas

@@ -17,15 +17,12 @@ from nnmpi.schedules.local_steps import LocalSteps
 
 
 def local_steps(config: Config) -> LocalSteps:
-    """Returns the schedule of local steps that a config requests: how many steps replicas make
-    between two exchanges of parameters, and the number of fragments (parts of the model that are
-    exchanged one after the other)."""
+    """Returns the schedule of local steps that a config requests."""
     return LocalSteps(config.every, config.fragments, config.apply_after)
 
 
 def fragments(graph: Graph, count: int) -> dict[str, int]:
-    """Returns a dict from the path of each trained parameter to the number of its fragment, a part
-    of the model that replicas exchange at once; `count` is the number of fragments."""
+    """Returns a dict: path of each trained parameter -> its fragment, of `count`."""
     variables = [graph.variables[v] for v in graph.order]
     paths = [v.path for v in (*variables, *graph.variables) if v.is_trained]
     layers = {layer: i for i, layer in enumerate(dict.fromkeys(map(layer_of, paths)))}
@@ -33,8 +30,7 @@ def fragments(graph: Graph, count: int) -> dict[str, int]:
 
 
 def check_fragments(config: Config, graph: Graph, sharding: Sharding) -> None:
-    """Raises ValueError if a run in which replicas exchange the model in parts (--fragments) has
-    fewer layers than parts."""
+    """Raises ValueError if the model has fewer layers than --fragments."""
     if config.sync == "local":
         layers = {layer_of(v.path) for v in graph.variables if v.is_trained}
         local_steps(config).check_run(len(layers))

@@ -38,8 +38,7 @@ class Gossiping:
         self._own.resume()
 
     def after_step(self, number: int) -> None:
-        """Replaces this replica's values by the mean of its own and its neighbours' values. It is
-        called after each step; `number` is not used."""
+        """Replaces this replica's values by the mean of its own and its neighbours' values."""
         values = self._replica.values()
         received = [self._on.xp.empty_like(values) for _ in self._peers]
         with waiting("sums"):

@@ -23,14 +23,10 @@ from nnmpi.parallel.wire import Transfer, Wire, wire_of
 
 
 class ReplicaValues:
-    """The values of a data-parallel replica that this rank updates, as a flat array, and means of
-    such arrays over all replicas.
-
-    Means are over the ranks along dp, which have the same part of the model. 16-bit parameters are
-    averaged by their float32 masters.
-
-    of   the indices of the parameters to average, which are sent as --outer-dtype; default: all
-    """
+    """The values of a replica that this rank updates, as a flat array, and means of such arrays
+    over the ranks along dp, which have the same part of the model. 16-bit parameters are averaged
+    by their float32 masters. `of` are the indices of the parameters to average, which are sent as
+    --outer-dtype; default: all."""
 
     def __init__(
         self,
@@ -49,17 +45,15 @@ class ReplicaValues:
 
     def operands(self) -> Iterator[tuple[slice, slice, Operands]]:
         """Yields (slice of the flat array, slice of a state array, operands) for each piece of
-        memory that the optimizer updates on this rank. The operands are the arrays of values,
-        gradients and optimizer state there."""
+        memory that the optimizer updates on this rank."""
         at = 0
         for span, x in self._optimizer.operands(self._of):
             yield slice(at, at + len(x.values)), span, x
             at += -(-len(x.values) // self._align) * self._align
 
     def values(self) -> Array:
-        """Returns a copy of the values of this replica, as a flat array. For 16-bit parameters
-        they are the float32 masters, into which 16-bit values that a user has changed are copied
-        first."""
+        """Returns a copy of this replica's values: of 16-bit parameters the float32 masters, into
+        which values that a user has changed are copied first."""
         n = max((here.stop for here, *_ in self.operands()), default=0)
         row = self._on.xp.zeros(n, self._store.updated_dtype)
         for here, _, x in self.operands():
@@ -69,11 +63,8 @@ class ReplicaValues:
         return row
 
     def start_average(self, row: Array) -> Transfer:
-        """Starts to replace the flat array `row` by its mean over the replicas, sent in the type
-        --outer-dtype; returns the transfer, after whose end the array has the mean.
-
-        No other exchange may be in flight on the Comm.
-        """
+        """Starts to replace the flat array `row` by its mean over the replicas, sent as
+        --outer-dtype; returns the transfer. No other exchange may be in flight on the Comm."""
         wire = wire_of(self._comm, self._on)
         if self._form is not None and self._form in PACKINGS and wire.size > 1:
             return start_mean(row, wire, self._form)
@@ -108,14 +99,10 @@ class ReplicaValues:
 
 
 class OwnValues:
-    """The values of a data-parallel replica that makes steps alone. During a round of steps the
-    parameters have these values; between two rounds the parameters have values that are equal on
-    all replicas, and the difference of the replica's own values from them is kept as optimizer
-    state.
-
-    So code that changes or loads the parameters between rounds changes the replica's own values
-    too.
-    """
+    """The values of a replica that makes steps alone, which the parameters have during a round.
+    Between rounds they have values that are equal on all replicas, and the difference is kept as
+    optimizer state: so code that changes or loads the parameters then changes the replica's own
+    values too."""
 
     def __init__(self, replica: ReplicaValues, optimizer: Optimizer) -> None:
         self._replica, self._optimizer = replica, optimizer
@@ -134,10 +121,8 @@ class OwnValues:
 
 
 def average_buffers(comm: Comm, model: Module) -> None:
-    """Replaces floating-point buffers by their means over the ranks, added in the order of ranks.
-
-    Integer buffers, such as num_batches_tracked, stay unchanged.
-    """
+    """Replaces floating-point buffers by their means, added in the order of ranks; integer ones
+    stay."""
     buffers = [t._array for t in model.buffers() if t.dtype.kind == "f"]
     of_ranks = gather_objects(comm, [*map(backend.to_host, buffers)]) if buffers else []
     for buffer, *values in zip(buffers, *of_ranks, strict=True):

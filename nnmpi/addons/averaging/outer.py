@@ -37,12 +37,11 @@ MOMENTUM = "outer_momentum"
 
 
 class PendingMean(NamedTuple):
-    """A mean over data-parallel replicas that is being computed.
+    """A mean over replicas that is being computed.
 
     g       a flat array: this replica's change of its parameters, which the mean replaces
     values  the parameters when the message was sent, if steps follow before the mean is applied;
             else None
-    mean    the transfer; after it has ended, g is the mean
     """
 
     g: Array
@@ -51,8 +50,7 @@ class PendingMean(NamedTuple):
 
 
 class Fragment:
-    """Parameters that replicas with local steps exchange together, and their exchange in progress,
-    if any.
+    """Parameters that replicas exchange together, and their exchange in progress, if any.
 
     sent, applied   in each period of H steps: after which step the parameters are sent, and after
                     which step the received mean is applied
@@ -73,9 +71,8 @@ class Fragment:
 
 
 class OuterOptimizer:
-    """Local steps of replicas: applies the mean change of all replicas to the values that they had
-    in common at the beginning of a round of steps.
-    """
+    """Applies the mean change of all replicas to their common values at the beginning of a
+    round."""
 
     def __init__(
         self, layout: Layout, spec: TrainSpec, store: LocalStore, optimizer: Optimizer
@@ -122,11 +119,9 @@ class OuterOptimizer:
                 fragment.in_flight.mean.poll()
 
     def meet(self) -> None:
-        """Ends a round of steps: exchanges and applies all fragments, and sets the parameters to
-        the resulting values, equal on all replicas.
-
-        If a rank is lost, the others go back to the start of the round, unless all ranks have ended
-        it (`RoundUndo`)."""
+        """Ends a round: exchanges and applies all fragments, and sets the parameters to values that
+        are equal on all replicas. If a rank is lost, the others go back to the start of the round,
+        unless all ranks have ended it (`RoundUndo`)."""
         for fragment in self._fragments:
             self._apply(fragment)
         for fragment in self._fragments:

@@ -44,12 +44,10 @@ from nnmpi.schedules.op import Kind
 
 
 class Averaging(Protocol):
-    """The interface by which a replica exchanges parameters with other replicas, within a round
-    (the steps between two moments at which all replicas are equal) and at its end."""
+    """The interface by which a replica exchanges parameters, in a round and at its end."""
 
     def begin(self) -> None:
-        """Begins a round of steps, before its first step: sets the parameters to the values with
-        which this replica goes on, and stores what the exchanges need of them."""
+        """Begins a round: sets this replica's own values, and keeps what exchanges need."""
 
     def after_step(self, number: int) -> None:
         """Makes the exchanges that are due after a step of a round; `number`, from 1 to H, is that
@@ -63,9 +61,8 @@ class Averaging(Protocol):
 
 
 class RoundUndo(Undo, Protocol):
-    """The interface of an object that keeps a copy of a replica's state from the start of a round
-    of steps. If another rank is lost, it restores the copy, or makes the round final if all ranks
-    have ended it (`recovery/round_undo.py`)."""
+    """The interface of an object that undoes a round if another rank is lost, or makes it final if
+    all ranks have ended it (`recovery/round_undo.py`)."""
 
     def begin(self) -> None:
         """Copies all state that a round of steps changes, so that the round can be undone."""
@@ -83,10 +80,8 @@ AVERAGING: dict[str, Callable[[Layout, TrainSpec, LocalStore, Optimizer], Averag
 
 class Rounds:
     """Makes a replica's steps in rounds. A round yields one StepResult, whose loss is the sum over
-    its steps and over all replicas.
-
-    last   undoes the last round if a rank is lost within it; None if no rank may be lost
-    """
+    its steps and over all replicas. `last` undoes the last round if a rank is lost in it, or is
+    None."""
 
     def __init__(
         self,
@@ -104,9 +99,8 @@ class Rounds:
     def steps(
         self, loads: Iterable[StepBatch], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
-        """Makes this replica's steps on the batches `loads`, from the state `start` to the end of
-        the epoch or of the run, and yields one result for each round of steps. `batches` is the
-        number of batches in the epoch."""
+        """Makes this replica's steps on the batches `loads`, from `start` to the end of the epoch
+        or of the run, and yields one result for each round."""
         count, n = min(batches - start.batch, self._total() - start.step), self._dp.size
         # the mean over the replicas of their gradients is the gradient of the batch
         parts = (load._replace(divisor=load.divisor / n) for load in islice(loads, count))
@@ -145,8 +139,7 @@ class Rounds:
 
 
 def make(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
-    """Returns the strategy for data-parallel replicas that make steps alone and are averaged: local
-    SGD or gossip. Each rank along dp has a replica, or a part of one. Every rank calls it."""
+    """Returns the strategy for replicas that are averaged; every rank calls it."""
     parts, optimizer, rounds, executor = _made(layout, spec)
     run = rounds.steps, executor.evaluate
     return ExecutorStrategy(parts, *run, optimizer, layout, spec, rounds.last)
@@ -184,11 +177,8 @@ def phrases(e: dict[str, Any]) -> Iterator[str]:
 
 
 def check_of(layout: Layout, spec: TrainSpec) -> Callable[[Loader], None]:
-    """Returns a check for the loader of training data: it raises an error if some replica's
-    micro-batch has too few samples for the model's BatchNorm.
-
-    Each replica computes its own batch statistics, for which BatchNorm needs more than one sample.
-    """
+    """Returns a check that a loader's micro-batches have more than one sample for BatchNorm, whose
+    statistics each replica computes alone; it raises an error otherwise."""
     n, micro = layout.axis["dp"].size, spec.arrangement.config.micro_batches
     cuts = [BatchSplit(micro, n, r) for r in range(n)]
     into = f"{n} x {micro} parts (replicas x micro-batches)"
@@ -239,12 +229,9 @@ class PolledSync(GradientSync):
 def _in_background(
     layout: Layout, parts: StrategyParts, spec: TrainSpec
 ) -> tuple[Layout, StrategyParts]:
-    """Returns `layout` and `parts` with a new Comm along dp, on which replicas exchange parameters
-    while they make steps.
-
-    Nothing else may be sent on this Comm. It is freed together with the strategy that is made from
-    `parts`. If the arrangement says so, a thread makes progress with its messages.
-    """
+    """Returns `layout` and `parts` with a new Comm along dp for exchanges of parameters beside
+    steps, freed with the strategy of `parts`. Nothing else may be sent on it. If the arrangement
+    says so, a thread makes progress with its messages."""
     comm = duplicate(layout.axis["dp"])
     has_thread = spec.arrangement.progress[layout.all.rank] == "thread"
     progress = comm.progress_thread if has_thread else parts.progress

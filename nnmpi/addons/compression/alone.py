@@ -24,9 +24,8 @@ class AloneWire:
 
 
 def codec_call(spec: str, parameters: Sequence[Parameter]) -> tuple[Callable[[], None], int]:
-    """Returns (a function, the number of bytes that a call of it reads and writes). The function
-    has no arguments; it encodes and decodes random gradients of these parameters, as --compress
-    `spec` does in a step."""
+    """Returns (a function, the bytes that a call of it reads and writes): it encodes and decodes
+    random gradients of these parameters as --compress `spec` does in a step."""
     codec, number = proof.find(spec)
     matrices = [matrix_of(p) for p in parameters]
     rooms = [p.size for p in parameters]

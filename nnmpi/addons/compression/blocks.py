@@ -33,12 +33,9 @@ LEAST_SCALE = 1e-30
 
 
 class Packing(NamedTuple):
-    """A format in which blocks of BLOCK elements are sent.
-
-    width    the bytes of a packed block
-    pack     converts floats (blocks, BLOCK) to bytes (blocks, width)
-    unpack   converts these bytes to floats of a dtype
-    """
+    """A format in which blocks of BLOCK elements are sent: the bytes of a packed block, a function
+    from floats (blocks, BLOCK) to bytes (blocks, width), and one from these bytes to floats of a
+    dtype."""
 
     width: int
     pack: Callable[[Array], Array]
@@ -78,12 +75,9 @@ PACKINGS: Mapping[str, Packing] = {
 
 
 def start_mean(row: Array, wire: Wire, form: str) -> Transfer:
-    """Starts to replace the flat array `row` by its mean over the ranks of `wire`; `form` names the
-    format of messages, a key of PACKINGS. Returns the transfer.
-
-    All ranks get the same bits. Until the transfer is complete, the array must not be touched, and
-    no other collective of the wire may be started.
-    """
+    """Starts to replace the flat array `row` by its mean over the ranks of `wire`, in messages of
+    the form `form` of PACKINGS; all ranks get the same bits. Until the transfer that it returns is
+    complete, the array must not be touched, and no other collective of the wire may be started."""
 
     def mean() -> Phases:
         total = yield from summed(row, wire, PACKINGS[form])
@@ -96,12 +90,11 @@ def start_mean(row: Array, wire: Wire, form: str) -> Transfer:
 
 def summed(row: Array, wire: Wire, packing: Packing, keeps: bool = False) -> Phases:
     """A generator that returns the sum of the flat array `row` over the ranks of `wire`, sent in
-    the format `packing`. It yields each transfer that it has started, and is resumed when that is
-    complete.
+    the format `packing`.
 
-    With `keeps`, `row` is overwritten with the rounding errors of this rank, to be added to the
-    next gradient. They arise when it packs its own values, and when it packs the sums of the blocks
-    that it adds up for all ranks. `row` must then consist of full blocks.
+    With `keeps`, `row`, which must consist of full blocks, is overwritten with the rounding errors
+    of this rank, to be added to the next gradient. They arise when it packs its own values, and
+    when it packs the sums of the blocks that it adds up for all ranks.
     """
     xp, p, dtype, blocks = xp_of(row), wire.size, row.dtype, _blocks(row)
     assert not keeps or blocks.size == row.size
@@ -140,9 +133,8 @@ def _pieces(blocks: Array, within: slice) -> Iterator[slice]:
 
 
 def _scattered(packed: Array, terms: Array, ends: Any, wire: Wire) -> Transfer:
-    """Starts the messages of a reduce-scatter over the ranks of `wire`: sends each rank its part of
-    the packed blocks, and receives this rank's part from each into `terms`. Part r has blocks
-    ends[r] to ends[r + 1] - 1. Returns the transfer."""
+    """Starts a reduce-scatter of packed blocks: sends each rank its part, blocks ends[r] to ends[r
+    + 1] - 1, and receives this rank's from each into `terms`."""
     others = [(wire.rank + d) % wire.size for d in range(1, wire.size)]
     works = [wire.irecv(terms[r], r) for r in reversed(others) if terms[r].size]
     works += [wire.isend(packed[ends[r] : ends[r + 1]], r) for r in others if ends[r] < ends[r + 1]]

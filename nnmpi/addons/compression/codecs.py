@@ -43,8 +43,7 @@ def matrix_of(p: Parameter) -> Shape:
 
 
 class CodecInput(NamedTuple):
-    """The gradients of a bucket that a codec compresses and sums over ranks; `wire` carries out the
-    communication.
+    """The gradients of a bucket that a codec compresses and sums over ranks by `wire`.
 
     row        a flat array: gradient + residual of this rank; finally the next residual
     shapes     the tensors' shapes as matrices, which follow each other in `row`
@@ -150,8 +149,7 @@ def _powersgd(bucket: CodecInput, rank: float) -> Phases:
 
 
 def _int8(bucket: CodecInput, _: float) -> Phases:
-    """Sums the gradients of a bucket over ranks in int8 blocks, as a generator (see `Codec`); no
-    block spans two tensors.
+    """Sums the gradients of a bucket in int8 blocks; no block spans two tensors.
 
     Each tensor begins at the same block on all ranks along tp. So if these ranks have copies of a
     tensor, a block of it is summed by ranks with the same coordinate along dp, and all copies are
@@ -192,11 +190,9 @@ def added_up(codec: Codec, number: float, bucket: CodecInput, gradients: Sequenc
 
 
 def orthonormalise(rows: Array) -> None:
-    """Makes the rows of a matrix orthonormal, by Gram-Schmidt; a row of zeros stays zero.
-
-    Each row is projected twice: if it depends on rows above it, the first pass leaves rounding
-    errors that are not orthogonal.
-    """
+    """Makes the rows of a matrix orthonormal, by Gram-Schmidt; a row of zeros stays zero. Each row
+    is projected twice: if it depends on rows above it, rounding errors of the first pass are not
+    orthogonal."""
     xp = xp_of(rows)
     for i, row in enumerate(rows):
         for _ in range(2):
@@ -206,9 +202,8 @@ def orthonormalise(rows: Array) -> None:
 
 
 def gathered(arrays: Sequence[Array], wire: Wire) -> Generator[Transfer, None, list[list[Array]]]:
-    """A generator that all-gathers arrays over the ranks of `wire`: given the list of this rank, it
-    returns the list of each rank. Lengths and types must be the same on all ranks. It yields the
-    transfer that it starts, and is resumed when that is complete."""
+    """A generator that all-gathers a list of arrays, of the same lengths and types on all ranks; it
+    returns the list of each rank."""
     xp = xp_of(arrays[0])
     here = xp.concatenate([array.view(np.uint8) for array in arrays])
     everywhere = xp.empty((wire.size, here.size), np.uint8)
@@ -226,9 +221,7 @@ def gathered(arrays: Sequence[Array], wire: Wire) -> Generator[Transfer, None, l
 
 
 def _summed(arrays: list[Array], bucket: CodecInput) -> Generator[Transfer, None, None]:
-    """A generator that sums arrays over the ranks of `bucket.wire` in one all-reduce, and replaces
-    each in the list by a view of its sum. It yields the transfer that it starts, and is resumed
-    when that is complete."""
+    """A generator that sums arrays in one all-reduce, and replaces each by a view of its sum."""
     if not arrays:
         return
     row = xp_of(arrays[0]).concatenate([array.reshape(-1) for array in arrays])

@@ -27,11 +27,9 @@ class Compressed(NamedTuple):
 
 
 def as_matrix(shape: Sequence[int]) -> Shape:
-    """Returns the shape of the matrix as which PowerSGD compresses a tensor: (rows, columns).
-
-    The axes, in memory order, are divided into two groups so that rows + columns is smallest, since
-    the factors are then smallest. A vector is one row.
-    """
+    """Returns the shape of the matrix as which PowerSGD compresses a tensor: the axes, in memory
+    order, in two groups so that rows + columns, and with them the factors, are smallest. A vector
+    is one row."""
     size, rows = prod(shape), [*accumulate(shape[:-1], mul)]
     return min(((m, size // m) for m in rows or [1]), key=sum)
 
@@ -82,19 +80,14 @@ BYTES_OF: Mapping[str, Callable[[Sequence[Shape], float, int, int], Compressed]]
     "powersgd": _powersgd,
     "int8": _int8,
 }
-"""The traffic of the tensors of a bucket, by codec: a function of their shapes, the number after
-the codec's name, the bytes of an element, and the ranks."""
+"""By codec, traffic of (shapes in a bucket, number after its name, bytes of an element, ranks)."""
 
 
 def sent(
     spec: str, shapes: Sequence[Shape], itemsize: int, ranks: int
 ) -> tuple[str, Compressed | None]:
-    """Returns the name of the codec that `spec` asks for, and what a rank sends for one bucket of
-    gradients with this codec.
-
-    `spec` is a value of `--compress`, `shapes` are the shapes of the bucket's gradients, and
-    `itemsize` is the number of bytes of an element. The traffic of a codec of the user is None.
-    """
+    """Returns the name of the codec in `spec`, a value of `--compress`, and what a rank sends with
+    it for a bucket of gradients of these shapes; None for a user's."""
     name, number = compression(spec)
     traffic = BYTES_OF.get(name)
     return name, traffic(shapes, number, itemsize, ranks) if traffic else None

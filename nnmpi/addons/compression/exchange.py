@@ -21,8 +21,7 @@ Phases: TypeAlias = Generator[Transfer, None, Array]
 
 
 class Exchange:
-    """A computation in progress (a generator) that starts several transfers one after the other. It
-    has the interface of a single Transfer, so callers can poll it and wait for it.
+    """A generator that starts several transfers one after the other, as a single Transfer.
 
     alone    True if no other exchange is in flight on the Comm, so a poll may start the next phase
     result   the result of the generator, once it has ended

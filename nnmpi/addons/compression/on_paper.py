@@ -1,8 +1,6 @@
-"""Computes what compressed sums of gradients exchange, without ranks: the codec is called with
-arrays without data, and its transfers are noted. So a codec of the user is known, too.
-
-The first transfer of a bucket begins in its SUM, the others in its FINISH.
-"""
+"""Computes what compressed sums of gradients exchange: the codec, also a user's, is called with
+arrays without data, and its transfers are noted. The first transfer of a bucket begins in its SUM,
+the others in its FINISH."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
@@ -29,8 +27,7 @@ from nnmpi.schedules.op import Kind, Op
 
 
 class NotingWire:
-    """Stands in for communication among the ranks `group`, on one of them: sends nothing, and notes
-    the exchanges that are started. Each transfer is complete at once."""
+    """Notes the exchanges that a rank of `group` starts; each is complete at once."""
 
     def __init__(self, a: Arrangement, group: tuple[int, ...], rank: int) -> None:
         self._a, self._group, self.noted = a, group, list[Exchange]()
@@ -66,11 +63,8 @@ class NotingWire:
 
 
 class PackedSum(NamedTuple):
-    """The sum of an array over ranks by messages that are packed.
-
-    phases   for each phase, the exchanges that it starts
-    touched  the bytes that array functions read and write, without kernels
-    """
+    """The sum of an array over ranks by packed messages: the exchanges that each phase starts, and
+    the bytes that array functions read and write, without kernels."""
 
     phases: Sequence[Sequence[Exchange]]
     touched: int

@@ -41,10 +41,8 @@ class CodecError(ValueError):
 
 
 def find(spec: str) -> tuple[Codec, float]:
-    """Returns the codec that --compress names, and the number after its name.
-
-    It is one of CODECS, or the user's at `package.module:NAME`, which is proved first.
-    """
+    """Returns the codec that --compress names, of CODECS or, proved first, the user's at
+    `package.module:NAME`, and the number after its name."""
     name, number = compression(spec)
     if name in CODECS:
         return CODECS[name], number
@@ -64,15 +62,13 @@ def find(spec: str) -> tuple[Codec, float]:
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raises ValueError unless --compress names a codec. A user's own codec is first run for
-    simulated ranks, to prove that it is correct."""
+    """Raises ValueError unless --compress names a codec; a user's is proved."""
     find(config.compress or "")
 
 
 @lru_cache
 def prove(codec: Codec, number: float = 0.0) -> None:
-    """Raises CodecError if the codec, called with this number, would hang, let ranks differ, or
-    lose gradients. The module's docstring lists the rules."""
+    """Raises CodecError if the codec, called with this number, breaks a rule of this module."""
     ends = [*pairwise(accumulate(ELEMENTS, initial=0))]
     for p in RANKS:
         together = [total.copy() for total in _sums(codec, number, p, SHAPES, slice(None))]
@@ -89,12 +85,9 @@ def _sums(
     codec: Codec, number: float, p: int, shapes: Sequence[Shape], drawn: slice
 ) -> Iterator[Array]:
     """Runs a codec for some steps on p simulated ranks, with random gradients of tensors with these
-    shapes; yields the sum of each step. Raises CodecError if sum and residuals do not add up to the
-    gradients.
-
-    number: the number after the codec's name
-    drawn: the slice of a longer array of random numbers that these tensors get, so that a tensor
-        alone has the same gradient as in a bucket"""
+    shapes; yields the sums. Raises CodecError if sum and residuals do not add up to the gradients.
+    `drawn` is the slice of all random numbers, so that a tensor alone has the same gradient as in a
+    bucket."""
     rng = np.random.default_rng(p)
     factors = [rng.standard_normal(sum(ELEMENTS), np.float32)[drawn]] * p
     factors = [factor.copy() for factor in factors]
@@ -119,10 +112,8 @@ def _sum(
     codec: Codec, number: float, rows: list[Array], factors: list[Array], shapes: Sequence[Shape]
 ) -> Array:
     """Runs a codec on simulated ranks for one step, and returns the sum over ranks. Each of `rows`,
-    the gradient + residual of a rank, is overwritten with the next residual of the rank.
-
-    number: the number after the codec's name; factors: the factors of the last step on each rank
-    shapes: the shapes, as matrices, of the tensors that follow each other in a row"""
+    the gradient + residual of a rank, is overwritten with the next residual; `factors` are those of
+    the last step."""
     p, sizes = len(rows), [*map(prod, shapes)]
     wires: list[Any] = [ProofWire(rank, p) for rank in range(p)]
     ranks = [
@@ -158,11 +149,9 @@ def _sum(
 
 
 class _Call(NamedTuple):
-    """A transfer that a simulated rank has started, for a check that the transfers of all ranks fit
-    together.
+    """A transfer that a simulated rank has started, to check that those of all ranks fit together.
 
     kind    the name of the method that has started it, such as "isend" or "start_all_gather"
-    array   the array that is sent, received or summed
     about   the algorithm of an all-reduce, the lengths of parts of an all-gather, or (the other
             rank, tag) of a message
     """

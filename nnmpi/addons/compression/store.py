@@ -34,9 +34,8 @@ FACTOR = "compress_factor"
 
 
 class CompressedStore(LocalStore):
-    """A store that sums gradients over ranks with a codec.
-
-    Gradients of tied parameters, which several pipeline stages use, are summed uncompressed."""
+    """A store that sums gradients over ranks with a codec, but those of tied parameters
+    uncompressed."""
 
     def __init__(self, spec: StoreSpec) -> None:
         self._codec, self._number = proof.find(spec.arrangement.config.compress or "")
@@ -110,9 +109,8 @@ class CompressedStore(LocalStore):
 
 
 def check_terms(config: Config, graph: Graph, sharding: Sharding) -> None:
-    """Raises ValueError if each rank along tp computes only one term of the gradient of some
-    parameter, for example from its own samples or positions, as with --sequence-parallel and some
-    --layout. The terms would have to be added up before gradients are compressed."""
+    """Raises ValueError if each rank along tp has only a term of a parameter's gradient, as with
+    --sequence-parallel: terms would have to be added up before they are compressed."""
     if sharding.partial_gradients:
         path = graph.variables[min(sharding.partial_gradients)].path
         raise ValueError(
@@ -123,8 +121,7 @@ def check_terms(config: Config, graph: Graph, sharding: Sharding) -> None:
 
 
 def start_fields(a: Arrangement, batches: int) -> dict[str, Any]:
-    """Returns the field about compression for the start event in the log; empty if no gradients are
-    sent. `batches`, the number of batches in an epoch, is not used."""
+    """Returns the field about compression for the start event; empty if no gradients are sent."""
     return {"compress": a.config.compress} if a.store.packs else {}
 
 

@@ -86,8 +86,7 @@ def assignments() -> list[str]:
 
 
 def new(given: argparse.Namespace) -> int:
-    """Runs the subcommand `new`: writes the files of an assignment, whose numbers are drawn from
-    the student's name."""
+    """Runs `new`: writes the files of an assignment, with numbers drawn from the student's name."""
     folder, student = given.folder, given.student or given.folder.resolve().name
     for name in (*HANDED_OUT, RECORD):
         if (folder / name).exists():
@@ -140,8 +139,7 @@ def _grader() -> ModuleType:
 
 
 def _record(path: Path) -> tuple[str, str]:
-    """Returns (assignment, student) as a course.json names them; raises ValueError for unusable
-    files."""
+    """Returns (assignment, student) of a course.json; raises ValueError for unusable files."""
     again = "make the folder by nnmpi course new"
     text = content(path, shown(str(path)), 10_000, again)
     with refusing_others(shown(str(path)), again):
@@ -159,13 +157,11 @@ def _report(
     not_loaded: str,
     seconds: float,
 ) -> None:
-    """Prints the result of the checks of an assignment as text or JSON, and writes it for
-    Gradescope and Autolab on request.
+    """Prints the result of the checks as text or JSON, and writes it for Gradescope and Autolab on
+    request.
 
-    of_student   the fields about the student and the assignment
     rows         the result of each check
     not_loaded   why the student's code could not be loaded, or ""
-    seconds      how long the checks took
     """
     points, most = (sum(row[key] for row in rows) for key in ("score", "max_score"))
     if given.json:

@@ -160,11 +160,8 @@ def launcher() -> Finding:
 
 
 def _started(found: str, remedy: str) -> Finding:
-    """Starts two ranks with mpirun, and returns the Finding: whether they have found each other.
-
-    found    the text of the finding so far, which names the mpirun
-    remedy   how to use another mpirun or library, for the case that ranks do not find each other
-    """
+    """Starts two ranks with mpirun; returns the text `found` so far with a problem if they do not
+    find each other, for which `remedy` says how to use another mpirun or library."""
     status, text = _two_ranks()
     if status and "as root" in text:
         allow = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
@@ -246,8 +243,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
 
 
 def _two_ranks(*options: str) -> tuple[int, str]:
-    """Runs a small test program of nnmpi on two ranks by mpirun, with further `options` of mpirun;
-    returns the exit status and a line of output."""
+    """Runs a small program on two ranks by mpirun; returns the exit status and a line of output."""
     more = ["--oversubscribe"] if "Open MPI" in _output(["mpirun", "--version"]) else []
     return _try(["mpirun", *options, *more, "-n", "2", sys.executable, "-c", RANKS])
 
@@ -266,11 +262,9 @@ def _output(command: list[str]) -> str:
 
 
 def _try(command: list[str], settings: Mapping[str, str] = {}) -> tuple[int, str]:
-    """Runs a command with `settings` in its environment; returns its status and a line of text.
-
-    The line is the first one of the output or, on failure, the first one of stderr that names an
-    error. Lines without letters and digits, with which Open MPI frames messages, are skipped.
-    """
+    """Runs a command with `settings` in its environment; returns its status and the first line of
+    the output or, on failure, of stderr that names an error. Lines without letters and digits, with
+    which Open MPI frames messages, are skipped."""
     environment = {**os.environ, **settings}
     try:
         done = subprocess.run(

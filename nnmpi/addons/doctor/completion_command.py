@@ -1,5 +1,4 @@
-"""The command `python -m nnmpi.completion`: prints the script that makes bash or zsh complete
-command lines of `nnmpi`.
+"""The command `python -m nnmpi.completion`: prints a script by which bash or zsh completes `nnmpi`.
 
 Put `source <(nnmpi completion bash)` into ~/.bashrc, or `source <(nnmpi completion zsh)` into
 ~/.zshrc.
@@ -49,8 +48,7 @@ def parser() -> cli.Parser:
 
 
 def script(shell: str) -> str:
-    """The completion script of a shell: completes commands, options and their values, otherwise
-    files."""
+    """The completion script of a shell, for commands, options and their values, otherwise files."""
     cases = list[str]()
     for name, command in COMMANDS.items():
         cases += _cases(name, importlib.import_module(command.parser).parser())
@@ -59,12 +57,9 @@ def script(shell: str) -> str:
 
 
 def _cases(path: str, p: argparse.ArgumentParser) -> Iterator[str]:
-    """Yields the `case` branches of one command, of which the shell takes the first that matches.
-
-    `path` is the command with its subcommands, and `p` its parser. Branches for the values of its
-    flags come first, then those of its subcommands, then one for its flags and positional
-    arguments.
-    """
+    """Yields the `case` branches of a command and its subcommands, of which the shell takes the
+    first that matches: for the values of flags, then for subcommands, then for flags and
+    arguments."""
     known = {o.name: o.metadata["choices"] for o in options()} | NAMES
     words = list[str]()
     for action in p._actions:
@@ -79,8 +74,7 @@ def _cases(path: str, p: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _case(line: str, words: Iterable[str]) -> str:
-    """The `case` branch of the completion script that offers `words` if the command line before the
-    cursor matches the shell pattern `line`."""
+    """The `case` branch that offers `words` after what the pattern `line` matches."""
     return f'        {line}) words="{" ".join(words)}" ;;'
 
 

@@ -34,9 +34,8 @@ LINKS = "$HOME/.local/lib/mpich"
 
 
 class Library(NamedTuple):
-    """An MPI library on this machine: its file, and its ABI (the binary interface, of Open MPI or
-    MPICH). The file has a name under which mpi4py finds it, or is Debian's MPICH, which needs a
-    link."""
+    """An MPI library on this machine, of the ABI of Open MPI or MPICH. The file has a name under
+    which mpi4py finds it, or is Debian's MPICH."""
 
     path: Path
     abi: str
@@ -47,21 +46,16 @@ class Library(NamedTuple):
         return self.path.name == DEBIAN
 
     def settings(self, links: str, loader_path: str = "") -> dict[str, str]:
-        """Returns the environment variables with which mpi4py loads this library.
-
-        `links` is a folder with a link to the library, `loader_path` the present LD_LIBRARY_PATH.
-        """
+        """Returns the environment variables with which mpi4py loads this library, from the present
+        LD_LIBRARY_PATH and a folder with a link to it."""
         if not self.needs_link:
             return {"MPI4PY_LIBMPI": str(self.path)}
         path = os.pathsep.join(filter(None, (links, loader_path)))
         return {"MPI4PY_LIBMPI": f"{links}/libmpi.so.12", "LD_LIBRARY_PATH": path}
 
     def command(self, loader_path: str = "") -> str:
-        """Returns a shell command after which mpi4py loads this library; it also makes the link, if
-        needed.
-
-        `loader_path` is the present LD_LIBRARY_PATH.
-        """
+        """Returns a shell command after which mpi4py loads this library; it makes a link, if
+        needed."""
         file = shlex.quote(str(self.path))
         if not self.needs_link:
             return f"export MPI4PY_LIBMPI={file}"
@@ -82,12 +76,9 @@ class Launcher(NamedTuple):
 
 
 def folders(prefixes: Iterable[str], loader_path: str, cache: str, path: str) -> Iterator[Path]:
-    """Yields the folders that may contain an MPI library, in the order in which mpi4py searches
-    them.
-
-    They are `lib` of Python's prefixes, LD_LIBRARY_PATH, the loader's cache (the output of
-    `ldconfig -p`), and then the library folders beside the launchers on PATH.
-    """
+    """Yields the folders that may contain an MPI library, in mpi4py's order: `lib` of Python's
+    prefixes, LD_LIBRARY_PATH, the loader's cache (the output of `ldconfig -p`), and those beside
+    the launchers on PATH."""
     yield from (Path(prefix, "lib") for prefix in prefixes)
     yield from map(Path, filter(None, loader_path.split(os.pathsep)))
     for file in re.findall(r"=> (\S+)$", cache, re.MULTILINE):
@@ -101,8 +92,7 @@ def folders(prefixes: Iterable[str], loader_path: str, cache: str, path: str) ->
 
 def libraries(where: Iterable[Path]) -> list[Library]:
     """Returns the MPI libraries in these folders; a file with several names counts once, with the
-    first.
-    """
+    first."""
     by_file: dict[Path, Library] = {}
     for folder in where:
         for name, abi in NAMES.items():
@@ -115,9 +105,7 @@ def libraries(where: Iterable[Path]) -> list[Library]:
 
 
 def launcher_at(path: Path, version: str) -> Launcher | None:
-    """Returns the launcher at `path` if its --version output, `version`, is that of an MPI, else
-    None.
-    """
+    """Returns the launcher at `path` if its --version output is that of an MPI, else None."""
     for pattern, (abi, name) in VERSIONS.items():
         if match := re.search(pattern, version):
             return Launcher(path, abi, f"{name} {match[1]}")
@@ -125,10 +113,8 @@ def launcher_at(path: Path, version: str) -> Launcher | None:
 
 
 def launcher_of(library: Library, version: Callable[[Path], str]) -> Launcher | None:
-    """Returns the launcher that was installed with a library, in `bin` beside its `lib`, or None.
-
-    `version` returns the output of a file that is run with --version.
-    """
+    """Returns the launcher in `bin` beside a library's `lib`, by the output of `version(file)`, or
+    None."""
     prefixes = [p.parent for p in library.path.parents if p.name in ("lib", "lib64")]
     for file in (
         prefix / "bin" / name for prefix in prefixes[:1] for name in LAUNCHERS[library.abi]
@@ -145,13 +131,8 @@ def loading(
     load: Callable[[Mapping[str, str]], tuple[int, str]],
     loader_path: str = "",
 ) -> str:
-    """Returns text for the user: the shell command after which mpi4py loads a library, and the
-    launcher to start ranks with; "" if the library cannot be loaded. `loader_path` is the present
-    LD_LIBRARY_PATH.
-
-    `load` tries to load the library with the given environment variables, and returns an exit
-    status and "VERSION;PATH".
-    """
+    """Returns the shell command after which mpi4py loads a library, and the launcher to start ranks
+    with; "" if `load(environment variables)` does not return status 0 and "VERSION;PATH"."""
     with TemporaryDirectory() as links:
         Path(links, "libmpi.so.12").symlink_to(library.path)
         status, text = load(library.settings(links, loader_path))

@@ -27,7 +27,6 @@ class RankCores(NamedTuple):
 
     bound     the cores on which the system may run it; empty if the system does not tell
     launcher  the cores on which the system may run the launcher
-    host      the name of the host
     machine   the number of cores of the host
     quota     the number of cores that control groups allow, in total
     nodes     the cores of each NUMA node of the host
@@ -104,8 +103,7 @@ def _crowded(host: Mapping[int, RankCores]) -> str:
 
 
 def _threads(host: Mapping[int, RankCores]) -> str:
-    """Returns a line of advice if the ranks of a host have more BLAS threads than cores; otherwise
-    ""."""
+    """Returns advice if the ranks of a host have more BLAS threads than cores; otherwise ""."""
     first, cores = next(iter(host.values())), len(_all(host))
     most = max(of_rank.threads for of_rank in host.values())
     threads = sum(of_rank.threads for of_rank in host.values())

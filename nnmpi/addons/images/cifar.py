@@ -23,8 +23,7 @@ ARCHIVE = "cifar-10-binary.tar.gz"
 
 
 def cifar10(request: DatasetRequest) -> Dataset:
-    """Loads CIFAR-10: colour photographs of 32 x 32 pixels, 50,000 for training and 10,000 for
-    testing."""
+    """Loads CIFAR-10: photographs of 32 x 32 pixels, 50,000 to train and 10,000 to test."""
     directory = request.directory / "cifar10"
     folders = [place / sub for place in (directory, request.directory) for sub in (FOLDER, "")]
     archives = [directory / ARCHIVE, request.directory / ARCHIVE]
@@ -59,11 +58,8 @@ def _read_file(path: Path) -> np.ndarray:
 
 
 def _read_archive(archive: Path) -> dict[str, np.ndarray]:
-    """The records of the six files in the archive, read in one pass without unpacking to disk.
-
-    gzip's checksum is at the end of its stream, after the last file, and is only compared once the
-    stream has been read to its end.
-    """
+    """The records of the six files in the archive, read without unpacking to disk and to the end of
+    gzip's stream, since only then its checksum is compared."""
     content: dict[str, np.ndarray] = {}
     with reading(archive, REMEDY), gzip.open(archive) as stream:
         with tarfile.open(fileobj=stream, mode="r:") as tar:

@@ -34,9 +34,8 @@ def load(name: str, request: DatasetRequest) -> Dataset:
     """Loads MNIST or Fashion-MNIST: 60,000 training and 10,000 test images of 28 x 28 pixels.
 
     The four files are taken from the first directory that has all of them. If there is none, but a
-    directory has the two files of test images (t10k-*), these are divided into training and test
-    images. Files of several directories are never combined: those of MNIST and Fashion-MNIST have
-    the same names, so only the directory distinguishes them.
+    directory has the two files of test images (t10k-*), these are divided. Files of several
+    directories are never combined: MNIST's and Fashion-MNIST's have the same names.
     """
     directory_of_set = request.directory / name
     directories = (directory_of_set, request.directory / TORCHVISION[name], request.directory)
@@ -59,8 +58,7 @@ def load(name: str, request: DatasetRequest) -> Dataset:
 
 
 def _find(directory: Path) -> dict[str, Path]:
-    """Returns the paths of those of MNIST's four files that are in a directory, by name without
-    .gz; of a file that is there twice, the one without .gz."""
+    """Returns MNIST's files in a directory, by name without .gz, plain ones preferred."""
     stems = [(stem, stem + suffix) for suffix in (".gz", "") for stem in (*TRAIN, *TEST)]
     return {stem: directory / name for stem, name in stems if (directory / name).is_file()}
 
@@ -77,9 +75,8 @@ def _four(name: str, files: dict[str, Path]) -> Dataset:
 
 
 def _divided(name: str, files: dict[str, Path]) -> Dataset:
-    """Returns a data set made of MNIST's 10,000 test images alone (the files t10k-*), for a
-    directory without the training files: the first four fifths are for training, the rest for
-    testing."""
+    """Returns a data set of the 10,000 test images alone: the first four fifths are for
+    training."""
     x, y = _read_pair(files, TEST)
     if len(y) < 2:
         raise ValueError(f"{shown(files[TEST[0]])} has {len(y)} image, too few to split; {REMEDY}")

@@ -20,8 +20,7 @@ from nnmpi.run.trainer import Trainer
 
 
 class _Estimator(BaseEstimator):  # type: ignore[misc]
-    """A scikit-learn estimator that trains the model of `build` with the options of
-    `nnmpi.Config`."""
+    """A scikit-learn estimator that trains the model of `build` with options of `nnmpi.Config`."""
 
     def __init__(self, build: Callable[[], Module], **options: Any) -> None:
         self.build, self.options = build, options
@@ -37,8 +36,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _fit(self, x: Any, y: np.ndarray, loss: Loss) -> Self:
-        """Trains a new model with this loss. To save time, the evaluation after each epoch uses one
-        sample only."""
+        """Trains a new model with this loss; to save time, evaluations use one sample."""
         data = (x, y, x[:1], y[:1])
         self.trainer_ = Trainer(Config(**self.options), self.build, data, loss=loss)
         self.trainer_.fit(NullReport())
@@ -46,8 +44,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
 
 class Classifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
-    """A scikit-learn classifier; its model returns one score per class, in the order of the sorted
-    labels."""
+    """A classifier whose model returns one score per class, in the order of the sorted labels."""
 
     def fit(self, x: Any, y: Any) -> Self:
         """Trains a new model; labels y may be numbers or strings."""
@@ -68,8 +65,7 @@ class Classifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
 
 class Regressor(RegressorMixin, _Estimator):  # type: ignore[misc]
-    """A scikit-learn regressor with the mean squared error; for targets (N,) the model returns (N,
-    1)."""
+    """A regressor with the mean squared error; for targets (N,) the model returns (N, 1)."""
 
     def fit(self, x: Any, y: Any) -> Self:
         """Trains a new model; y is (N,) or (N, outputs)."""

@@ -79,8 +79,7 @@ def _group_of(group: Any) -> "Group":
 
 
 def _coalesced(name: str) -> Callable[..., "Started"]:
-    """Returns a method of Group that calls the method `name` for each pair of an output and an
-    input tensor, as PyTorch's coalesced collectives do."""
+    """Returns a method of Group that calls `name` for each pair of an output and an input."""
 
     def method(self: "Group", outputs: Tensors, inputs: Tensors, opts: Any = None) -> "Started":
         pairs = zip(outputs, inputs, strict=True)
@@ -90,10 +89,8 @@ def _coalesced(name: str) -> Callable[..., "Started"]:
 
 
 class Group(dist.ProcessGroup):  # type: ignore[misc]
-    """A process group of PyTorch whose collectives are carried out by an nnmpi Comm.
-
-    Its methods have the names and arguments with which PyTorch calls them; each returns a Work.
-    """
+    """A process group of PyTorch whose collectives are carried out by an nnmpi Comm, by methods
+    with the names and arguments with which PyTorch calls them; each returns a Work."""
 
     def __init__(self, comm: Comm) -> None:
         super().__init__(comm.rank, comm.size)
@@ -228,8 +225,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
 
 
 class Started(dist._Work):  # type: ignore[misc]
-    """A Work of PyTorch that stands for a collective in progress, with the tensors that will have
-    its result."""
+    """A Work of PyTorch: a collective in progress, with the tensors that will have its result."""
 
     def __init__(self, handle: Handle, result: Tensors, comm: Comm, label: str) -> None:
         super().__init__()
@@ -238,8 +234,7 @@ class Started(dist._Work):  # type: ignore[misc]
 
     @classmethod
     def of(cls, works: Sequence["Started"], result: Tensors) -> "Started":
-        """Joins several collectives in progress into one Work, which is complete when all of them
-        are."""
+        """Joins several collectives into one Work, which is complete when all of them are."""
         handle = Handle([work.handle for work in works])
         return cls(handle, result, works[0]._comm, works[0]._label)
 
@@ -257,10 +252,8 @@ class Started(dist._Work):  # type: ignore[misc]
         return self._result
 
     def get_future(self) -> Any:
-        """Returns a future of the result, for code of PyTorch that waits for futures.
-
-        A thread completes it; if MPI allows only one thread, this method waits for the result.
-        """
+        """Returns a future of the result, for code of PyTorch that waits for futures. A thread
+        completes it; if MPI allows only one thread, this method waits."""
         if self._future is None:
             self._future = Future()
             if not self._comm.any_thread:
@@ -286,11 +279,7 @@ _waiter = Waiter()
 
 def _row(tensor: torch.Tensor, as_bytes: bool = False) -> tuple[Array, Then]:
     """Returns the memory of a tensor as a 1-D array of elements or (`as_bytes`) bytes, and a
-    function to call after the array was written.
-
-    The array shares the tensor's memory. If the tensor is not contiguous, the array is a copy, and
-    the function copies it back into the tensor.
-    """
+    function to call after a write, which copies it back if the tensor is not contiguous."""
     values = tensor.detach()
     if values.device.type != "cpu":
         raise TypeError(

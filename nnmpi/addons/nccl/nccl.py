@@ -39,8 +39,7 @@ NCCL = "nccl"
 
 
 def is_found(on: Backend) -> bool:
-    """Returns True if the array library of a device finds NCCL. Its warning is suppressed, since
-    ranks can train without NCCL."""
+    """Returns True if the array library finds NCCL, without its warning."""
     if on.is_host:
         return False
     with warnings.catch_warnings(action="ignore"):
@@ -58,8 +57,7 @@ def module(on: Backend) -> Any:
 
 
 def _sharing(cluster: Cluster) -> tuple[int, int] | None:
-    """Returns the numbers of two ranks that share one GPU; None if each rank has a GPU of its
-    own."""
+    """Returns two ranks that share one GPU; None if each rank has a GPU of its own."""
     rank_of_gpu: dict[tuple[int, int | None], int] = {}
     for r, gpu in enumerate(zip(cluster.nodes, cluster.devices, strict=True)):
         if rank_of_gpu.setdefault(gpu, r) != r:
@@ -99,15 +97,13 @@ def connect(layout: Layout, on: Backend) -> None:
 
 
 def wire_beside(comm: Comm, array: Array) -> Wire:
-    """Returns an object that carries out a Comm's collectives on device arrays like `array` by
-    NCCL, on a CUDA stream of its own. It is for collectives such as those of BatchNorm, which must
-    not wait for collectives of other Comms that were started before."""
+    """Returns what carries out a Comm's collectives by NCCL on a stream of its own, as of
+    BatchNorm, which must not wait for those of other Comms that were started before."""
     return wire_of(comm, backend.of(array), NcclComm)
 
 
 class Launched:
-    """A `Transfer` (a communication in progress) for NCCL calls that have been put on a CUDA
-    stream."""
+    """A `Transfer` for NCCL calls that have been put on a CUDA stream."""
 
     def __init__(self, comm: Comm, stream: SideStream) -> None:
         self._comm, self._stream, self._event = comm, stream, stream.event()
@@ -118,21 +114,18 @@ class Launched:
         return bool(self._event.done)
 
     def poll(self) -> bool:
-        """Makes progress with this rank's other communication on the host, and returns True if the
-        NCCL calls of this transfer are complete; it does not block."""
+        """Polls other communication; returns True if this transfer's calls are complete."""
         self._comm.poll()
         return self.done
 
     def wait(self) -> None:
-        """Makes all kernels that are launched later wait for the NCCL calls of this transfer; the
-        host does not wait."""
+        """Makes kernels that are launched later wait for the NCCL calls; the host does not wait."""
         self._comm.poll()
         self._stream.lead(self._event)
 
 
 class NcclComm(StagedComm):
-    """Carries out the collectives among the ranks of a Comm by NCCL; the argument `algorithm` is
-    ignored."""
+    """Carries out the collectives of a Comm by NCCL, whatever the argument `algorithm`."""
 
     in_order = True
 
@@ -206,8 +199,7 @@ class NcclComm(StagedComm):
 
     @contextmanager
     def _call(self, row: Array) -> Iterator[tuple[int, int]]:
-        """A context whose NCCL calls are grouped into one; yields (NCCL dtype of `row`, CUDA
-        stream) for them."""
+        """A context that groups NCCL calls; yields (NCCL dtype of `row`, CUDA stream)."""
         self._stream.follow()
         self._nccl.groupStart()
         try:
@@ -216,13 +208,11 @@ class NcclComm(StagedComm):
             self._nccl.groupEnd()
 
     def _places(self, row: Array, ends: Sequence[int]) -> list[tuple[int, int]]:
-        """Returns (address, number of elements) of each rank's part of a flat device array; `ends`
-        has the bounds of the parts."""
+        """Returns (address, number of elements) of each rank's part of a flat device array."""
         return [(row.data.ptr + lo * row.itemsize, hi - lo) for lo, hi in pairwise(ends)]
 
     def _equal(self, places: list[tuple[int, int]]) -> tuple[int, int] | None:
-        """Returns (address, number of elements) of this rank's part if the parts of all ranks,
-        `places`, have the same length, as NCCL's own all-gather needs; otherwise None."""
+        """Returns this rank's place if those of all have one length, or None."""
         return places[self._comm.rank] if len({n for _, n in places}) == 1 else None
 
 

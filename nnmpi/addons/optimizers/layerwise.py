@@ -18,19 +18,15 @@ from nnmpi.optim.optimizer import Optimizer, check_betas, check_eps, non_negativ
 
 
 class Layerwise(Optimizer):
-    """The base of optimizers that scale the learning rate of each parameter by a trust ratio.
-
-    Subclasses define `_direction`, the change of a slice of a parameter at a learning rate of 1,
-    and `_ratio`.
-    """
+    """The base of optimizers that scale the rate of each parameter by a trust ratio, `_ratio`, of
+    its norm and that of its change at a learning rate of 1, `_direction`."""
 
     by_parameter = True
 
     def squares(self) -> list[float]:
         """Returns two sums of squares for each parameter, over the elements that this rank updates:
-        of the parameter's values, and of the change that a step with a learning rate of 1 would
-        make; 0 for parameters without a gradient. Ranks that have parts of a parameter add up these
-        sums and pass them to `step`, which needs the two norms of the whole parameter."""
+        of its values, and of the change at a learning rate of 1; 0 without a gradient. Ranks with
+        parts of a parameter add them up and pass them to `step`."""
         self._prepare()
         terms = list[tuple[int, Array]]()
         for i, _, store, _, _, number, shards in self._ranges:
@@ -66,12 +62,9 @@ class Layerwise(Optimizer):
         raise TypeError(f"{type(self).__name__} does not define _direction")
 
     def _ratio(self, values: float, direction: float, group: Group) -> float:
-        """Returns the trust ratio of a parameter, by which its learning rate is multiplied.
-        `values` is the norm of its values, `direction` that of its change at a learning rate of 1.
-
-        A subclass may use only the quotient of the two norms: if several ranks have copies of the
-        parameter, both norms count every copy.
-        """
+        """Returns the trust ratio of a parameter by the norms of its values and of its change. A
+        subclass may use only their quotient: if several ranks have copies, both norms count every
+        copy."""
         return values / direction
 
 

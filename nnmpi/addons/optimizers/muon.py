@@ -72,11 +72,9 @@ class Muon(Optimizer):
     def with_adamw(
         cls, parameters: Parameters, lr: float = 1e-3, weight_decay: float = 0.1
     ) -> Self:
-        """Makes a Muon for any parameters: AdamW updates those that are not matrices.
-
-        Embeddings and heads are matrices. Muon and AdamW get the same rate and weight decay, tuned
-        for AdamW: with "match_rms_adamw" the updates of matrices are as large as AdamW's.
-        """
+        """Makes a Muon for any parameters: AdamW updates those that are not matrices. Embeddings
+        and heads are matrices. Both get the same rate and weight decay, tuned for AdamW: with
+        "match_rms_adamw" the updates of matrices are as large as AdamW's."""
         groups = []
         for group in grouped(parameters, {"lr": lr, "weight_decay": weight_decay}):
             matrices = [p for p in group["params"] if p.ndim == 2]
@@ -182,8 +180,7 @@ def orthogonal(matrix: Array, coefficients: Sequence[float], eps: float, steps: 
 
 
 def _ratio(shape: Sequence[int], adjust_lr_fn: str | None) -> float:
-    """Returns the factor of the learning rate for a matrix of this shape, by the rule
-    `adjust_lr_fn` of Muon: "match_rms_adamw", or the original one."""
+    """Returns the factor of a matrix's learning rate, by its shape and `adjust_lr_fn`."""
     rows, columns = shape
     if adjust_lr_fn == MATCH_RMS_ADAMW:
         return 0.2 * math.sqrt(max(rows, columns))

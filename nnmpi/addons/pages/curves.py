@@ -44,8 +44,7 @@ class Curves(NamedTuple):
 
 
 def _add(rows: list[Event], row: Event) -> None:
-    """Appends a row to the rows of a curve, which are ordered by step. Rows of the same or later
-    steps are removed first: the run has repeated these steps after it was resumed."""
+    """Appends a row; those of the same or later steps, which a resumed run repeats, go."""
     while rows and rows[-1]["steps"] >= row["steps"]:
         rows.pop()
     rows.append(row)
@@ -53,10 +52,7 @@ def _add(rows: list[Event], row: Event) -> None:
 
 def curves(events: Iterable[Event]) -> Curves:
     """Returns the curves of a run, given all events of its log; users' metrics have keys "metric
-    NAME".
-
-    `evaluations` is empty unless there were evaluations within epochs.
-    """
+    NAME". `evaluations` is empty unless there were some within epochs."""
     made, of_kind = Curves([], [], []), {"epoch": list[Event](), "evaluation": list[Event]()}
     for e in events:
         if e["event"] == "step":

@@ -40,9 +40,8 @@ MOST_EVENTS = 2000
 
 
 class Logger:
-    """The base class of loggers: it collects numbers and decides when they are written.
-
-    A subclass names its library, and writes with it in begin, scalars, layout, figure and end.
+    """The base class of loggers: it collects numbers and decides when they are written. A subclass
+    names its library, and writes with it in begin, scalars, layout, figure and end.
 
     where: the folder, server or project to which the run is written
     options: keyword arguments for the library's function that begins a run
@@ -61,8 +60,7 @@ class Logger:
         self._events: list[Event] = []
 
     def on_log(self, trainer: Any, event: Event) -> None:
-        """Collects the numbers of a "step" event, such as the loss; writes all collected ones every
-        WRITE_SECONDS."""
+        """Collects the numbers of a "step" event; writes all collected ones every WRITE_SECONDS."""
         self._note(trainer, event, event["step"], "")
         if time.monotonic() - self._written >= WRITE_SECONDS:
             self._write()
@@ -133,12 +131,8 @@ class Logger:
 
 
 def numbers(event: Event, prefix: str) -> dict[str, float]:
-    """Returns the numbers in an event of a run's log, a dict, for a logger such as TensorBoard: key
-    with `prefix` in front -> value, such as "epoch/loss" for the key "loss".
-
-    For an event of a step, its step and epoch are left out, since loggers write its numbers under
-    that step.
-    """
+    """Returns the numbers in an event by keys with `prefix`, such as "epoch/loss", without the step
+    and epoch of a step's event, under which loggers write it."""
     skipped = ("step", "steps", "epoch") if "step" in event else ()
     items = ((k, v) for k, v in event.items() if k not in skipped and not isinstance(v, bool))
     return {f"{prefix}{key}": float(v) for key, v in items if isinstance(v, int | float)}

@@ -31,8 +31,7 @@ LogOrTrace: TypeAlias = Sequence[Event] | TraceFile
 
 
 class LoggedEvents(NamedTuple):
-    """A log as the page shows it: its name, its events, and the traces (files of --trace) of its
-    last run."""
+    """A log as the page shows it, with the traces (files of --trace) of its last run."""
 
     name: str
     events: Sequence[Event]
@@ -40,8 +39,7 @@ class LoggedEvents(NamedTuple):
 
 
 def read(file: File) -> LogOrTrace:
-    """Reads a file of --log or of --trace; raises ValueError for a file that cannot be read, or is
-    neither."""
+    """Reads a file of --log or of --trace; raises ValueError for other files."""
     with suppress(OSError), open(file, "rb") as opened:  # events_of says what is wrong
         if opened.read(len(HEAD)) == HEAD:
             return TraceFile.read(Path(file))
@@ -49,9 +47,8 @@ def read(file: File) -> LogOrTrace:
 
 
 def logs_of(sources: Mapping[str, LogOrTrace]) -> list[LoggedEvents]:
-    """Returns the logs in `sources`, which maps the path of each file to its contents, a log or a
-    trace. Each trace is added to the log that precedes it in `sources`, as one of its last run.
-    """
+    """Returns the logs in `sources`, by path; each trace belongs to the last run of the log before
+    it."""
     logs = [file for file, source in sources.items() if not isinstance(source, TraceFile)]
     names, logged = dict(zip(logs, named(logs), strict=True)), list[LoggedEvents]()
     for file, source in sources.items():
@@ -63,11 +60,7 @@ def logs_of(sources: Mapping[str, LogOrTrace]) -> list[LoggedEvents]:
 
 
 def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
-    """Returns the log and the trace of a run that has ended, as a list with one element.
-
-    If the run wrote no log file, `kept` is used in place of it: the events that the run's Report
-    has kept in memory.
-    """
+    """Returns the log, or else the `kept` events, and the trace of a run that has ended."""
     log = Path(config.log or "")
     events = events_of(log) if log.is_file() and log.stat().st_size else kept
     last = events[-1] if events else {}
@@ -77,12 +70,8 @@ def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
 
 
 def as_values(logs: Sequence[LoggedEvents], version: int | None = None) -> dict[str, Any]:
-    """Returns all values that the page of runs draws, as a dict for JSON.
-
-    Raises ValueError for a log with events that this version of nnmpi has not written.
-
-    version: for a page that follows running logs, how often these files have changed so far
-    """
+    """Returns all values that the page draws, as a dict for JSON; raises ValueError for events of
+    another version. `version` says how often running logs have changed."""
     values = list[dict[str, Any]]()
     for log in logs:
         with refusing_others(f"{shown(log.name)} is not a log of nnmpi", REMEDY):
@@ -107,11 +96,8 @@ MOST_SPANS = 200_000  # spans: about 6 MB
 
 
 def timeline(trace: TraceFile) -> dict[str, Any]:
-    """Returns the operations of the ranks over time, as measured in a trace and as simulated, in
-    milliseconds, for JSON.
-
-    If the trace is long, only the steps around the one of median duration are included.
-    """
+    """Returns the measured and simulated operations over time, in milliseconds, for JSON, around
+    the step of median duration of a long trace."""
     steps = shown_steps(trace)
     measured = trace.timeline(steps[0], len(steps))
     start = min(span.start for k in steps for span in trace.steps[k])
@@ -143,9 +129,8 @@ def timeline(trace: TraceFile) -> dict[str, Any]:
 
 
 def shown_steps(trace: TraceFile) -> range:
-    """Returns the range of steps of a trace that the page shows: the step of median duration and as
-    many of its neighbours as fit, so that the range has at most MOST_SPANS spans (operations of
-    ranks)."""
+    """Returns the step of median duration and as many of its neighbours as fit into MOST_SPANS
+    spans."""
     first = last = middle = trace.median_step()
     room = MOST_SPANS - _span_count(trace, middle)
     while near := [k for k in (last + 1, first - 1) if k in trace.steps]:
@@ -162,8 +147,7 @@ def _span_count(trace: TraceFile, step: int) -> int:
 
 
 def span_columns(spans: Iterable[Span], numbers: Mapping[str, int]) -> dict[str, list[float]]:
-    """Returns spans (operations of ranks, with start and end) as columns for JSON, sorted by rank
-    and start. `numbers` maps each kind of operation to the integer that stands for it."""
+    """Returns spans as columns for JSON, by rank and start, with `numbers` for kinds."""
     rows = sorted(spans, key=lambda span: (span.rank, span.start))
     return {
         "rank": [span.rank for span in rows],
@@ -187,11 +171,8 @@ def write(path: Path, logs: Sequence[LoggedEvents]) -> None:
 
 
 def html(values: Mapping[str, Any]) -> str:
-    """Returns the HTML text of the page that shows `values`: the template page.html, in which each
-    placeholder {{name}} is replaced by the contents of a file or by the values.
-
-    Texts of logs occur only in the page's JSON, which escapes them, and in its title.
-    """
+    """Returns the page that shows `values`: page.html, with each {{name}} replaced by a file or by
+    values. Texts of logs occur only in the page's JSON, which escapes them, and in its title."""
     folder, parts = files("nnmpi.addons.pages"), {"title": escape(values["title"])}
     parts["data"] = as_json(values)
 
@@ -202,7 +183,6 @@ def html(values: Mapping[str, Any]) -> str:
 
 
 def as_json(values: Mapping[str, Any]) -> str:
-    """Returns `values` as JSON in ASCII without the character `<`, so that it can be embedded in a
-    script element of an HTML page."""
+    """Returns `values` as JSON in ASCII without `<`, for a script element of an HTML page."""
     text = json.dumps(values, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")

@@ -48,11 +48,8 @@ LONGEST_NAME = 100  # characters
 
 
 class RunLog(NamedTuple):
-    """A run in a log: its name, a title of model and data (`task`), and the numbers to draw.
-
-    The numbers are columns per epoch, per step (only if there are few epochs), and per evaluation
-    within epochs.
-    """
+    """A run in a log: its name, a title of model and data (`task`), and the numbers to draw, in
+    columns per epoch, per step (only if there are few epochs), and per evaluation within epochs."""
 
     name: str
     task: str
@@ -61,9 +58,8 @@ class RunLog(NamedTuple):
     evaluations: Table
 
     def table(self, quantity: str) -> Table:
-        """Returns the table (per epoch, per step or per evaluation) that has the most values of a
-        quantity such as "loss"; empty if no table has any.
-        """
+        """Returns the table that has the most values of a quantity such as "loss"; empty if none
+        has any."""
         tables = [t for t in (self.steps, self.evaluations, self.epochs) if quantity in t]
         return max(tables, key=lambda table: len(table[quantity]), default={})
 
@@ -98,10 +94,8 @@ def plot(
 
 
 def picture(runs: Sequence[RunLog]) -> str | None:
-    """Returns an SVG document of loss and accuracy over epochs; None without matplotlib.
-
-    It is as wide as the page that shows it.
-    """
+    """Returns an SVG of loss and accuracy over epochs, as wide as its page; None without
+    matplotlib."""
     if cli.picture_problem("run.svg"):
         return None
     file = StringIO()
@@ -111,8 +105,7 @@ def picture(runs: Sequence[RunLog]) -> str | None:
 
 def run_figure(start: Event, events: Sequence[Event]) -> "Figure | None":
     """Returns a matplotlib figure of the curves of a run so far; None without matplotlib, or if
-    there is nothing to draw yet. `start` is the run's first event, `events` are all of its
-    events."""
+    there is nothing to draw yet."""
     run = _run(start, events)
     if not run.table("loss") or cli.picture_problem("run.png"):
         return None
@@ -138,9 +131,8 @@ def _figure(runs: Sequence[RunLog], x: str, everything: bool) -> "Figure":
 
 
 def _panels(runs: Sequence[RunLog], key: str, everything: bool) -> list[Callable[["Axes"], None]]:
-    """Returns a list of functions, each of which draws one panel of the figure: losses, accuracy,
-    and with `everything` further quantities. `key` is the quantity of the x axis.
-    """
+    """Returns a function for each panel of the figure: losses, accuracy, and with `everything`
+    more."""
     panels: list[Callable[[Axes], None]] = [partial(_draw_loss, runs=runs, key=key)]
     measured = [run for run in runs if run.table("accuracy")]
     if measured:
@@ -154,8 +146,7 @@ def _panels(runs: Sequence[RunLog], key: str, everything: bool) -> list[Callable
 
 
 def _draw_numbers(axes: "Axes", runs: Sequence[RunLog], key: str, quantity: str) -> None:
-    """Draws a quantity, such as the learning rate, with one line per run and the y axis from 0;
-    `key` is the quantity of the x axis."""
+    """Draws a quantity, such as the learning rate, with one line per run and the y axis from 0."""
     for i, run in enumerate(runs):
         _line(axes, run, key, quantity, i, label=_plain(run.name))
     axes.set_ylim(bottom=0)
@@ -165,8 +156,7 @@ def _draw_numbers(axes: "Axes", runs: Sequence[RunLog], key: str, quantity: str)
 
 
 def _style(axes: "Axes", x: str) -> None:
-    """Sets labels, grid and ticks of a panel, large enough for a slide; `x` is the quantity of its
-    x axis."""
+    """Sets labels, grid and ticks of a panel, large enough for a slide."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("epoch" if x == "epochs" else x, size=15)
@@ -179,8 +169,7 @@ def _style(axes: "Axes", x: str) -> None:
 
 
 def _draw_loss(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
-    """Draws the losses of the runs: of training as solid lines, on held-out samples as dashed
-    lines. `key` is the quantity of the x axis."""
+    """Draws the losses of the runs: of training solid, on held-out samples dashed."""
     from matplotlib.ticker import LogLocator
 
     several = len(runs) > 1
@@ -202,8 +191,7 @@ def _draw_loss(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
 
 
 def _draw_accuracy(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
-    """Draws the accuracy of the runs on held-out samples; the legend has the last value. `key` is
-    the quantity of the x axis."""
+    """Draws the accuracy of the runs on held-out samples; the legend has the last value."""
     for i, run in enumerate(runs):
         last = run.table("accuracy")["accuracy"][-1]
         label = f"{_plain(run.name) if len(runs) > 1 else 'last'}: {last:.2%}"
@@ -236,30 +224,21 @@ def _line(axes: "Axes", run: RunLog, key: str, quantity: str, i: int, **style: A
 
 
 def _plain(text: str) -> str:
-    """Returns text that matplotlib shows literally: $ is escaped and a space put before a leading
-    _.
-
-    Otherwise $ would start a formula, and _ would hide a label. A long name is cut; a character
-    that cannot be printed is shown as its escape.
-    """
+    """Returns text that matplotlib shows literally: $, which would start a formula, is escaped, and
+    a space put before a leading _, which would hide a label. A long name is cut; a character that
+    cannot be printed is shown as its escape."""
     return " " * text.startswith("_") + shown(text, LONGEST_NAME).replace("$", r"\$")
 
 
 def read_logs(paths: Sequence[File]) -> list[RunLog]:
-    """Returns the runs of several logs.
-
-    Each is named after its file, or after its path if two files have one name.
-    """
+    """Returns the runs of several logs, named after their files, or paths if two have one name."""
     pairs = zip(paths, named(paths), strict=True)
     return [run for file, name in pairs for run in read_log(file, name)]
 
 
 def read_log(file: File, name: str) -> list[RunLog]:
-    """Returns the runs of a log that have a step or an epoch; they are numbered if there are
-    several.
-
-    --append writes several runs to one log.
-    """
+    """Returns the runs of a log that have a step or an epoch, numbered if --append has written
+    several."""
     events = events_of(file)
     with refusing_others(f"{shown(file)} is not a log of nnmpi", REMEDY):
         parts = runs_of(events)
@@ -273,8 +252,7 @@ def read_log(file: File, name: str) -> list[RunLog]:
 
 
 def _run(start: Event, events: Sequence[Event]) -> RunLog:
-    """Returns the numbers to draw of a run, as a RunLog, from its start event and all its events;
-    the name is filled in later."""
+    """Returns the numbers to draw of a run; its name is filled in later."""
     made = curves(events)
     steps = made.steps if made.has_few_epochs else []
     tables = map(_table, (made.epochs, steps, made.evaluations))
@@ -282,9 +260,8 @@ def _run(start: Event, events: Sequence[Event]) -> RunLog:
 
 
 def _table(rows: Sequence[Event]) -> Table:
-    """Returns the numbers in rows (one event each) as columns by key; NaN if a row lacks a number.
-    Only keys of the last row that can be drawn are included.
-    """
+    """Returns the numbers in events as columns, of keys of the last one; NaN if one lacks a
+    number."""
     keys = [key for key in DRAWN if key in rows[-1]] if rows else []
     numbers = {key: np.fromiter((row.get(key) for row in rows), float) for key in keys}
     return {key: np.where(abs(a) <= LARGEST, a, np.nan) for key, a in numbers.items()}

@@ -44,11 +44,8 @@ ENDS = ("done", "stopped", "suspended", "failed", "complete")
 
 
 def as_values(name: str, events: Sequence[Event]) -> dict[str, Any]:
-    """Returns all values that the page shows of one run, as a dict for JSON; `events` is the log of
-    the run.
-
-    It raises errors of any type if the events are not those that nnmpi writes.
-    """
+    """Returns all values that the page shows of a run, given its log, as a dict for JSON; it raises
+    errors of any type for events that nnmpi does not write."""
     first, last, made = events[0], events[-1], curves(events)
     return {
         "name": shown(name, 100),
@@ -68,9 +65,7 @@ def as_values(name: str, events: Sequence[Event]) -> dict[str, Any]:
 
 
 def number(value: Any) -> float | None:
-    """Returns a number rounded to seven digits; None for NaN, values that are too large to draw,
-    and values of other types.
-    """
+    """Returns a number rounded to seven digits; None for NaN, too large values, and other types."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if not abs(value) <= LARGEST:  # of NaN too
@@ -79,9 +74,7 @@ def number(value: Any) -> float | None:
 
 
 def figures(events: Sequence[Event]) -> dict[str, str]:
-    """Returns the most important numbers of a run (the table FIGURES), such as loss and time, as
-    text by name; of each the last known value.
-    """
+    """Returns the last known numbers of FIGURES, as text by name."""
     told = [e for e in events if e["event"] in (*QUIET, *ENDS)]
     last = {k: v for e in told for k, v in e.items()}
     step = told[-1].get("step", told[-1].get("steps", 0)) if told else 0
@@ -95,8 +88,7 @@ def figures(events: Sequence[Event]) -> dict[str, str]:
 
 
 def facts(e: Event, last: Event) -> dict[str, str]:
-    """Returns the model, the data, the options and the machine of a run, as text by title. `e` is
-    the first event of the run's log, `last` its last one."""
+    """Returns the model, the data, the options and the machine of a run, as text by title."""
     given = e.get("options", {})
     where = (f"{host}: {ranks_text(tuple(ranks))}" for host, ranks in e.get("hosts", {}).items())
     others = [
@@ -129,8 +121,7 @@ def facts(e: Event, last: Event) -> dict[str, str]:
 
 
 def columns(rows: Iterable[Event]) -> dict[str, list[float | None]]:
-    """Returns the numbers in events as columns, one for each key that has a number in some event;
-    the value is None where an event lacks the key."""
+    """Returns the numbers in events as columns by key; None where an event lacks one."""
     number_rows = [{key: number(value) for key, value in row.items()} for row in rows]
     keys = dict.fromkeys(
         key for row in number_rows for key, value in row.items() if value is not None
@@ -139,11 +130,8 @@ def columns(rows: Iterable[Event]) -> dict[str, list[float | None]]:
 
 
 def panels(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns a description of each panel of curves that the page draws for these runs, the loss
-    first. A description has the title and the keys of the values to draw.
-
-    A quantity that is zero in all runs gets no panel.
-    """
+    """Returns the title and the keys of each panel of curves, the loss first; a quantity that is
+    zero in all runs gets none."""
     tables = [run[name] for run in runs for name in Curves._fields]
     known = dict.fromkeys(key for table in tables for key in table)
     metrics = (key for key in known if key.startswith("metric "))
@@ -170,29 +158,22 @@ def _block(block: Event) -> Event:
 
 
 def held(kinds: Sequence[Event]) -> Event:
-    """Returns the data of a bar chart of predicted memory: for each group of ranks that do equal
-    work, the bytes of parameters, gradients, optimizer state and so on. `kinds` has an event for
-    each group."""
+    """Returns a bar chart of predicted memory, of each group of ranks that do equal work."""
     keys = {name: f"{name}_bytes" for name in HELD if any(k[f"{name}_bytes"] for k in kinds)}
     rows = ((ranks_text(tuple(k["ranks"])), [k[key] for key in keys.values()]) for k in kinds)
     return _bars([name.replace("activation", "activations") for name in keys], rows, amount)
 
 
 def seconds(ranks: dict[str, Event]) -> Event:
-    """Returns the data of a bar chart of how each rank of a traced run spent its time. `ranks` has,
-    for each rank, the seconds by activity, such as computing and waiting."""
+    """Returns a bar chart of the seconds of each rank of a traced run, by activity."""
     names = list(next(iter(ranks.values()), {}))
     rows = ((rank, [spent[name] for name in names]) for rank, spent in ranks.items())
     return _bars(names, rows, duration)
 
 
 def staleness(workers: dict[str, dict[str, int]]) -> Event:
-    """Returns the data of a bar chart of stale gradients: how many gradients of each worker were
-    computed from parameters that have been updated k times since, for k = 0, 1, ...
-
-    `workers` has these counts, {worker: {k: number of gradients}}. Returns an empty chart if none
-    was stale.
-    """
+    """Returns a bar chart of stale gradients, {worker: {k: number of gradients}}, whose parameters
+    were updated k times before they came; empty if none was stale."""
     most = min(max((int(s) for counts in workers.values() for s in counts), default=0), STALEST)
     rows = list[tuple[str, list[float]]]()
     for rank, counts in workers.items():
@@ -207,8 +188,7 @@ def staleness(workers: dict[str, dict[str, int]]) -> Event:
 def _bars(
     names: list[str], rows: Iterable[tuple[str, list[float]]], text: Callable[[float], str]
 ) -> Event:
-    """Returns the data of a bar chart for the page: each row, (label, sizes), becomes a bar whose
-    parts have these sizes; `names` names the parts, and the function `text` formats a size."""
+    """Returns a bar chart: each row, (label, sizes), is a bar whose parts have `names`."""
     bars = [
         {"ranks": ranks, "sizes": list(map(number, sizes)), "text": list(map(text, sizes))}
         for ranks, sizes in rows
@@ -217,11 +197,8 @@ def _bars(
 
 
 def compared(e: Event, last: Event) -> Iterator[Event]:
-    """Yields rows that compare a predicted with a measured value: the bytes and messages of a step,
-    memory, the time of a step, and the bubble (idle time) of the pipeline.
-
-    `e` is the first event of the run's log, the start event; `last` is its last event.
-    """
+    """Yields rows that compare predicted with measured values, from the first and last event of a
+    log: the bytes and messages of a step, memory, time, and the bubble."""
     measured: Sequence[Event] = last.get("measured", ())
     kinds = () if e.get("servers") else e.get("kinds", ())  # with servers nothing is predicted
     for kind in kinds:
@@ -253,8 +230,7 @@ def compared(e: Event, last: Event) -> Iterator[Event]:
 
 
 def _row(label: str, ranks: str, sizes: Sequence[float], texts: Iterable[str]) -> Event:
-    """Returns a row of the page's table of predictions (see `compared`): a label, the ranks
-    concerned, the predicted size and, if known, the measured size, each also as text."""
+    """Returns a row of `compared`: predicted and, if known, measured sizes, each also as text."""
     a, b = sizes[0], sizes[-1]
     error = f"{b / a - 1:+.1%}" if len(sizes) > 1 and a else ""
     numbers, words = list(map(number, sizes)), list(texts)

@@ -34,11 +34,8 @@ def parser() -> cli.Parser:
 
 
 class PageServer(ThreadingHTTPServer):
-    """An HTTP server of the page of runs. `values` has what the page shows, and a version: the
-    number of changes of the log files so far.
-
-    Each connection has a thread, because browsers open connections on which they send nothing.
-    """
+    """An HTTP server of the page of runs; the version of `values` counts changes of the log files.
+    Each connection has a thread, because browsers open connections on which they send nothing."""
 
     def __init__(self, port: int, files: Sequence[str]) -> None:
         self.files, self.values = files, as_values((), version=0)
@@ -47,8 +44,7 @@ class PageServer(ThreadingHTTPServer):
         super().__init__((HOST, port), PageHandler)
 
     def newer_values(self, version: str) -> Mapping[str, Any]:
-        """Returns what the page shows; {} if the browser has the newest already (`version`);
-        {"problem": ...} on an error."""
+        """Returns what the page shows, {} if `version` is the newest, or {"problem": ...}."""
         try:
             with self._lock:
                 self._refresh()
@@ -71,8 +67,7 @@ class PageServer(ThreadingHTTPServer):
 
 
 class PageHandler(BaseHTTPRequestHandler):
-    """Answers the browser's requests: / is the page; /data?VERSION gives its values if they are
-    newer than VERSION."""
+    """Answers requests: / is the page; /data?VERSION gives its values if they are newer."""
 
     server: PageServer
     timeout = 60.0  # seconds for which a connection may be idle

@@ -52,8 +52,7 @@ from nnmpi.schedules.op import Kind, Op
 
 
 def _list(a: Arrangement, rank: int, micro: int) -> StepList:
-    """Returns the window of a rank's stream with the steps on `micro` batches, each of which is a
-    micro-batch."""
+    """Returns the window of a rank's stream with the steps on `micro` batches."""
     return window(_chain(a, rank), micro)
 
 
@@ -62,8 +61,7 @@ def _chain(a: Arrangement, rank: int) -> Chain:
 
 
 def _signal(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
-    """Yields the message with the signal that goes to another stage with the arrays of a
-    micro-batch."""
+    """Yields the message with the signal that goes to another stage with a micro-batch's arrays."""
     to = a.mesh.rank({**a.mesh.coordinates(rank), "pp": op.peer})
     numbers = WISH if op.kind is Kind.SEND_F else REPORT
     about = Collective.MESSAGE, "", (rank, to), numbers, FLOAT64, op.kind
@@ -82,8 +80,7 @@ def check(config: Config, ranks: int) -> None:
 
 
 def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
-    """Returns the strategy for PipeDream, a pipeline that stays full from batch to batch; each rank
-    is one stage. Every rank calls it."""
+    """Returns the strategy for PipeDream, of which each rank is one stage; every rank calls it."""
     for p, ranks in spec.part.tied:  # known on all ranks, so all raise
         raise ValueError(
             f"schedule pipedream updates each stage by itself, but {p.place.path} is in stages on "
@@ -115,9 +112,8 @@ def held(layout: Layout, spec: TrainSpec) -> tuple[VersionStore, Optimizer]:
 
 
 class BatchesInFlight(Sequence[Batch]):
-    """The batches of an epoch as a sequence, of which only those that this stage has begun and not
-    finished are in memory.
-    """
+    """The batches of an epoch as a sequence, of which only those in flight on this stage are in
+    memory."""
 
     def __init__(self, loads: Iterable[StepBatch], count: int) -> None:
         self._loads, self._count = iter(loads), count
@@ -135,9 +131,8 @@ class BatchesInFlight(Sequence[Batch]):
         del self._in_memory[i]
 
     def load(self, i: int) -> StepBatch:
-        """Returns batch i as a StepBatch for the executor. Its micro-batches are all batches of the
-        epoch, so number k is batch k: several batches are in flight, and each is one micro-batch.
-        """
+        """Returns batch i as a StepBatch for the executor, whose micro-batch number k is batch k of
+        the epoch: several batches are in flight."""
         return self._at(i)._replace(micro=self)
 
     def _at(self, i: int) -> StepBatch:
@@ -148,11 +143,8 @@ class BatchesInFlight(Sequence[Batch]):
 
 
 class OverlappingSteps:
-    """Runs the steps of one stage of PipeDream, whose parameters are in a VersionStore.
-
-    With --vertical-sync all stages compute a batch with the version of the weights that the first
-    stage used.
-    """
+    """Runs the steps of one stage of PipeDream, whose parameters are in a VersionStore; with
+    --vertical-sync, on the version of the weights that the first stage used."""
 
     def __init__(
         self, layout: Layout, spec: TrainSpec, store: VersionStore, optimizer: Optimizer
@@ -173,10 +165,7 @@ class OverlappingSteps:
         self, loads: Iterable[StepBatch], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
         """Yields the results of the steps on the batches `loads`, from `start` to the end of the
-        epoch or of the run.
-
-        `batches` is the number of batches in an epoch.
-        """
+        epoch or run."""
         self._check_empty()
         count = min(batches - start.batch, self._control.steps() - start.step)
         self._last, self._first_step, self._stops = count - 1, start.step, False
@@ -198,8 +187,7 @@ class OverlappingSteps:
     def evaluate(
         self, loads: Generator[StepBatch, None, None], step: int, outputs: Outputs
     ) -> None:
-        """Runs forward passes over the batches `loads` between two epochs; `outputs` accumulates
-        the outputs, and `step` is the number of training steps so far."""
+        """Runs forward passes over the batches `loads` between two epochs, into `outputs`."""
         self._check_empty()
         self._executor.evaluate(loads, step, outputs)
 
@@ -236,9 +224,8 @@ class OverlappingSteps:
         self._store.release(micro)
 
     def _next_version(self, step: int) -> Outcome:
-        """Updates the weights of the stage to their next version, by the gradient of one
-        micro-batch; returns the outcome of the step.
-        """
+        """Updates the weights to their next version by one micro-batch's gradient; returns the
+        outcome."""
         store, micro = self._store, step - self._first_step
         fill_unused(store.parameters)
         squares = to_float(store.squares(store.shards))
@@ -251,11 +238,8 @@ class OverlappingSteps:
         return Outcome(self._reports.pop(micro).loss, self._stops and micro == self._last, True)
 
     def _check_finite(self, quantity: str, value: float, step: int) -> None:
-        """Raises NotFiniteError if `value`, such as the loss, is not finite; `quantity` names it in
-        the message.
-
-        The step cannot be skipped, since other stages continue and would not skip it.
-        """
+        """Raises NotFiniteError if `value`, the `quantity`, is not finite: other stages would not
+        skip the step."""
         if not math.isfinite(value):
             rate = self._optimizer.param_groups[0]["lr"] * self._control.lr_factor(step)
             raise NotFiniteError(

@@ -20,19 +20,15 @@ from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 
 
 class Weights(NamedTuple):
-    """A flat buffer with one version of a stage's weights, and the view of each parameter
-    into it.
-    """
+    """A flat buffer with one version of a stage's weights, and each parameter's view into it."""
 
     flat: Array
     values: list[Array]
 
 
 class VersionStore(LocalStore):
-    """The store of a PipeDream stage, with several versions of its weights. `flat` is the newest
-    version, and `newest` its number: the number of updates so far. `most` is the number of versions
-    in a full pipeline.
-    """
+    """The store of a PipeDream stage. `flat` is the newest version of its weights, and `newest` its
+    number: that of updates so far. `most` is the number of versions in a full pipeline."""
 
     def __init__(self, spec: StoreSpec, most: int) -> None:
         super().__init__(spec)
@@ -48,9 +44,8 @@ class VersionStore(LocalStore):
         return len(self._weights) + len(self._free)
 
     def slot_bytes(self) -> int:
-        """Returns the bytes of all versions of the weights that a full pipeline has, except for the
-        newest, and of other temporary memory, also before the first step.
-        """
+        """Returns the bytes of all versions in a full pipeline but the newest, and of other
+        temporary memory."""
         return super().slot_bytes() + (self._most - 1) * int(self.flat.nbytes)
 
     def retain(self, micro: int, version: int) -> None:
@@ -59,8 +54,7 @@ class VersionStore(LocalStore):
 
     @contextmanager
     def version_of(self, micro: int) -> Iterator[None]:
-        """Returns a context in which the parameters have the values that a micro-batch uses: those
-        of the version of the weights with which its forward pass began."""
+        """Returns a context in which parameters have the version of a micro-batch."""
         self.values = self._weights[self._used[micro]].values
         try:
             yield
@@ -68,21 +62,16 @@ class VersionStore(LocalStore):
             self.values = self._weights[self.newest].values
 
     def release(self, micro: int) -> None:
-        """Ends a micro-batch's use of a version of the weights; the memory of the version is free
-        after its last use.
-        """
+        """Ends a micro-batch's use of a version, whose memory is free after its last use."""
         version = self._used.pop(micro)
         if version != self.newest and version not in self._used.values():
             self._free.append(self._weights.pop(version))
 
     @contextmanager
     def next_version(self) -> Iterator[None]:
-        """Returns a context in which an optimizer updates the weights: the next version is written,
-        to another buffer if a micro-batch still uses the newest one.
-
-        The write is hidden from autograd's version counters, as it never changes memory that a
-        backward pass still needs.
-        """
+        """Returns a context in which an optimizer writes the next version: to another buffer if a
+        micro-batch still uses the newest. The write is hidden from autograd's version counters, as
+        it never changes memory that a backward pass still needs."""
         written = [p.storage.written for p in self.parameters]
         current = self._weights[self.newest]
         if self.newest not in self._used.values():

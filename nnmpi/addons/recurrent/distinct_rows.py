@@ -14,21 +14,18 @@ from nnmpi.arrays.kernels.rows import embedding_gradient_loop
 
 
 class DistinctRows(NamedTuple):
-    """The distinct values of an index, where each first occurs, and the inverse, as from
-    np.unique."""
+    """The distinct values of an index, where each first occurs, and the inverse, of np.unique."""
 
     values: Array
     first: Array
     inverse: Array
 
     def spread(self, rows: Array, out: Array) -> None:
-        """Copies rows, one for each distinct value of the index (U, C), to all positions of the
-        index that have this value, `out` (P, C)."""
+        """Copies rows (U, C), one for each distinct value, to its positions in `out` (P, C)."""
         xp_of(rows).take(rows, self.inverse, 0, out, "clip")  # mode "raise" would buffer `out`
 
     def summed(self, g: Array) -> Array:
-        """Sums g (P, C), one row for each position of the index, over positions with equal values:
-        (U, C)."""
+        """Sums g (P, C), one row for each position, over positions with equal values: (U, C)."""
         sums = xp_of(g).zeros((len(self.values), g.shape[1]), g.dtype)
         embedding_gradient_loop(g, self.inverse, sums)
         return sums

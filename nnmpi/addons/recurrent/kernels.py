@@ -32,11 +32,7 @@ def _gates(z: Array, count: int) -> tuple[Array, ...]:
 @kernel
 def lstm_loop(z: InOut, u: Array, cells: Out, squashed: Out, h: Out, c: InOut) -> None:
     """Computes one step of an LSTM: c = f c + i g and h = o tanh(c), with the gates i, f, g, o from
-    z + u.
-
-    z and u are the input's and the previous state's contributions to the gates; z is overwritten by
-    the gates. Stores the old c in `cells` and tanh(c) in `squashed` for the backward pass.
-    """
+    z + u. Stores the old c in `cells` and tanh(c) in `squashed` for the backward pass."""
     xp, (i, f, g, o) = xp_of(z), _gates(z, 4)
     cells[...] = c
     both = u + z
@@ -72,10 +68,7 @@ def lstm_gradient_loop(
 @kernel
 def gru_loop(z: InOut, u: Array, hidden: Out, off: Out, h: InOut) -> None:
     """Computes one step of a GRU with the gates r, t, n: n = tanh(z_n + r u_n), h = n + t (h - n).
-
-    z and u are the input's and the previous state's contributions to the gates; z is overwritten by
-    the gates. Stores u_n in `hidden` and h - n in `off` for the backward pass.
-    """
+    Stores u_n in `hidden` and h - n in `off` for the backward pass."""
     xp, (r, t, n), both = xp_of(z), _gates(z, 3), u + z
     hidden[...] = _gates(u, 3)[2]
     old_n, of_n = n.copy(), _gates(both, 3)[2]
@@ -105,35 +98,26 @@ def gru_gradient_loop(dh: InOut, z: Array, hidden: Array, off: Array, d: Out, e:
 
 
 def tanh_step(z: Array, u: Array, h: Array) -> None:
-    """Computes one step of a plain recurrent layer: h = tanh(z + u), the sum of the contributions
-    of the input (z) and of the previous state (u)."""
+    """Computes one step of a plain recurrent layer: h = tanh(z + u)."""
     tanh_loop(u + z, z)
     h[...] = z
 
 
 def tanh_gradient(dh: Array, z: Array, d: Array) -> None:
-    """Computes the backward pass of `tanh_step`, one step of a plain recurrent layer.
-
-    Writes d, the gradient of z + u in h = tanh(z + u), from dh, the gradient of h; the array z
-    holds h since the forward pass. Sets dh to 0: all of it has gone to d.
-    """
+    """Computes the backward pass of `tanh_step`: writes d, the gradient of z + u, from dh; z holds
+    h since the forward pass. Sets dh to 0: all of it has gone to d."""
     tanh_gradient_loop(dh, z, d)
     dh[...] = 0
 
 
 def relu_step(z: Array, u: Array, h: Array) -> None:
-    """Computes one step of a plain recurrent layer with ReLU: h = max(z + u, 0), where z and u are
-    the contributions of the input and of the previous state."""
+    """Computes one step of a plain recurrent layer with ReLU: h = max(z + u, 0)."""
     z += u
     xp_of(z).maximum(z, 0, out=z)
     h[...] = z
 
 
 def relu_gradient(dh: Array, z: Array, d: Array) -> None:
-    """Computes the backward pass of `relu_step`, one step of a plain recurrent layer with ReLU.
-
-    Writes d, the gradient of z + u in h = max(z + u, 0), from dh, the gradient of h; the array z
-    holds h since the forward pass. Sets dh to 0: all of it has gone to d.
-    """
+    """Computes the backward pass of `relu_step`, with the arrays of `tanh_gradient`."""
     relu_gradient_loop(dh, z, d)
     dh[...] = 0

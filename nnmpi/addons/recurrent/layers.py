@@ -94,18 +94,15 @@ class _Recurrent(Module):
         return 2 if self.bidirectional else 1
 
     def _suffixes(self, layer: int) -> Iterator[str]:
-        """Yields the end of the names of a layer's parameters for each direction, such as "_l0" and
-        "_l0_reverse"."""
+        """Yields the end of parameter names for each direction, such as "_l0" and "_l0_reverse"."""
         yield f"_l{layer}"
         if self.bidirectional:
             yield f"_l{layer}_reverse"
 
     def forward(self, x: Any, hx: State | None = None, lengths: Any = None) -> tuple[Any, State]:
         """Returns (outputs of the last layer, final states of all layers) for the initial states
-        `hx`, which are zeros by default; an LSTM has a pair of states.
-
-        For a packed sequence, which has lengths of its own, the outputs are packed too.
-        """
+        `hx`, by default zeros; an LSTM has a pair of states. For a packed sequence the outputs are
+        packed too."""
         if isinstance(x, PackedSequence):
             y, states = self.forward(x.padded(self.batch_first), hx, x.lengths)
             return PackedSequence(y, x.lengths, self.batch_first), states
@@ -148,19 +145,14 @@ class _Recurrent(Module):
             )
 
     def _equal_rows(self, x: Tensor) -> Array | None:
-        """Returns the integers that an Embedding has looked up to make x; None if x was made in
-        another way. Where the integers are equal, the rows of x are equal too, so the product of
-        such a row with the weights is computed only once.
-
-        Also returns None if the weights share memory with other parameters in turn
-        (`Store.rotates`), as with ZeRO 3: the gradients of all rows may be needed later then.
-        """
+        """Returns the integers that an Embedding has looked up to make x, since equal rows are
+        multiplied only once; None if x was made in another way, or if weights share memory in turn
+        (`Store.rotates`), as with ZeRO 3: the gradients of all rows may be needed later then."""
         rotates = any(p.store is not None and p.store.rotates for p in self.parameters())
         return x.index if isinstance(x, EmbeddingResult) and not rotates else None
 
     def _initial(self, hx: State | None, N: int) -> Sequence[Tensor | None]:
-        """Returns the initial states, each (layers * directions, N, H), after a check of their
-        shapes; None for each if `hx` is None."""
+        """Returns the initial states, each (layers * directions, N, H), or None; checks shapes."""
         if hx is None:
             return (None,) * self.cell.states
         given = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
@@ -186,8 +178,7 @@ class _Recurrent(Module):
         return tuple(given.tolist())
 
     def _dropped(self, x: Tensor, layer: int) -> Tensor:
-        """Returns the inputs x (T, N, C) of layer number `layer` with dropout applied, in
-        training."""
+        """Returns the inputs x (T, N, C) of a layer with dropout applied, in training."""
         if not self.training or self.dropout == 0:
             return x
         T, N, C = x.shape
@@ -231,8 +222,7 @@ class RNN(_Recurrent):
 
 
 class LSTM(_Recurrent):
-    """The recurrence c = f c + i g, h = o tanh(c), with gates i, f, g, o of x and h; the state is
-    (h, c)."""
+    """The recurrence c = f c + i g, h = o tanh(c), with the gates i, f, g, o; state (h, c)."""
 
     mode = "LSTM"
 

@@ -66,8 +66,7 @@ class Sequences(NamedTuple):
     words: Array | None = None
 
     def time_first(self, x: Array) -> Array:
-        """Returns x with time as the first axis, (T, N, ...), if it is batch-first; applied again,
-        it restores the original order. The result is a view."""
+        """Returns a view with the first two axes exchanged, if x is batch-first; else x."""
         return x.swapaxes(0, 1) if self.batch_first else x
 
 
@@ -93,12 +92,11 @@ class _Gradients(NamedTuple):
 
 
 class _Forward(NamedTuple):
-    """A forward pass of a recurrent layer: what its backward pass needs, and the vjps of x and of
-    the weights.
+    """A forward pass of a recurrent layer: what its backward pass needs, and the vjps of x and
+    weights.
 
     rows      where each step is stored
     unique    the distinct rows of x; None: each row is multiplied
-    shape     of x
     inputs    the rows that were multiplied by W_ih
     z         the gates of all steps
     saved     the other arrays that the cell keeps
@@ -210,10 +208,8 @@ def _of_b_hh(g: _Gradients, out: Array | None) -> Array:
 
 
 def _products(x: Array, w: Array, b: Array | None, z: Array, unique: DistinctRows | None) -> None:
-    """Writes z = x W^T + b for the rows of all steps.
-
-    With `unique`, x has only the distinct rows, and each product is copied to all rows equal to it.
-    """
+    """Writes z = x W^T + b for the rows of all steps; with `unique`, x has only the distinct
+    ones."""
     if unique is None:
         outputs(x, w, b, z, False)
     else:
@@ -235,10 +231,9 @@ def _in_time(
     """Runs all steps of a recurrent layer forward; writes the outputs y and what the backward pass
     needs.
 
-    `rows` says where each step is stored. z holds the products of the inputs with W_ih, and is
-    overwritten by the gates. `recurrence` is W_hh and b_hh; `states` are the initial states, which
-    become the final ones. For the backward pass, `h_before` receives h before each step, and the
-    arrays `saved` what the cell keeps besides.
+    z holds the products of the inputs with W_ih, and is overwritten by the gates. `recurrence` is
+    W_hh and b_hh; `states` are the initial states, which become the final ones. For the backward
+    pass, `h_before` receives h before each step, and `saved` what the cell keeps besides.
     """
     (w, b), N = recurrence, len(states[0])
     u, large = xp_of(z).empty((N, z.shape[1]), z.dtype), prefers_compiled(N, *w.shape)
@@ -260,9 +255,8 @@ def _through_time(
 ) -> list[Array]:
     """Runs all steps of a recurrent layer backward; returns the gradients of the initial states.
 
-    `rows` says where each step is stored. g (T + states, N, H) is the gradient of the outputs and
-    final states; z has the gates, and `saved` the other arrays that `_in_time` has kept for the
-    cell. Writes to d the gradients of the products with W_ih and, if they differ, with W_hh.
+    g (T + states, N, H) is the gradient of the outputs and final states; z and `saved` are those of
+    `_in_time`. Writes to d the gradients of the products with W_ih and, if they differ, with W_hh.
     """
     xp, T = xp_of(g), len(rows.steps)
     of_outputs = rows.pack(g[:T])

@@ -1,5 +1,4 @@
-"""Sequences of different lengths packed in one object, as PyTorch's recurrent layers take and
-return them."""
+"""Sequences of different lengths packed in one object, as in PyTorch."""
 
 import numpy as np
 

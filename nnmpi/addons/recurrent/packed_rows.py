@@ -17,9 +17,6 @@ from nnmpi.arrays.backend import Array, xp_of
 class PackedRows(NamedTuple):
     """Where each position of sequences of different lengths is stored, without padding ("packed").
 
-    The rows of step 0 of all sequences come first, then those of step 1, and so on. Longer
-    sequences come first within a step.
-
     steps  for each step the slice of its rows, and their number
     at     the position and the sequence of each row; None if all sequences are equally long
     order  the sequences sorted by descending length; None if all are equally long
@@ -30,8 +27,7 @@ class PackedRows(NamedTuple):
     order: Array | None
 
     def pack(self, x: Array) -> Array:
-        """Returns the rows (P, K) of x (T or more, N, K) in packed order, step by step and without
-        padding."""
+        """Returns the rows (P, K) of x (T or more, N, K) in packed order."""
         if self.at is None:
             return x[: len(self.steps)].reshape(-1, x.shape[2])
         return x[self.at]
@@ -43,8 +39,7 @@ class PackedRows(NamedTuple):
         return x[*at]
 
     def unpack(self, rows: Array, x: Array) -> None:
-        """Writes packed rows, stored step by step and without padding, to x (T, N, K), and 0 to its
-        padding: the inverse of `pack`."""
+        """Writes packed rows to x (T, N, K), and 0 to its padding: the inverse of `pack`."""
         if self.at is None:
             x[: len(self.steps)] = rows.reshape(len(self.steps), *x.shape[1:])
         else:
@@ -56,8 +51,7 @@ class PackedRows(NamedTuple):
         return state.copy() if self.order is None else state[self.order]
 
     def unsorted(self, state: Array) -> Array:
-        """Returns a state (N, H), whose sequences are sorted by descending length, with its
-        sequences in their original order."""
+        """Returns a state (N, H) sorted by descending length in the original order."""
         if self.order is None:
             return state
         unsorted_state = xp_of(state).empty_like(state)
@@ -66,9 +60,8 @@ class PackedRows(NamedTuple):
 
 
 def packed(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: Any) -> PackedRows:
-    """Computes where each position of N sequences, at most T long, is stored without padding; with
-    `reverse`, steps are run from the last position to the first. `lengths` None: all have length
-    T."""
+    """Computes where positions of N sequences, at most T long, are stored; with `reverse`, steps
+    are run from the last position to the first."""
     if lengths is None:
         sizes, at, order = [N] * T, None, None
     else:

@@ -1,5 +1,4 @@
-"""Arena: memory for arrays in a mapping of an unnamed file, whose pages can be moved to disk and
-back; also measures the speed of the disk."""
+"""Arena: memory for arrays in a mapping of an unnamed file, whose pages move to disk and back."""
 
 import os
 import tempfile
@@ -88,10 +87,8 @@ def _function(name: str) -> Callable[..., Any]:
 
 class Arena:
     """Memory for `nbytes` bytes of arrays in a mapping of a file, whose pages can be moved to disk
-    and back. Arrays that do not fit are on the heap.
-
-    Each block of memory has a tag, by which it is found again: the number of the unit whose
-    backward pass needs it first."""
+    and back. Arrays that do not fit are on the heap. Each block has a tag, by which it is found
+    again: the number of the unit whose backward pass needs it first."""
 
     def __init__(self, nbytes: int) -> None:
         open_file = tempfile.TemporaryFile  # closed at once: a mapping keeps an unnamed file alive
@@ -102,12 +99,9 @@ class Arena:
 
     @contextmanager
     def allocating(self, tag: int, nbytes: float = 0.0) -> Iterator[None]:
-        """Returns a context in which new arrays of this thread are allocated in the arena. Their
-        blocks get the number `tag`, by which they are found again to be written to disk.
-
-        Pages of freed arrays stay in memory to be reused, unless these pages and the new blocks
-        would have more than `nbytes` bytes together.
-        """
+        """Returns a context in which new arrays of this thread are allocated in the arena, with
+        this tag. Pages of freed arrays stay in memory to be reused, unless these pages and the new
+        blocks would have more than `nbytes` bytes together."""
         _function("tag")(self._handler, tag, round(nbytes))
         handler = _function("use")(self._handler)
         try:
@@ -130,8 +124,7 @@ class Arena:
             _function("trim")(self._handler, max(round(nbytes), 0))
 
     def write_out(self, blocks: Blocks) -> None:
-        """Writes the changed pages of memory blocks, given as (start, end), to disk, and frees the
-        memory of all their pages. Their addresses stay valid."""
+        """Writes changed pages of blocks to disk, and frees them; addresses stay valid."""
         self._each(("start_write", "end_write"), blocks)
 
     def read_in(self, blocks: Blocks) -> None:
@@ -146,8 +139,7 @@ class Arena:
 
 
 def measured_disk() -> Disk:
-    """Measures the speed of the disk that arenas use, and what each byte written or read costs the
-    computing thread. Returns the best of three trials."""
+    """Measures the disk of arenas, and what a byte costs the computing thread, at best."""
     with disk_errors(MEASURED):
         disks = [_measure(Arena(MEASURED)) for _ in range(3)]
     write, read, *_ = map(max, zip(*disks, strict=True))

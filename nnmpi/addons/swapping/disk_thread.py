@@ -14,8 +14,7 @@ from nnmpi.addons.swapping.placement import STATE, Placements, reserved
 
 
 class DiskThread:
-    """A thread that writes activations and optimizer state to disk and reads them back, and the
-    state that it shares with the thread that computes.
+    """A thread that writes and reads, and the state that it shares with the thread that computes.
 
     change   the condition that guards the other fields; notified of changes
     jobs     the queue of jobs: ("write", "read" or "drop", a stage or STATE)
@@ -45,12 +44,9 @@ class DiskThread:
 
     @property
     def spare(self) -> float:
-        """The number of bytes that may stay in memory as pages of freed arrays, for reuse: what
-        `limit` leaves beside the bytes in use, minus the length of the longest layer input.
-
-        That is a margin: if a layer reads its own output in the backward pass, the output stays in
-        memory one pass longer than the simulation counts it.
-        """
+        """The bytes that may stay in memory as pages of freed arrays, for reuse: what `limit`
+        leaves, minus the length of the longest layer input. If a layer reads its own output in the
+        backward pass, the output stays in memory one pass longer than the simulation counts it."""
         return max(self._plan.memory - self.in_use - self._longest, 0.0)
 
     def end(self) -> None:
@@ -92,11 +88,7 @@ class DiskThread:
 
     def reset(self) -> None:
         """Restores the initial state after an aborted step: forgets all activations, and writes the
-        optimizer state again.
-
-        If the optimizer state is on disk between updates, it is not known after an aborted step
-        which part of it is in memory.
-        """
+        optimizer state again, of which it is not known which part is in memory."""
         with self.change:
             self.jobs.clear()
             self.in_use, self.at = 0.0, STATE  # gives a read that waits the room to finish
@@ -126,10 +118,8 @@ class DiskThread:
                 self.change.notify_all()
 
     def _drop(self, s: int) -> None:
-        """Writes the memory blocks of stage s (or of STATE) to disk and frees their memory;
-        `in_use`, the count of bytes in memory, stays the same. It is needed for pages that were
-        read without a job, and so were not counted, such as optimizer state read by a
-        checkpoint."""
+        """Writes the blocks of stage s, or of STATE, and frees their memory, without a change of
+        `in_use`: they were read without a job, such as optimizer state by a checkpoint."""
         self._arena.write_out(self._arena.blocks(s))
 
     def _write_out(self, s: int) -> None:

@@ -25,10 +25,9 @@ ENDS = (Kind.TIES, Kind.TERMS, Kind.AGREE, Kind.APPLY)
 
 
 def with_swaps(swapped: Collection[int], ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
-    """Yields a rank's operations, with WRITE and READ added for the activations of the units
-    `swapped` and for the optimizer state.
-
-    Units are read in the order of their backward passes, the state after the last forward pass."""
+    """Yields a rank's operations, with WRITE and READ of the units `swapped` and of the optimizer
+    state. Units are read in the order of their backward passes, the state after the last forward
+    pass."""
     for op in ops:
         yield op
         if op.kind is Kind.F:
@@ -44,10 +43,8 @@ def with_swaps(swapped: Collection[int], ops: Iterable[Op], chain: Chain) -> Ite
 
 
 class OnDisk:
-    """Checks the disk operations (WRITE and READ) in the list of a step, one operation after the
-    other.
-
-    swapped    the units whose activations are written to disk"""
+    """Checks the WRITEs and READs in the list of a step, one operation after the other; `swapped`
+    are the units whose activations are written to disk."""
 
     def __init__(self, swapped: Collection[int], step: StepList) -> None:
         self._swapped, self._left = swapped, len(step.ops)
@@ -78,10 +75,8 @@ class OnDisk:
         return wrong
 
     def _has_read(self, key: tuple[int, int]) -> bool:
-        """Returns True if the values of `key` are in memory, or are being read from disk.
-
-        A key (unit, micro-batch) stands for the activations of a unit, OPTIMIZER_STATE for the
-        optimizer state."""
+        """Returns True if the activations of a (unit, micro-batch), or OPTIMIZER_STATE, are in
+        memory or being read."""
         is_moved = key[0] in self._swapped or key in self._moved
         return not is_moved or self._moved.get(key) is Kind.READ
 

@@ -28,8 +28,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 
 
 class Placement(Enum):
-    """Where the activations of a unit are between its forward and its backward pass: kept in
-    memory, swapped to disk, or dropped and recomputed."""
+    """Where the activations of a unit are between its forward and its backward pass."""
 
     KEEP = "keep"
     SWAP = "swap"
@@ -77,14 +76,11 @@ STARTS = 200
 
 
 class Placements(NamedTuple):
-    """Where the activations of each unit are between its passes, for a run whose activations do not
-    all fit into memory.
+    """Where the activations of each unit are between its passes, for a run that does not fit into
+    memory.
 
     names    the path of the first layer of each unit
-    choice   for each unit: kept in memory, swapped to disk, or recomputed
-    loads    the time and memory that each unit needs
     memory   bytes for activations, without the samples themselves
-    disk     the speed of the disk
     state    bytes of optimizer state that is on disk during the passes, and read for the update; 0:
              it stays in memory"""
 
@@ -122,15 +118,13 @@ class Placements(NamedTuple):
 
 
 def placements_of(a: Arrangement) -> Placements | None:
-    """Returns where an arrangement places the activations of each unit between its passes: in
-    memory, on disk, or nowhere (they are recomputed). Returns None if a step fits into memory."""
+    """Returns the Placements of an arrangement; None if a step fits into memory."""
     return a.strategy.chosen if isinstance(a.strategy.chosen, Placements) else None
 
 
 def residence_fields(a: Arrangement, batches: int = 0) -> dict[str, Any]:
-    """Returns the field `residences` for the start event, the first entry of a run's log: where the
-    activations of each unit are between forward and backward pass: in memory, on disk, or
-    recomputed. Returns an empty dict if a step fits into memory. `batches` is not used."""
+    """Returns the field `residences` for the start event, from Placements; {} if a step fits into
+    memory."""
     if (known := placements_of(a)) is None:
         return {}
     units = zip(known.names, known.choice, known.loads, strict=True)
@@ -181,12 +175,8 @@ def reserved(units: Sequence[UnitDemand], choice: Choice, unit: int, at: int) ->
 
 class PassClocks:
     """A simulation of one micro-batch with swapping: the clocks of computing and of the disk, and
-    the bytes in memory.
-
-    Passes wait for free memory, and the disk reads only into free memory; the other simulations of
-    a step (`sim/clock.py`) have no such waits. Optimizer state of `state` bytes is written at the
-    beginning, and read at the end.
-    """
+    the bytes in memory. Passes wait for free memory, and the disk reads only into free memory.
+    Optimizer state of `state` bytes is written at the beginning, and read at the end."""
 
     def __init__(
         self,
@@ -277,12 +267,9 @@ def seconds(
 
 
 def choose(units: Sequence[UnitDemand], memory: float, disk: Disk, state: float = 0.0) -> Choice:
-    """Returns the fastest choice of placements that a local search finds within `memory` bytes, if
-    `state` bytes of optimizer state are on disk between updates: keep, swap or recompute, for the
-    activations of each unit. Each step of the search changes one or two units.
-
-    Raises ValueError if nothing fits. The search starts from choices in which the last units are
-    kept, and those before them swapped or recomputed."""
+    """Returns the fastest choice that a local search finds within `memory` bytes, with `state`
+    bytes of optimizer state on disk between updates. It starts from choices in which the last units
+    are kept, and those before them swapped or recomputed. Raises ValueError if nothing fits."""
     if least_memory(units) > memory * (1 + 1e-9):
         needed, free = math.ceil(least_memory(units)), math.floor(memory)
         raise ValueError(f"one unit needs {needed:,} bytes; {free:,} are free")
@@ -297,8 +284,7 @@ def choose(units: Sequence[UnitDemand], memory: float, disk: Disk, state: float 
 
 
 def _improved(choice: Choice, cost: Callable[[Choice], tuple[float, int]]) -> Choice:
-    """Returns the choice of placements at which a local search from `choice` ends: it takes the
-    best change of one or two layers' placements, as long as that lowers the cost."""
+    """Returns where a local search ends, which takes the best neighbour while faster."""
     least = cost(choice)
     while True:
         following = min(_neighbours(choice), key=cost, default=choice)

@@ -1,9 +1,5 @@
-"""Formats text about activations that are moved to disk or recomputed, because a step does not fit
-into the limit --memory.
-
-The start event (first entry) of a run's log says, in its field `residences`, where the activations
-of each unit are: a part of the model that is never divided, usually one layer.
-"""
+"""Formats text about activations that are moved to disk or recomputed, from the field `residences`
+of the start event."""
 
 from collections import Counter
 from typing import Any
@@ -14,9 +10,8 @@ from nnmpi.options.tables import columns
 
 
 def beyond_memory(event: dict[str, Any]) -> str:
-    """Returns a line about a run with --memory, from the field `residences` of its start event. The
-    line counts the units whose activations are swapped to disk, and those whose activations are
-    recomputed. It also gives the disk's speeds and the predicted time of a micro-batch."""
+    """Returns a line about a run with --memory: the numbers of units swapped and recomputed, the
+    disk's speeds, and the predicted time of a micro-batch."""
     e = event["residences"]
     of = Counter(unit["residence"] for unit in e["units"])
     disk = " and ".join(f"{in_column(e[f'disk_{way}'])}/s" for way in ("write", "read"))
@@ -31,9 +26,7 @@ def beyond_memory(event: dict[str, Any]) -> str:
 
 
 def units(event: dict[str, Any]) -> str:
-    """Returns the line of `beyond_memory`, followed by a table with a row for each unit (a layer,
-    or layers fused into one op): the bytes of its activations, its time, and whether they are kept,
-    swapped to disk or recomputed."""
+    """Returns the line of `beyond_memory`, and a table with a row for each unit."""
     rows = [("unit", "bytes", "time", "activations")]
     for e in event["residences"]["units"]:
         rows.append((e["unit"], in_column(e["bytes"]), duration(e["seconds"]), e["residence"]))

@@ -32,8 +32,7 @@ def placeholder(array: Array) -> Array:
 
 
 class StageInput(Tensor):
-    """The input of a stage as a leaf tensor of autograd: its gradient, which the backward pass of
-    the stage accumulates, is passed to the previous stage."""
+    """The input of a stage as a leaf tensor, whose gradient is passed to the previous stage."""
 
     __slots__ = ()
 
@@ -43,8 +42,7 @@ class StageInput(Tensor):
 
 
 class StageBoundary(Source, Sink):
-    """Connects two consecutive stages of one rank: takes the output of the first and gives it to
-    the second as input, and gives the gradient back; for one micro-batch at a time.
+    """Connects two consecutive stages of one rank, for one micro-batch at a time.
 
     recomputed   True if the next stage is recomputed, and so needs its input again
     on_put       called with each activation before the next stage takes it
@@ -64,8 +62,7 @@ class StageBoundary(Source, Sink):
         self._gradient: Array | None = None
 
     def begin(self, load: StepBatch) -> None:
-        """Drops, at the start of a step, arrays that are left of an earlier step that was aborted.
-        `load`, the batch of the step, is not used."""
+        """Drops arrays that are left of an earlier step that was aborted."""
         self._empty()
 
     # ---- for the previous stage
@@ -95,9 +92,8 @@ class StageBoundary(Source, Sink):
         return self._leaf
 
     def forward_done(self) -> None:
-        """Called after the forward pass of the stage that follows this boundary: releases the
-        memory of the activation that the stage has taken, unless the stage will be recomputed from
-        it."""
+        """Called after the forward pass of the next stage: releases the memory of the activation,
+        unless the stage will be recomputed from it."""
         leaf, self._leaf = self._leaf, None
         if leaf is not None and not self._recomputed:
             leaf.array = placeholder(leaf.array)
@@ -111,11 +107,8 @@ class StageBoundary(Source, Sink):
 
 
 class LocalChannels(Channels):
-    """The connections between stages on a rank that has all stages: tensors are handed over without
-    messages.
-
-    `ops` has the functions that carry out the disk operations, WRITE and READ.
-    """
+    """The connections between stages on a rank that has all; `ops` are the functions for WRITE and
+    READ."""
 
     def __init__(self, boundaries: list[StageBoundary], ops: Mapping[Kind, Do]) -> None:
         self.sends, self.ops = Sends(), ops
@@ -132,10 +125,8 @@ def stage_boundaries(
     takes: Sequence[bool],
     on_put: Callable[[int, np.ndarray], None],
 ) -> list[StageBoundary]:
-    """Returns a StageBoundary between each two consecutive stages, which passes activations on and
-    gradients back.
+    """Returns a StageBoundary between each two consecutive stages.
 
-    plan     says which stages are recomputed in the backward pass
     takes    takes[s] is True if a gradient flows back from stage s + 1 to stage s
     on_put   called with a stage and each of its inputs, before the stage takes it
     """

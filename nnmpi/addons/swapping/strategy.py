@@ -1,8 +1,5 @@
-"""The strategy for ranks that have too little memory for a step (--memory): activations are swapped
-to disk or recomputed.
-
-Each rank has the whole model, with each unit as a stage, and runs the passes of the stages one
-after the other."""
+"""The strategy for ranks that have too little memory for a step (--memory): each has the whole
+model, with each unit as a stage, and runs the passes of the stages one after the other."""
 
 from dataclasses import replace
 from functools import partial

@@ -3,9 +3,7 @@
     computing   F0 ─ F1 ─ F2 ─ F3 ─ B3 ─ B2 ─ B1 ─ B0
     thread         write 0 ─ write 1 ─ ... read 1 ─ read 0
 
-Passes allocate their arrays in an arena (memory mapped to a file), from which they can be moved to
-disk. A pass waits for memory and for the disk by the same rules as the simulation in
-`placement.py`.
+A pass waits for memory and for the disk by the same rules as the simulation in `placement.py`.
 """
 
 import weakref
@@ -33,23 +31,18 @@ Do = Callable[[Op], None]
 
 
 def file_bytes(activations: float, more: float) -> int:
-    """Returns the length of the swap file for `activations` bytes that may be moved to disk and
-    `more` bytes of optimizer state.
-
-    Activations that stay in memory are in the file's mapping too, as the heap would not return
-    their pages to the system.
-    """
+    """Returns the length of the swap file for activations and `more` bytes of optimizer state.
+    Activations that stay in memory are in it too, as the heap would not return their pages to the
+    system."""
     return ROOM * round(activations) + round(more) + (1 << 20)
 
 
 class Swapper:
-    """Swaps the activations of a rank's stages: has the file-backed memory (arena) in which passes
-    allocate arrays, and the thread that writes and reads.
+    """Swaps the activations of a rank's stages: has the Arena in which passes allocate arrays, and
+    the thread.
 
     plan    says which stages' activations are kept, swapped or recomputed
     takes   for each boundary between stages: whether a gradient flows back through it
-
-    Each block of memory has a tag: the stage whose backward pass needs it first.
     """
 
     def __init__(self, plan: Placements, takes: list[bool]) -> None:
@@ -75,8 +68,7 @@ class Swapper:
 
     @contextmanager
     def allocating_state(self) -> Iterator[None]:
-        """Returns a context in which optimizer state is allocated: in the file-backed memory, if it
-        is to be on disk between updates."""
+        """Returns a context to allocate optimizer state: in the arena, if it goes to disk."""
         with self._arena.allocating(STATE) if self._plan.state else nullcontext():
             yield
         self._disk.write_state()

@@ -101,9 +101,8 @@ def within_memory(
 
 
 def _check(memory: str | None, limit: float, needed: float, needs: StepBytes) -> None:
-    """Raises ValueError if a step, which needs `needed` bytes, does not fit into `limit` bytes even
-    with as much as possible on disk, or if this machine cannot swap. `memory` is the value of
-    --memory, for the message."""
+    """Raises ValueError if a step does not fit into `limit` bytes even with as much as possible on
+    disk, or if this machine cannot swap."""
     longest = max(nbytes for nbytes, _ in needs.units)
     least = needs.held + needs.input + max(longest - needs.state, 0.0)
     if least > limit:
@@ -119,10 +118,8 @@ def _check(memory: str | None, limit: float, needed: float, needs: StepBytes) ->
 def _choices(
     units: Sequence[Unit], loads: tuple[UnitDemand, ...], memory: float, disk: Disk, state: float
 ) -> Iterator[Placements]:
-    """Yields up to two Placements, which say for each unit whether activations are kept, recomputed
-    or swapped: the fastest with the optimizer state in memory, and the fastest with that state on
-    disk between updates. `loads` has the seconds and bytes of each unit, `memory` the bytes for
-    activations, `state` the bytes of optimizer state."""
+    """Yields up to two Placements: the fastest with the optimizer state in memory, and with it on
+    disk."""
     names = tuple(unit.path or str(unit) for unit in units)
     for swapped in dict.fromkeys((0.0, state)):
         room = memory + swapped
@@ -154,10 +151,8 @@ def _measured(
     units: Sequence[Unit],
     nbytes: Sequence[tuple[float, float]],
 ) -> tuple[tuple[UnitDemand, ...], Disk]:
-    """Measures, on all ranks at the same time, the seconds of the model's units and the speed of
-    the disk; the slowest rank counts. Returns the seconds and bytes of each unit, and the figures
-    of the disk. `gather(n)` returns n samples; `nbytes` has, for each unit, the bytes of
-    activations that it keeps, and the bytes of its input among them."""
+    """Measures, on all ranks at the same time, the seconds of units, by samples of `gather(n)`, and
+    the disk; the slowest rank counts. `nbytes` are StepBytes.units."""
     samples = max(micro_batches(a, comm.rank, a.config.batch_size))
     few = max(samples // PART, 1)
 
@@ -177,8 +172,7 @@ def _measured(
 
 
 def _longest_file(a: Arrangement) -> float:
-    """Returns the free bytes of the disk, divided by the number of ranks on a node; infinite for
-    ranks that do not run, since their disk is unknown."""
+    """Returns a rank's share of the free bytes of the disk; infinite for ranks that do not run."""
     return math.inf if a.config.ranks is not None else arena.free_disk() / _ranks_of_node(a)
 
 

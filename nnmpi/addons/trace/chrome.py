@@ -38,11 +38,8 @@ DRAWN_AS = {
 
 
 def within_waits(works: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """Returns a mask of the Works (asynchronous collectives and messages) of a rank that began and
-    ended within a single wait or send in its `events`.
-
-    The wait shows them already, so they are not drawn again.
-    """
+    """Returns a mask of the Works that began and ended within a single wait or send, which shows
+    them already."""
     shown = events[which(events, *WAITS, *SENDS)]
     shown = shown[np.argsort(shown["began"], kind="stable")]
     last = np.searchsorted(shown["began"], works["began"], "right") - 1
@@ -52,12 +49,8 @@ def within_waits(works: np.ndarray, events: np.ndarray) -> np.ndarray:
 
 
 def slices(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
-    """Yields trace events for a rank's Works: asynchronous collectives and messages that run in the
-    background. Works that overlap are drawn on several lanes (lines of the timeline). `entries` are
-    the records of the rank.
-
-    Times are relative to `start`, in seconds of the rank's clock.
-    """
+    """Yields trace events for a rank's Works, on several lanes where they overlap. Times are
+    relative to `start`, in seconds of the rank's clock."""
     rows = entries.works[~within_waits(entries.works, entries.events)]
     ends = list[int]()  # of the last work of each lane
     times = (nanoseconds(rows[name], start).tolist() for name in ("began", "ended"))
@@ -75,9 +68,8 @@ def slices(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, 
 
 
 def counters(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
-    """Yields trace events that draw two curves for a rank: the bytes of all asynchronous
-    communication in flight, after each change, and the memory of the process. `entries` are the
-    records of the rank. Times are relative to `start`, in seconds of the rank's clock."""
+    """Yields trace events of two curves of a rank: the bytes of all Works in flight, after each
+    change, and the memory of the process."""
     events, works, operations = entries
     sizes = np.array([nbytes for *_, nbytes in operations], np.int64)[
         works["kind"] - len(EVENT_KINDS)
@@ -107,12 +99,8 @@ def nanoseconds(times: np.ndarray, start: float) -> np.ndarray:
 def write(
     path: str, table: np.ndarray, ranks: Sequence[RankEntries], mesh: Mesh, facts: Mapping[str, Any]
 ) -> None:
-    """Writes the trace of all ranks to a file atomically; raises OSError if that fails.
-
-    table   the operations and waits of all ranks, as `summary.traced` returns them
-    ranks   the recorded entries of each rank
-    facts   the summary of the trace, which is stored in the file too
-    """
+    """Writes the trace of all ranks to a file atomically; raises OSError if that fails. `table` is
+    that of `summary.traced`; `facts`, its summary, is stored too."""
     with replaced(Path(path), "x") as file:
         file.write('{"displayTimeUnit": "ms",\n"otherData": ')
         json.dump(facts, file)
@@ -128,11 +116,7 @@ def _events(
     table: np.ndarray, ranks: Sequence[RankEntries], mesh: Mesh
 ) -> Iterator[dict[str, Any]]:
     """Yields the trace events of all ranks, rank by rank: names, operations, arrows for messages,
-    background communication, and counters.
-
-    table   the operations and waits of all ranks, as `summary.traced` returns them
-    mesh    the layout of ranks, which gives their names
-    """
+    background communication, and counters."""
     start = min(rows["began"].min(initial=np.inf) for rows in (table, *(r.works for r in ranks)))
     began, arrived, ended = (
         nanoseconds(table[name], start) for name in ("began", "arrived", "ended")
@@ -163,12 +147,9 @@ def _name(rank: int, mesh: Mesh) -> str:
 
 
 def _operation(row: np.void, began: int, arrived: int, ended: int) -> Iterator[dict[str, Any]]:
-    """Yields the trace events that draw one operation or wait, a row of the table: one for an
-    operation, and up to two for a wait.
-
-    A wait is divided at `arrived`, when the other ranks were ready, into waiting and communicating.
-    All times are in nanoseconds.
-    """
+    """Yields the trace events of a row of the table: one for an operation, and up to two for a
+    wait, which is divided at `arrived`, when the other ranks were ready. Times are in
+    nanoseconds."""
     kind = EVENT_KINDS[row["kind"]]
     args = {key: int(row[key]) for key in ("micro", "stage", "step") if row[key] >= 0}
     parts = [(DRAWN_AS.get(kind, kind), kind, began, ended)]

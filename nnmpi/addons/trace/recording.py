@@ -74,17 +74,14 @@ def which(events: np.ndarray, *kinds: str) -> np.ndarray:
 
 
 def unknown() -> int:
-    """Returns 0: it is used in place of a function that returns the resident memory of the process,
-    on systems without /proc, where this is not known."""
+    """Returns 0: the resident memory of the process on systems without /proc."""
     return 0
 
 
 @contextmanager
 def resident_bytes() -> Iterator[Callable[[], int]]:
-    """Returns a context with a function that returns the resident memory of this process, on Linux.
-
-    A call of the function takes a microsecond or two. It returns 0 on other systems.
-    """
+    """Returns a context with a function that returns the resident memory of this process in a
+    microsecond or two, or 0 except on Linux."""
     try:
         file = os.open("/proc/self/statm", os.O_RDONLY)
     except OSError:
@@ -102,8 +99,7 @@ class RankEntries(NamedTuple):
 
     events      a row for each operation, and for each wait within one, in the order of their ends
     works       a row for each collective or message in the background, in the order of their starts
-    operations  (name, algorithm, bytes) of each kind of collective or message; the rows of `works`
-                have the number of the kind
+    operations  (name, algorithm, bytes) of each kind of collective or message, by its number
     """
 
     events: np.ndarray
@@ -112,8 +108,7 @@ class RankEntries(NamedTuple):
 
     @classmethod
     def of(cls, rows: np.ndarray, operations: list[tuple[str, str, int]]) -> "RankEntries":
-        """Returns RankEntries made from all records of a rank, `rows` (an array of type ENTRY):
-        separates operations and their waits from communication in the background."""
+        """Separates all records of a rank into operations with their waits, and Works."""
         is_work = rows["kind"] >= len(EVENT_KINDS)
         events, works = rows[~is_work], rows[is_work]
         ends = np.flatnonzero(~which(events, *WAITS))
@@ -122,9 +117,8 @@ class RankEntries(NamedTuple):
 
 
 class Works(list[Work]):
-    """The list of a rank's unfinished Works (asynchronous collectives and messages). It records
-    each in a trace when it ends, if it started within a step.
-    """
+    """The list of a rank's unfinished Works, which records each that started within a step at its
+    end."""
 
     def __init__(self, recording: "Recording") -> None:
         self._recording, self._began = recording, dict[Work, tuple[int, float]]()
@@ -141,12 +135,8 @@ class Works(list[Work]):
 
 
 class Recording(Recorder):
-    """The Recorder of --trace: stores the operations, waits and background communication of a rank,
-    until it has CAPACITY entries.
-
-    Works (background communication) are added by the thread that completes them, under the lock of
-    `Progress`, the progress engine of the rank.
-    """
+    """The Recorder of --trace, until it has CAPACITY entries. Works are added by the thread that
+    completes them, under the lock of `Progress`."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self.now, self.step = now, EVALUATION
@@ -207,12 +197,9 @@ class Recording(Recorder):
 
     @property
     def limit(self) -> int:
-        """The number of steps that a trace may show, because all of their operations were recorded.
-        It is NO_LIMIT as long as the recording has room for more operations.
-
-        Once it is full, the step that was recorded last is not counted, since its communication in
-        the background may be unfinished.
-        """
+        """The number of steps of which all operations were recorded, NO_LIMIT while there is room
+        for more. Once it is full, the last one is not counted: its communication may be
+        unfinished."""
         if not self._is_full:
             return NO_LIMIT
         rows = self.rows(NO_LIMIT)

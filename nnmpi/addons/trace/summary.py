@@ -69,12 +69,8 @@ TRACED = np.dtype(
 
 
 def traced(gathered: Sequence[np.ndarray], mesh: Mesh) -> np.ndarray:
-    """Returns one table of the operations and waits of all ranks, rank by rank, with a row for
-    each.
-
-    `gathered` has the recorded events of each rank, with times on the clock of rank 0; `mesh` tells
-    which ranks communicate with each other.
-    """
+    """Returns one table of the operations and waits of all ranks, rank by rank, from the recorded
+    events of each, with times on the clock of rank 0."""
     events = np.concatenate(gathered)
     table = np.empty(len(events), TRACED)
     for name in ENTRY.names or ():
@@ -91,8 +87,7 @@ def traced(gathered: Sequence[np.ndarray], mesh: Mesh) -> np.ndarray:
 
 
 def _net(events: np.ndarray) -> np.ndarray:
-    """Returns the duration of each event of a rank in seconds; that of an operation does not
-    include the waits within it, which precede the operation in `events`."""
+    """Returns the seconds of each event without its waits, which precede it in `events`."""
     seconds: np.ndarray = events["ended"] - events["began"]
     inside = which(events, *WAITS)
     operations, waits = np.flatnonzero(~inside), np.flatnonzero(inside)
@@ -102,9 +97,8 @@ def _net(events: np.ndarray) -> np.ndarray:
 
 
 def _group_of(ranks: int, mesh: Mesh, *axes: str) -> np.ndarray:
-    """Returns an array with one number for each of `ranks` ranks: the first rank of its group. The
-    ranks of a group differ only in their places along the given axes of the mesh. A rank outside of
-    the mesh, such as a parameter server, is a group by itself."""
+    """Returns for each of `ranks` ranks the first of its group, of ranks that differ only along
+    these axes. A rank outside of the mesh, such as a parameter server, is a group by itself."""
     first = np.arange(ranks)
     for group in mesh.groups(*axes):
         first[list(group)] = group[0]
@@ -116,16 +110,14 @@ def _match(table: np.ndarray, pipeline: np.ndarray, wait: str, send: str, away: 
     and the time when it began into the table.
 
     pipeline     the pipeline of each rank, by the number of its first rank
-    wait, send   the kinds of events that are matched
     away         the stage of the sender minus the stage of the receiver
 
     A send that seems to have begun after the wait had ended is ignored: the clocks of hosts drift.
     """
 
     def keyed(kind: str, away: int) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Yields a pair for each event of a kind: the key (pipeline, step, micro-batch, stage of
-        the sender), by which waits and sends are matched, and the number of the row. `away` is
-        added to the event's own stage to get that of the sender."""
+        """Yields for each event of a kind the key (pipeline, step, micro-batch, stage of the
+        sender) and the number of its row."""
         at = np.flatnonzero(which(table, kind) & (table["step"] >= 0))
         rows = table[at]
         stages = rows["stage"] + np.int64(away)
@@ -142,10 +134,7 @@ def _match(table: np.ndarray, pipeline: np.ndarray, wait: str, send: str, away: 
 
 def _meet(table: np.ndarray, group: np.ndarray, kind: str) -> None:
     """Finds, for each wait of one kind of collective, when the last rank of the group started to
-    wait, and writes that time into the table. `group` has the number of each rank's group.
-
-    The k-th wait of a step is the same collective on all ranks of a group.
-    """
+    wait. The k-th wait of a step is the same collective on all ranks of a group."""
     at = np.flatnonzero(which(table, kind) & (table["step"] >= 0))
     waits = table[at]
     steps = _pairs(waits["rank"], waits["step"])  # in ascending order, so searchsorted finds firsts
@@ -158,8 +147,7 @@ def _meet(table: np.ndarray, group: np.ndarray, kind: str) -> None:
 
 
 def _pairs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Returns an array that encodes each pair (a[i], b[i]) of integers below 2^31 as one integer,
-    so that pairs can be searched."""
+    """Returns each pair (a[i], b[i]) of integers below 2^31 as one integer, to search."""
     pairs: np.ndarray = a.astype(np.int64) << 32 | b
     return pairs
 
@@ -180,9 +168,8 @@ class Seconds(NamedTuple):
 
 
 def facts(table: np.ndarray) -> dict[str, Any]:
-    """Returns the number of recorded steps, and for each rank the seconds it spent computing,
-    communicating and waiting, as fields of the run's last event. `table` has the operations and
-    waits of all ranks, as `traced` returns it."""
+    """Returns the number of recorded steps, and each rank's Seconds, as fields of the last
+    event."""
     in_steps = table[table["step"] != EVALUATION]
     rows = {}
     for rank in np.unique(in_steps["rank"]).tolist():
@@ -192,9 +179,7 @@ def facts(table: np.ndarray) -> dict[str, Any]:
 
 
 def seconds(rows: np.ndarray) -> Seconds:
-    """Returns how a rank spent its time, as Seconds; `rows` are all rows of the table of this rank,
-    at least one of them within a step.
-    """
+    """Returns how a rank spent its time, from all of its rows, of which one is within a step."""
     in_steps = np.flatnonzero(rows["step"] != EVALUATION)
     first, last = in_steps[[0, -1]]
     span = rows["ended"][last] - rows["began"][in_steps].min()
@@ -214,15 +199,9 @@ Bubble: TypeAlias = dict[str, dict[str, float]]
 
 
 def bubble(table: np.ndarray, mesh: Mesh, config: Config) -> tuple[Bubble, list[Span]]:
-    """Returns the bubble of a run's pipelines (idle time divided by computing time), and the
-    operations of a simulated step, to be drawn beside the measured ones.
-
-    The first result is a dict with up to three values of the bubble: measured, simulated, and by
-    the formula of the schedule for stages of equal duration. Both results are empty without a
-    pipeline or a recorded step. If steps overlap, no operations are returned.
-
-    table: the operations and waits of all ranks, as `traced` returns it
-    """
+    """Returns the measured and simulated bubble of a run's pipelines, and that by the formula of
+    the schedule for equal stages, and the operations of a simulated step, to be drawn. Both are
+    empty without a pipeline or a recorded step. If steps overlap, no operations are returned."""
     p = mesh.axes["pp"]
     if p == 1:
         return {}, []
@@ -260,9 +239,8 @@ def _idle_and_computing(p: int, makespan: float, computing: float) -> np.ndarray
 
 
 def _steps(rows: np.ndarray, overlap: bool) -> list[np.ndarray]:
-    """Returns a table for each step (or for each epoch if steps overlap) with the forward and
-    backward passes of one pipeline's ranks; `rows` are all events of these ranks.
-    """
+    """Returns the passes of one pipeline's ranks for each step, or for each epoch if steps
+    overlap."""
     number = rows["step"]
     if overlap:  # an evaluation ends each epoch, so counting evaluations numbers the epochs
         of_ranks = [rows[rows["rank"] == r] for r in np.unique(rows["rank"])]
@@ -282,8 +260,7 @@ def _message(rows: np.ndarray) -> float:
 
 def _simulated(config: Config, p: int, m: int, rows: np.ndarray, send: float) -> Simulation:
     """Simulates a step of m micro-batches on a pipeline of p ranks; each pass takes the mean time
-    of its stage in `rows`, and each message `send` seconds.
-    """
+    of its stage in `rows`, and each message `send` seconds."""
 
     def mean(*kinds: str, stage: int | None = None) -> float:
         chosen = rows[which(rows, *kinds) & (stage is None or rows["stage"] == stage)]

@@ -7,9 +7,7 @@ from nnmpi.options.tables import columns
 
 
 def times(e: dict[str, Any]) -> str:
-    """Returns a table of the seconds that each rank spent computing, communicating and waiting, and
-    a line on the bubble: the idle time of a pipeline, relative to its computing time.
-    """
+    """Returns a table of the seconds of each rank, and a line on the bubble."""
     trace = e["trace"]
     rows = [["seconds", "computing", "communicating", "waiting", "other"]]
     for rank, seconds in trace["ranks"].items():

@@ -43,15 +43,12 @@ class RunTracer(Tracer):
         self._offsets = offsets(comm, self.recorder.now)
 
     def of_run(self) -> AbstractContextManager[None]:
-        """Returns a context for all steps of a run, in which background communication and memory
-        are recorded too.
-        """
+        """Returns a context for all steps of a run, which also records Works and memory."""
         return self.recorder.of_run(self._comm)
 
     def outcome(self, mesh: Mesh) -> dict[str, Any]:
-        """Writes the trace file, and returns its summary, which is added to the run's last event;
-        every rank calls it.
-        """
+        """Writes the trace file, and returns its summary for the run's last event; every rank calls
+        it."""
         gathered = gather(self._comm, self.recorder, self._offsets)
         try:
             return all_or_none(self._comm, lambda: self._written(gathered, mesh))
@@ -59,9 +56,8 @@ class RunTracer(Tracer):
             raise AgreedError(str(error)) from None
 
     def _written(self, gathered: Sequence[RankEntries], mesh: Mesh) -> dict[str, Any]:
-        """Writes the trace file on rank 0, where `gathered` has the records of all ranks, and
-        returns its summary; returns {} on other ranks.
-        """
+        """Writes the trace file on rank 0, from all ranks' records, and returns its summary; {}
+        elsewhere."""
         path = self._config.trace
         if not gathered or path is None:
             return {}
@@ -79,12 +75,8 @@ class RunTracer(Tracer):
 
 
 def offsets(comm: Comm, clock: Callable[[], float]) -> np.ndarray:
-    """Returns on rank 0 the seconds by which each rank's clock is ahead of the clock of rank 0;
-    every rank calls it.
-
-    Clocks of several hosts start at arbitrary times. They also drift, by up to some microseconds
-    per second, which is not corrected.
-    """
+    """Returns on rank 0 the seconds by which each rank's clock is ahead of its own; every rank
+    calls it. The drift of clocks, up to some microseconds per second, is not corrected."""
     ahead, message = np.zeros(comm.size), np.zeros(1)
     if comm.rank == 0:
         for other in range(1, comm.size):
@@ -99,9 +91,8 @@ def offsets(comm: Comm, clock: Callable[[], float]) -> np.ndarray:
 
 
 def _round_trip(comm: Comm, other: int, clock: Callable[[], float]) -> tuple[float, float]:
-    """Measures a message to rank `other` and back; returns its seconds, and by how many seconds
-    that rank's clock is ahead of this one's.
-    """
+    """Measures a message to rank `other` and back: its seconds, and how far that rank's clock is
+    ahead."""
     theirs, began = np.zeros(1), clock()
     comm.isend(theirs, other).wait()
     comm.irecv(theirs, other).wait()
@@ -110,12 +101,8 @@ def _round_trip(comm: Comm, other: int, clock: Callable[[], float]) -> tuple[flo
 
 
 def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[RankEntries]:
-    """Returns on rank 0 the recorded operations of all ranks, with times converted to the clock of
-    rank 0; returns [] on other ranks. Every rank calls it.
-
-    Only steps that all ranks have recorded are included. `offsets` has the seconds by which each
-    rank's clock is ahead.
-    """
+    """Returns on rank 0 the records of all ranks, on its clock, of the steps that all have
+    recorded; returns [] on other ranks. Every rank calls it."""
     of_ranks = gather_objects(comm, (recording.limit, recording.operations))
     entries = recording.rows(min(limit for limit, _ in of_ranks))
     if comm.rank:

@@ -23,11 +23,9 @@ class Transform(NamedTuple):
 
 
 POINTS = (5 / 8, 3 / 2)
-"""F(4x4) evaluates polynomials at 0, at these points, at their negatives, and at infinity.
-
-Its error is a third of that with the points 1 and 2. All products of these points below are exact
-in float32.
-"""
+"""F(4x4) evaluates polynomials at 0, at these points, at their negatives, and at infinity. Its
+error is a third of that with the points 1 and 2. All products of these points below are exact in
+float32."""
 
 
 def _toom_cook(a: float, b: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -48,10 +46,8 @@ def _toom_cook(a: float, b: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=8)
 def transform(m: int, dtype: str) -> Transform:
-    """Returns the matrices of F(m x m, 3x3) for m = 2 or 4.
-
-    F(2x2) is as exact as a direct sum; F(4x4) does less work and loses half a digit.
-    """
+    """Returns the matrices of F(m x m, 3x3) for m = 2 or 4: F(2x2) is as exact as a direct sum;
+    F(4x4) does less work and loses half a digit."""
     if m == 2:
         B = [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]]
         G = [[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]]

@@ -41,8 +41,7 @@ _PLANE_PAD = 16  # elements; without them one transform took 9 times as long
 
 
 class Tiling(NamedTuple):
-    """How the outputs of an image of H x W pixels, padded by p, are covered by th x tw tiles of m x
-    m outputs."""
+    """How th x tw tiles of m x m outputs cover an image of H x W pixels, padded by p."""
 
     m: int
     H: int
@@ -53,16 +52,13 @@ class Tiling(NamedTuple):
 
     @property
     def products(self) -> int:
-        """The number of multiplications that Winograd needs for one image and one pair of an input
-        and an output channel."""
+        """The multiplications for one image and one pair of an input and an output channel."""
         return (self.m + 2) ** 2 * self.th * self.tw
 
 
 def grid(m: int, H: int, W: int, p: int, pool: bool) -> Tiling:
-    """Returns the tiles of m x m outputs that cover an image of H x W pixels with padding p.
-
-    With pooling, a last odd row or column of outputs is left out.
-    """
+    """Returns the tiles of m x m outputs that cover an image of H x W pixels with padding p; with
+    pooling, a last odd row or column of outputs is left out."""
     h, w = H + 2 * p - 2, W + 2 * p - 2
     if pool:
         h, w = h // 2 * 2, w // 2 * 2
@@ -71,12 +67,9 @@ def grid(m: int, H: int, W: int, p: int, pool: bool) -> Tiling:
 
 @lru_cache(maxsize=64)
 def phases(m: int, p: int, size: int, tiles: int) -> list[tuple[slice, slice]]:
-    """Returns how pixels along one axis of an image are sorted by their position modulo m.
-
-    Item a has two slices: the pixels of x at m*i + a in the padded image, and their places i in
-    P[a], the array of `split_phases`. The axis has `size` pixels without the padding p, and `tiles`
-    tiles.
-    """
+    """Returns how pixels along one axis of an image are sorted by their position modulo m: item a
+    has two slices, of the pixels of x at m*i + a in the padded image, and of their places i in
+    P[a]. The axis has `size` pixels without the padding p."""
     slices = []
     for a in range(m):
         first = max(0, -(-(p - a) // m))
@@ -88,11 +81,9 @@ def phases(m: int, p: int, size: int, tiles: int) -> list[tuple[slice, slice]]:
 
 
 def split_phases(x: np.ndarray, P: np.ndarray, q: Tiling) -> None:
-    """Sorts the pixels of images x (n, H, W, C) by their position in the tiles: P[a, b] gets the
-    pixels at rows m*i + a and columns m*j + b of the padded image.
-
-    P is (m, m, n, th+1, tw+1, C), and already 0 where there is padding; q says how tiles lie.
-    """
+    """Sorts the pixels of images x (n, H, W, C) into P (m, m, n, th+1, tw+1, C), which is already 0
+    where there is padding: P[a, b] gets those at rows m*i + a and columns m*j + b of the padded
+    image."""
     columns = phases(q.m, q.p, q.W, q.tw)
     for a, (down, i) in enumerate(phases(q.m, q.p, q.H, q.th)):
         for b, (right, j) in enumerate(columns):
@@ -100,11 +91,8 @@ def split_phases(x: np.ndarray, P: np.ndarray, q: Tiling) -> None:
 
 
 def merge_phases(P: np.ndarray, x: np.ndarray, q: Tiling) -> None:
-    """Copies P (m, m, n, th+1, tw+1, C) back into images x (n, H, W, C): the inverse of
-    `split_phases`.
-
-    Pixels outside of all tiles become 0.
-    """
+    """Copies P back into images x: the inverse of `split_phases`. Pixels outside of all tiles
+    become 0."""
     x[:, q.m * (q.th + 1) - q.p :] = 0
     x[:, :, q.m * (q.tw + 1) - q.p :] = 0
     columns = phases(q.m, q.p, q.W, q.tw)
@@ -114,10 +102,8 @@ def merge_phases(P: np.ndarray, x: np.ndarray, q: Tiling) -> None:
 
 
 def gather_tiles(P: np.ndarray, D: np.ndarray, q: Tiling) -> None:
-    """Copies the pixels of all input tiles from P, which `split_phases` has filled, to D.
-
-    D (t, t, n, th, tw, C) has pixel (a, b) of every tile at D[a, b]. Tiles overlap by two pixels.
-    """
+    """Copies the pixels of all input tiles from P of `split_phases` to D (t, t, n, th, tw, C), with
+    pixel (a, b) of every tile at D[a, b]. Tiles overlap by two pixels."""
     m, th, tw = q.m, q.th, q.tw
     for a in range(m + 2):
         for b in range(m + 2):
@@ -126,11 +112,8 @@ def gather_tiles(P: np.ndarray, D: np.ndarray, q: Tiling) -> None:
 
 
 def scatter_tiles(D: np.ndarray, P: np.ndarray, q: Tiling) -> None:
-    """Writes to P the sum of all tiles in D, each pixel at the place from which `gather_tiles`
-    reads it.
-
-    It is the transpose of `gather_tiles`: pixels that several tiles share are added up.
-    """
+    """Writes to P the sum of all tiles in D: the transpose of `gather_tiles`, which adds shared
+    pixels."""
     m, th, tw = q.m, q.th, q.tw
     P[:, :, :, th:] = 0
     P[:, :, :, :, tw:] = 0
@@ -144,10 +127,8 @@ def scatter_tiles(D: np.ndarray, P: np.ndarray, q: Tiling) -> None:
 
 @kernel
 def winograd_tiles(x: np.ndarray, V: Out, p: int) -> None:
-    """Writes Winograd's transform V (t*t, n, th, tw, C) of images x (n, H, W, C), padded by p.
-
-    V = kron(B', B') D for the overlapping t x t tiles D of x; B is the matrix of `Transform`.
-    """
+    """Writes Winograd's transform V (t*t, n, th, tw, C) = kron(B', B') D of images x (n, H, W, C),
+    padded by p, for their overlapping t x t tiles D."""
     q, n = _tiling(x, V, p), len(x)
     P = np.zeros((q.m, q.m, n, q.th + 1, q.tw + 1, V.shape[4]), x.dtype)
     split_phases(x, P, q)
@@ -158,9 +139,8 @@ def winograd_tiles(x: np.ndarray, V: Out, p: int) -> None:
 
 @kernel
 def winograd_images(V: np.ndarray, x: Out, p: int) -> None:
-    """Writes the gradient x (n, H, W, C) of images from the gradient V (t*t, n, th, tw, C) of their
-    Winograd transform. It is the transpose of `winograd_tiles`: where tiles overlap, a pixel gets
-    the sum. p is the padding."""
+    """Writes the gradient x (n, H, W, C) of images, padded by p, from that of V: the transpose of
+    `winograd_tiles`, which adds pixels where tiles overlap."""
     q, n = _tiling(x, V, p), len(x)
     D = tiles(q, n, V.shape[4], V.dtype)
     np.matmul(transform(q.m, V.dtype.name).B.T, matrix(V), out=matrix(D))
@@ -173,11 +153,9 @@ def winograd_images(V: np.ndarray, x: Out, p: int) -> None:
 def winograd_outputs(
     M: np.ndarray, y: Out, largest: Out | None, bias: np.ndarray | None, zero: np.ndarray | None
 ) -> None:
-    """Writes a convolution's outputs y (n, h, w, O) from M, its products in Winograd's domain.
-
-    M is (t*t, n, th, tw, O); the output pixels of a tile are kron(A', A') M. Then come pooling,
-    with the position of each maximum written to `largest`, bias, and ReLU if `zero` is given.
-    """
+    """Writes a convolution's outputs y (n, h, w, O) from its products M (t*t, n, th, tw, O): the
+    output pixels of a tile are kron(A', A') M. Then come pooling, with the position of each maximum
+    written to `largest`, bias, and ReLU if `zero` is given."""
     m = isqrt(len(M)) - 2
     Y = np.empty((m * m, *M.shape[1:]), M.dtype)
     np.matmul(transform(m, M.dtype.name).A, matrix(M), out=matrix(Y))
@@ -190,8 +168,7 @@ def winograd_outputs(
 def winograd_gradients(
     g: np.ndarray, y: np.ndarray | None, largest: np.ndarray | None, db: InOut | None, M: Out
 ) -> None:
-    """Computes the first part of a convolution's backward pass: writes M (t*t, n, th, tw, O), the
-    gradient of the products in Winograd's domain, from g, the gradient of the outputs.
+    """Writes M (t*t, n, th, tw, O), the gradient of the products, from g, that of the outputs.
 
     y are the outputs, or None without ReLU: where y is 0, ReLU passes no gradient on. `largest` has
     the position (0 to 3) of the maximum in each 2x2 pooling window, or is None without pooling. The
@@ -206,18 +183,15 @@ def winograd_gradients(
 
 @kernel
 def winograd_weights(w: np.ndarray, U: Out) -> None:
-    """Writes U (t*t, R, C) = kron(G, G) w, Winograd's transform of weights w (3, 3, R, C).
-
-    w may have any strides.
-    """
+    """Writes U (t*t, R, C) = kron(G, G) w, the transform of weights w (3, 3, R, C) of any
+    strides."""
     G = transform(isqrt(len(U)) - 2, w.dtype.name).G
     U[...] = (G @ w.reshape(9, -1)).reshape(U.shape)
 
 
 @kernel
 def winograd_unweights(U: np.ndarray, w: Out) -> None:
-    """Writes w (R, C, 9), the gradient of weights, from the gradient U (t*t, R, C) of their
-    Winograd transform: kron(G, G).T U, the transpose of `winograd_weights`."""
+    """Writes w (R, C, 9) = kron(G, G).T U, the gradient of weights from that of U."""
     G = transform(isqrt(len(U)) - 2, U.dtype.name).G
     w[...] = np.moveaxis((G.T @ U.reshape(len(U), -1)).reshape(9, *U.shape[1:]), 0, -1)
 
@@ -229,12 +203,9 @@ def _tiling(x: np.ndarray, V: np.ndarray, p: int) -> Tiling:
 
 
 def _by_window(Y: np.ndarray, pool: bool) -> tuple[np.ndarray, tuple[int, int]]:
-    """Returns a view of output pixels Y (m*m, n, th, tw, O), which are sorted by tiles, as images,
-    and the height and width that the tiles cover.
-
-    The view is (n, th, m, tw, m, O), or with pooling (2, 2, n, th, m/2, tw, m/2, O), where the
-    first two axes are the position in a pooling window.
-    """
+    """Returns a view of output pixels Y (m*m, n, th, tw, O) as images (n, th, m, tw, m, O), or with
+    pooling as (2, 2, n, th, m/2, tw, m/2, O), by the position in a window; and the height and width
+    of the tiles."""
     Y = _by_tile(Y)
     m, _, _, th, tw, _ = Y.shape
     if not pool:
@@ -244,10 +215,8 @@ def _by_window(Y: np.ndarray, pool: bool) -> tuple[np.ndarray, tuple[int, int]]:
 
 
 def tiles(q: Tiling, n: int, channels: int, dtype: Any, xp: Any = np) -> np.ndarray:
-    """Allocates an array (t*t, n, th, tw, channels) for the tiles of n images, t x t pixels each.
-
-    Unused elements between the t*t planes keep them from sharing cache sets.
-    """
+    """Allocates an array (t*t, n, th, tw, channels) for tiles of n images; unused elements between
+    its planes keep them from sharing cache sets."""
     size = n * q.th * q.tw * channels
     matrix: np.ndarray = xp.empty(((q.m + 2) ** 2, size + _PLANE_PAD), dtype)
     return matrix[:, :size].reshape(-1, n, q.th, q.tw, channels)
@@ -264,17 +233,13 @@ def _by_tile(X: np.ndarray) -> np.ndarray:
 
 
 class Winograd:
-    """The convolution method of Winograd, for 3x3 kernels with stride 1; its methods are those of
-    `ConvMethod`."""
+    """The method of Winograd, a `ConvMethod`, for 3x3 kernels with stride 1."""
 
     adds_db = True
 
     def __init__(self, x: np.ndarray, w: np.ndarray, q: Tiling, chunk: int) -> None:
-        """Takes images x (N, H, W, C) with any strides and contiguous weights w (3, 3, C, O).
-
-        q says how tiles cover an image, and `chunk` is the number of images that are computed at a
-        time.
-        """
+        """Takes images x (N, H, W, C) with any strides and contiguous weights w (3, 3, C, O);
+        `chunk` images are computed at a time."""
         self.x, self.w, self.q = x, w, q
         self.C, self.O = w.shape[2:]
         self.sums = types_of(w.dtype).sums
@@ -282,26 +247,20 @@ class Winograd:
         self.kept: dict[int, np.ndarray] = {}  # V of each chunk
 
     def transformed(self, w: np.ndarray) -> np.ndarray:
-        """Returns U (t*t, R, C), Winograd's transform of weights w (3, 3, R, C).
-
-        U is not kept for the backward pass, since it is up to four times as large as w.
-        """
+        """Returns U (t*t, R, C), the transform of weights w (3, 3, R, C), which is not kept for the
+        backward pass: it is up to four times as large."""
         U: np.ndarray = xp_of(w).empty(((self.q.m + 2) ** 2, *w.shape[2:]), w.dtype)
         winograd_weights(w, U)
         return U
 
     def begin_backward(self, needs_dx: bool) -> None:
-        """Computes the transformed weights U for the gradient of x, if it is needed, from the
-        present w.
-
-        They are stored transposed, since BLAS transposes them slowly in each product.
-        """
+        """Computes U for the gradient of x, if it is needed, from the present w: transposed, since
+        BLAS transposes slowly in each product."""
         if needs_dx:
             self.U = self.transformed(self.w.swapaxes(2, 3))
 
     def release(self) -> None:
-        """Frees the transformed weights and the images, which are not needed after the last chunk
-        of a pass."""
+        """Frees U and the images after the last chunk of a pass."""
         images = xp_of(self.x).empty((0, *self.x.shape[1:]), self.x.dtype)
         self.U, self.x = self.w[:0], images
 
@@ -310,12 +269,9 @@ class Winograd:
         return tiles(self.q, n, channels, dtype, xp_of(self.x))
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
-        """Writes the outputs y (n, h, w, O) of images x[s], after pooling, bias and ReLU; keeps the
-        images' transformed tiles for the backward pass.
-
-        `largest` receives the position of the maximum in each pooling window (None without
-        pooling), and `rows` has the bias.
-        """
+        """Writes the outputs y (n, h, w, O) of images x[s], after pooling, bias and ReLU, and keeps
+        their transformed tiles. `largest` receives the position of the maximum in each pooling
+        window, if any."""
         x = self.x[s]
         V = self.kept[s.start] = self._tiles(len(x), self.C, x.dtype)
         winograd_tiles(x, V, self.q.p)
@@ -324,15 +280,13 @@ class Winograd:
         winograd_outputs(M, y, largest, *rows)
 
     def new_dw(self) -> np.ndarray:
-        """Returns zeros (t*t, O, C) to which `gradients` adds the gradient of the transformed
-        weights U, with its last two axes exchanged, since that product is faster."""
+        """Returns zeros (t*t, O, C) for the gradient of U, transposed: a faster product."""
         shape = (self.q.m + 2) ** 2, self.O, self.C
         zeros: np.ndarray = xp_of(self.w).zeros(shape, self.sums)
         return zeros
 
     def finish_dw(self, dUt: np.ndarray) -> np.ndarray:
-        """Returns the gradient of w (3, 3, C, O), computed from dUt, in which `gradients` has
-        summed that of the transformed weights over all images: a view of an array (O, C, 9)."""
+        """Returns the gradient of w (3, 3, C, O) from that of U, dUt, as a view of (O, C, 9)."""
         dw: np.ndarray = xp_of(self.w).empty((self.O, self.C, 9), self.sums)
         winograd_unweights(dUt, dw)
         return dw.reshape(self.O, self.C, 3, 3).transpose(2, 3, 1, 0)
@@ -341,11 +295,8 @@ class Winograd:
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
         """Computes gradients for images x[s], from the gradient g of their outputs y (None without
-        ReLU).
-
-        Writes shared.dx[s], and adds to shared.dw and shared.db; None for one that is not needed.
-        `largest` has the position of the maximum in each pooling window.
-        """
+        ReLU): writes shared.dx[s], and adds to shared.dw and shared.db; None for one that is not
+        needed."""
         progress = progress_hook.get()
         tiles = self._tiles(len(g), self.O, g.dtype)
         winograd_gradients(g, y, largest, shared.db, tiles)
@@ -361,8 +312,7 @@ class Winograd:
 
 
 def _rows(X: np.ndarray) -> np.ndarray:
-    """Returns transformed tiles (k, n, th, tw, C) as k matrices (k, T, C) with a row per tile: a
-    view."""
+    """Returns a view of transformed tiles (k, n, th, tw, C) as k matrices (k, T, C)."""
     return X.reshape(len(X), -1, X.shape[-1])
 
 

@@ -1,10 +1,6 @@
-"""`%%ranks 4`: runs a cell on 4 processes that mpirun starts. In them, `comm` is the Comm of all
-four.
-
-The variables of other cells are not defined in the processes. The output of each rank is printed
-after its number, and if one fails, its traceback is printed once
-(`nnmpi/comm/debug/exit_hooks.py`).
-"""
+"""`%%ranks 4`: runs a cell on 4 processes that mpirun starts, in which `comm` is the Comm of all
+four. Variables of other cells are not defined there. The output of each rank is printed after its
+number, and if one fails, its traceback is printed once."""
 
 import os
 import shutil
@@ -36,8 +32,7 @@ class RanksError(Exception):
 
 
 def ranks(line: str, cell: str) -> None:
-    """Runs the notebook cell with the code `cell` on as many processes as `line` says, under
-    mpirun, and prints their output."""
+    """Runs a cell under mpirun on as many processes as `line` says; prints their output."""
     words = line.split()
     if len(words) != 1 or not words[0].isdecimal() or not int(words[0]):
         raise RanksError(f"%%ranks {shown(line)}: write a number of ranks, as %%ranks 4")
@@ -62,8 +57,7 @@ def ranks(line: str, cell: str) -> None:
 
 
 def run_cell(folder: str) -> None:
-    """Runs, in one of the processes that mpirun has started, the notebook cell that is stored in a
-    folder, and writes its output to a file."""
+    """Runs, in a process of mpirun, the cell in a folder, and writes its output there."""
     comm = world()
     path = Path(folder, CELL)
     names: dict[str, Any] = {"__name__": "__main__", "comm": comm}

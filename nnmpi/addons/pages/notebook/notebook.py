@@ -41,8 +41,7 @@ def trace(file: str | os.PathLike[str]) -> TraceFile:
 
 
 def layout(config: Config, ranks: int, nodes: int = 1) -> Arrangement:
-    """Returns the arrangement that a config gives on `ranks` ranks, without running any; a notebook
-    draws it."""
+    """Returns the arrangement of a config on so many ranks, which need not run, to draw."""
     strategies.check(config, ranks)
     return on_paper(uncut_of(config)[1], Cluster.on_paper(ranks, nodes, config.device))
 

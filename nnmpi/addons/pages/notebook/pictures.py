@@ -1,9 +1,6 @@
-"""Pictures of objects (algorithms, schedules, layouts, ...) in notebooks, the same as those of the
-commands.
-
-The classes are in packages that may not import drawing. So when nnmpi is imported in IPython, each
-class in the table PICTURES gets its method `_repr_svg_` from here.
-"""
+"""Pictures of objects (algorithms, schedules, layouts, ...) in notebooks, as the commands draw
+them. The classes are in packages that may not import drawing: if nnmpi is imported in IPython,
+those in PICTURES get their method `_repr_svg_` from here."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,18 +24,15 @@ from nnmpi.schedules.lists.of_schedule import lists
 from nnmpi.schedules.pipeline import Schedule
 
 RANKS, MICRO_BATCHES, STAGES = 4, 8, 2
-"""The defaults of pictures; STAGES is the number of stages per rank for schedules that allow
-several."""
+"""The defaults of pictures; STAGES is per rank, for schedules that allow several."""
 
 CLAIMS = ("all-reduce", "reduce", "broadcast", "all-gather", "reduce-scatter")
-"""Collectives that an algorithm is checked to be; a `reduce` of one chunk is also a
-`reduce-scatter`."""
+"""Collectives that an algorithm may be; a `reduce` of one chunk is a `reduce-scatter` too."""
 
 
 def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
-    """Returns a picture of the rounds of an algorithm, as SVG: as the first of the collectives in
-    CLAIMS (such as all-reduce) that it computes. If it computes none of them, the picture is a text
-    that says why it is no all-reduce."""
+    """Returns a picture of the rounds of an algorithm, as the first collective in CLAIMS that it
+    computes, or a text that says why it is no all-reduce."""
     name = next((name for name, known in ALGORITHMS.items() if known is a), "")
     wrong = ""
     for operation in CLAIMS:
@@ -59,8 +53,7 @@ def schedule(s: Schedule, ranks: int = RANKS, micro_batches: int = MICRO_BATCHES
 
 
 def simulation(s: Simulation, title: str = "") -> str:
-    """Returns a picture of the passes of each rank in a simulated pipeline, as SVG, with the bubble
-    in the title."""
+    """Returns a picture of the passes in a simulated pipeline, with the bubble in the title."""
     return svg([s.timeline._replace(title=f"{title}bubble {s.bubble:.1%}")])
 
 
