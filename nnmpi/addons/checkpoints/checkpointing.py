@@ -1,5 +1,4 @@
-"""RunCheckpoints: writes the checkpoints of a run when they are due, and those with which a run is
-suspended or ends.
+"""RunCheckpoints: writes the checkpoints of a run when they are due, is suspended, or ends.
 
     --save-every N          after steps N, 2 N, ...: all ranks know without a message
                  Ns         by the clock of rank 0, whose request travels with the gradients

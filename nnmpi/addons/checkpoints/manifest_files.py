@@ -18,9 +18,8 @@ from nnmpi.options.quoting import shown
 
 
 def files_to_json(files: Sequence[RankFile]) -> dict[str, Any]:
-    """Returns the JSON for all files of a checkpoint: each array once, and for each file the ranges
-    of arrays in it, in file order.
-    """
+    """Returns the JSON for all files: each array once, and for each file its ranges of arrays in
+    order."""
     tensors = dict[str, TensorForm]()
     for x in (x for file in files for x in file.arrays):
         path, state = split(x.name)
@@ -69,12 +68,8 @@ def _file(rank: int, form: FileForm, arrays: Sequence[StateArray]) -> RankFile:
 
 
 def _array(arrays: Sequence[StateArray], row: int | RangeForm, field: str) -> StateArray:
-    """Returns the array that an entry `row` in the list of a rank's file means: number `row` of
-    `arrays`, or the range that a RangeForm describes. Raises DamagedError if there is no such
-    array.
-
-    `field` is the path of the entry, for the message.
-    """
+    """Returns the array of an entry `row` of a rank's file: number `row` of `arrays`, or the range
+    of a RangeForm. Raises DamagedError, with the entry's path `field`, if there is none."""
     number = row if isinstance(row, int) else row.array
     if number >= len(arrays):
         raise refused(f"{field}.array", f"{number:,}, but there are {len(arrays):,} arrays")

@@ -61,11 +61,7 @@ class SaveTimes:
 
     def is_over(self) -> bool:
         """Returns True if the run must end now, so that a checkpoint can be written before the time
-        limit.
-
-        It is called between steps. The time to spare includes twice the longest time between two
-        calls.
-        """
+        limit. It is called between steps."""
         now = self._clock()
         self._longest, self._asked = max(self._longest, now - self._asked), now
         return now + 2 * self._longest + 2 * self._write + 1 > self._end

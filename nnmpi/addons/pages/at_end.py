@@ -11,11 +11,8 @@ from nnmpi.run.training import RunParts
 
 
 def write_at_end(outputs: ExitStack, config: Config, report: Report, writes: bool) -> None:
-    """Registers in `outputs` that the page of --report is written when `outputs` is closed, on the
-    rank where `writes` is True.
-
-    The page shows the log if there is one, otherwise the events that the report has kept in memory.
-    """
+    """Registers in `outputs` that the page of --report is written when they are closed, if this
+    rank `writes`; it shows the log, or else the events that the report has kept."""
     assert config.report is not None
     path = Path(config.report)
 

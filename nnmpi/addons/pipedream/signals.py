@@ -20,17 +20,15 @@ also the number of its values."""
 
 
 class StageReport(NamedTuple):
-    """The report of the last pipeline stage on a micro-batch, which travels back to all other
-    stages: its loss, and `stop`, True if some stage wants to end the run."""
+    """The last stage's report on a micro-batch, which travels back to all others."""
 
     loss: float
     stop: bool  # whether some stage wants to end the run
 
 
 class SignalChannels(Channels):
-    """Channels between pipeline stages that carry, besides activations and gradients, two signals
-    for each micro-batch: the wish to stop the run, and a report with the loss. Each rank of `comm`
-    is a stage.
+    """Channels that carry, besides activations and gradients, two signals for each micro-batch.
+    Each rank of `comm` is a stage.
 
         stage s     wish     F ──────────────────► F     stage s + 1
                     report   B ◄────────────────── B
@@ -66,12 +64,8 @@ class SignalChannels(Channels):
         return wish
 
     def report(self, report: StageReport | None, micro: int) -> StageReport:
-        """Passes the report of the last stage on a micro-batch (its loss, and whether to stop) on
-        to the previous stage, and returns it.
-
-        Called in the backward pass. The last stage passes its own report as argument; the others
-        pass None and receive it.
-        """
+        """Passes a report on to the previous stage, and returns it; called in each backward pass.
+        The last stage gives its own report, the others None, and receive it."""
         agreed = report
         if agreed is None:
             loss, stop = self._next(REPORT, micro)
@@ -84,8 +78,7 @@ class SignalChannels(Channels):
         return 2 * self._comm.size + signal  # after the tags of the arrays
 
     def _next(self, signal: int, micro: int) -> list[float]:
-        """Waits for the next signal from a neighbouring stage, and returns its values. `signal` is
-        its kind, WISH or REPORT; `micro` is the micro-batch, for a trace."""
+        """Waits for a neighbouring stage's next signal, WISH or REPORT; returns its values."""
         work, array = self._signals[signal].popleft()
         with waiting("signal", micro, self._comm.rank):
             work.wait()

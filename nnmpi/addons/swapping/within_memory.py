@@ -63,10 +63,8 @@ def limit_of(config: Config) -> float:
 def within_memory(
     a: Arrangement, comm: Comm, model: Module, gather: Callable[[int], Inputs], on: Backend
 ) -> Arrangement:
-    """Returns the arrangement, changed so that a step fits into --memory: with activations kept,
-    recomputed or swapped to disk. Every rank calls it.
-
-    `gather(n)` returns n samples. If all ranks have enough memory, the arrangement is unchanged."""
+    """Returns the arrangement, changed so that a step fits into --memory if some rank has not
+    enough, by samples of `gather(n)`. Every rank calls it."""
     limit, batch, rank = limit_of(a.config), a.config.batch_size, comm.rank
     needed = all_or_none(comm, lambda: memory(a, rank, batch).total + activations(a, rank, batch))
     if max(gather_objects(comm, needed)) <= limit:

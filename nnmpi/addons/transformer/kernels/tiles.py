@@ -27,11 +27,8 @@ A loop takes some of them at a time, and messages progress between tiles.
 
 
 class Tile(NamedTuple):
-    """A block of an attention computation: slices of samples, of key heads, of queries, and of
-    keys.
-
-    The keys are those that the queries may see; they begin with the first key.
-    """
+    """A block of an attention computation: slices of samples, key heads, queries, and the keys,
+    from the first one on, that these queries may see."""
 
     samples: slice
     heads: slice
@@ -40,11 +37,8 @@ class Tile(NamedTuple):
 
 
 def tiles(q: Array, k: Array, causal: bool) -> Iterator[Tile]:
-    """Yields the tiles (blocks of samples, heads and queries) in which attention is computed.
-
-    The tiles of a head follow each other in the order of queries. There are none if there are no
-    keys.
-    """
+    """Yields the tiles in which attention is computed, those of a head in the order of queries;
+    none if there are no keys."""
     (N, K, G, T, _), S = q.shape, k.shape[2]
     rows_at_once = _rows(q, S, causal)
     rows = max(rows_at_once, min(T, CALL_ROWS)) if of(q).is_host else rows_at_once
@@ -64,12 +58,8 @@ def tiles(q: Array, k: Array, causal: bool) -> Iterator[Tile]:
 
 
 def parts(q: Array, k: Array, first: int) -> Iterator[Tile]:
-    """Splits a tile into parts of fewer queries, whose scores fit in the CPU's cache, and yields
-    them.
-
-    Each part is a Tile with the keys that its queries see: query i sees keys 0 to first + i, or all
-    keys if `first` is -1.
-    """
+    """Splits a tile into parts of fewer queries, whose scores fit in the CPU's cache; each is a
+    Tile with the keys that its queries see, 0 to first + i for query i, or all if `first` is -1."""
     (n, h, _, T, _), S = q.shape, k.shape[2]
     rows = _rows(q, S, first >= 0)
     for t in range(0, T, rows):
