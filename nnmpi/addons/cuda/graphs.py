@@ -16,16 +16,18 @@ from typing import Any, NoReturn
 import numpy as np
 
 from nnmpi.addons.cuda.capture import Capture, restored
+from nnmpi.addons.cuda.staging import Staging
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import Call, logged_calls
+from nnmpi.arrays.meta.shapes import refuse
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.autograd.tensor import Tensor
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats, current_pass, variables_set
-from nnmpi.nn.record import KeyedPass, RecordedKey
+from nnmpi.nn.record import KeyedPass
 from nnmpi.parallel.step.ports import LossSink, Samples, Stage, pauses
 from nnmpi.parallel.step.recordable_stage import MicroBatch
 from nnmpi.parallel.step.recorded_pass import Forward, on_tape
@@ -58,15 +60,11 @@ def captured(
 
 
 class _CapturedPass(KeyedPass):
-    """A Pass for capturing a CUDA graph: its random keys are in device memory (allocated by `new`),
-    so that each replay can use those of its step."""
+    """A Pass for capturing a CUDA graph, which is launched in steps of any number."""
 
-    new: Callable[..., Array]
-
-    def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
-        words = self.new((4,), np.uint32)
-        self.keys.append(RecordedKey(seed, purpose, names, words))
-        return keyed.Key(*(words[i, ...] for i in range(4)))
+    @property
+    def step(self) -> NoReturn:
+        refuse("the number of the step")
 
 
 class _NoStats:
@@ -97,53 +95,55 @@ class Graphs(Replay):
     ) -> None:
         self._on, self._adds, self._units = on, adds, units
         self.free = lambda: None
-        self._graphs = Capture(on)
-        self._written = on.xp.cuda.MemoryPool()  # not for arrays that a graph has at other times
-        self._keys, self._leaves = list[RecordedKey](), list[Any]()
+        self._graphs, self._staging = Capture(on), Staging(on.xp, arrays)
+        self._inputs, inputs = zip(*self._staging.arguments, strict=True)
+        self._leaves = list[Any]()
+        self._written_seed: Array | None = None
         modules = [m for part in parts for m in part.modules()]
         parameters = [*dict.fromkeys(p for part in parts for p in part.parameters())]
         with restored(modules, parameters):
             for p in parameters:
                 p.has_grad = adds and p.requires_grad
-            self._inputs = [self._new(array.shape, array.dtype) for array in arrays]
-            self._on_host = isinstance(arrays[-2], np.ndarray)  # labels
             stats = LOCAL if current.batch_stats is LOCAL else _NoStats()
-            current = current._replace(samples=self._inputs[-1], batch_stats=stats)
-            captured = _CapturedPass(*current)
-            captured.keys, captured.new = self._keys, self._new
+            captured = _CapturedPass(*current._replace(samples=inputs[-1], batch_stats=stats))
+            captured.keys, vars(captured)["stand_in"] = [], self._staging.words
             try:
-                self._capture(forward, captured)
+                self._capture(forward, inputs, captured, isinstance(arrays[-2], np.ndarray))
             except (RuntimeError, MemoryError) as error:
                 raise NumbersReadError(f"a CUDA graph cannot contain the pass: {error}") from None
         self._trained = frozenset(leaf for leaf in self._leaves if isinstance(leaf, Parameter))
+        self._keys = [(self._staging.on_host(key.words), key) for key in captured.keys]
 
-    def _capture(self, forward: Forward, captured: _CapturedPass) -> None:
-        root, graph = self._forward_pass(forward, captured, checks=self._on_host)
-        memories = {id(memory) for memory in self._inputs}
-        if any(id(check.args[0]) not in memories for check in self._checks):
+    def _capture(
+        self, forward: Forward, inputs: Sequence[Array], captured: _CapturedPass, checks: bool
+    ) -> None:
+        root, graph, found = self._forward_pass(forward, inputs, captured, checks)
+        places = {id(array): k for k, array in enumerate(inputs)}
+        if any(id(check.args[0]) not in places for check in found):
             # labels that the pass computes are on the device, and not checked, as by the tape
-            self._keys.clear()
-            root, graph = self._forward_pass(forward, captured, checks=False)
+            captured.keys.clear()
+            root, graph, found = self._forward_pass(forward, inputs, captured, checks=False)
+        self._checks = [
+            check._replace(args=[self._inputs[places[id(check.args[0])]], *check.args[1:]])
+            for check in found
+        ]
         self.outputs, self._of_forward = [root.array], graph
-        self._seed = self._new(root.array.shape, root.array.dtype)
+        seed = self._staging.new(root.array.nbytes).view(root.array.dtype)
+        self._seed = seed.reshape(root.array.shape)
         with self._graphs.graph() as backward, _as_current(captured):
             root.backward(self._seed, on_leaf=self._leaves.append)
         self._of_backward = backward[0]
 
-    def _forward_pass(self, forward: Forward, captured: Pass, checks: bool) -> tuple[Tensor, Any]:
+    def _forward_pass(
+        self, forward: Forward, inputs: Sequence[Array], captured: Pass, checks: bool
+    ) -> tuple[Tensor, Any, Sequence[Call]]:
         """Captures a forward pass as a CUDA graph, with `captured` as its Pass. Returns (its
-        result, the graph). With `checks`, calls that check labels are left out of the graph, and
-        made on the host before each launch."""
+        result, the graph, the calls that check labels). With `checks`, such calls are left out of
+        the graph, and made on the host before each launch."""
         log = logged_calls() if checks else nullcontext(list[Call]())
         with self._graphs.graph() as graphs, _as_current(captured), log as calls:
-            _, root = forward(self._inputs)
-        self._checks = [call for call in calls if call.is_check]
-        return root, graphs[0]
-
-    def _new(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Returns device memory that is written before each launch."""
-        with self._on.xp.cuda.using_allocator(self._written.malloc):
-            return self._on.xp.empty(shape, dtype)
+            _, root = forward(inputs)
+        return root, graphs[0], [call for call in calls if call.is_check]
 
     def forward(
         self, arrays: Sequence[Array], step: int, stats: BatchStats
@@ -152,14 +152,14 @@ class Graphs(Replay):
         generator that yields between units, while parameters may still be gathered, and launches
         the whole graph after the last yield. `stats` is not used: a graph exchanges no batch
         statistics."""
-        given = {id(memory): array for memory, array in zip(self._inputs, arrays, strict=True)}
-        for check in self._checks:
-            check.function(*(given.get(id(argument), argument) for argument in check.args))
-        yield from pauses(self._units)
         for memory, array in zip(self._inputs, arrays, strict=True):
-            _write(memory, array)
-        for seed, purpose, names, words in self._keys:
-            _write(words, np.array(keyed.key(seed, purpose, step, *names), np.uint32))
+            memory[...] = array
+        for check in self._checks:
+            check.function(*check.args)
+        yield from pauses(self._units)
+        for words, (seed, purpose, names, _) in self._keys:
+            words[...] = keyed.key(seed, purpose, step, *names)
+        self._staging.copy()
         self._of_forward.launch()
 
     def _first(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
@@ -167,7 +167,8 @@ class Graphs(Replay):
         if any(p.has_grad is not self._adds for p in self._trained):
             raise RuntimeError("another backward pass came before, or none, than was foreseen")
         (seed,) = seeds
-        _write(self._seed, seed)
+        if seed is not self._written_seed:  # it is read-only
+            self._seed[...] = self._written_seed = seed
         self._of_backward.launch()
         for leaf in self._leaves:
             if leaf in self._trained:
@@ -177,13 +178,6 @@ class Graphs(Replay):
     def _second(self) -> Generator[None, None, None]:
         """Only yields between units: `_first` has launched the whole pass."""
         return pauses(self._units)
-
-
-def _write(memory: Array, array: Array) -> None:
-    if isinstance(array, np.ndarray):
-        memory.set(array)
-    else:
-        memory[...] = array
 
 
 @contextmanager

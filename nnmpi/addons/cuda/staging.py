@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.shapes import axis_order
 
 ALIGNMENT = 256
 """The bytes at whose multiples an array begins, as one that CuPy allocates."""
 
 KEY_BYTES = 16
+MORE_KEYS = 64
+"""The number of keys for which there is room in each further block."""
 
 
 class Argument(NamedTuple):
@@ -28,36 +29,59 @@ class Argument(NamedTuple):
     on_device: Array
 
 
+class Block(NamedTuple):
+    """Two arrays of bytes: one of the host, and one of the device that is its copy."""
+
+    on_host: np.ndarray
+    on_device: Array
+
+
 class Staging:
-    """Two blocks of memory of one size, on the host and on the device, and views of both.
+    """Blocks of memory for arguments and keys. They are not in the pool of a graph, whose kernels
+    may write at other times what is free while it is captured.
 
     arguments   the memory of arguments like `arrays`, in the order of these
+    keys        the number of keys for which there is room in the first block
     """
 
-    def __init__(self, xp: Any, arrays: Sequence[Array], keys: int) -> None:
+    def __init__(self, xp: Any, arrays: Sequence[Array], keys: int = MORE_KEYS) -> None:
+        self._xp, self._pool = xp, xp.cuda.MemoryPool()
+        self._blocks, self._of_words = list[Block](), dict[int, tuple[Array, np.ndarray]]()
         sizes = [a.nbytes if isinstance(a, np.ndarray) else 0 for a in arrays]
         starts = [*accumulate((-(-n // ALIGNMENT) * ALIGNMENT for n in sizes), initial=0)]
-        self._used, size = starts[-1], starts[-1] + keys * KEY_BYTES
-        self._host, self._device = np.zeros(size, np.uint8), xp.zeros(size, np.uint8)
-        self._of_words = dict[int, tuple[Array, np.ndarray]]()
+        self._add_block(starts[-1] + keys * KEY_BYTES)
+        self._used = starts[-1]
         self.arguments = [
-            self._shared(a, start) if isinstance(a, np.ndarray) else _on_device(xp, a)
+            self._shared(a, start) if isinstance(a, np.ndarray) else self._on_device(a)
             for a, start in zip(arrays, starts, strict=False)
         ]
+
+    def _add_block(self, size: int) -> None:
+        self._blocks.append(Block(np.zeros(size, np.uint8), self.new(size)))
+        self._used = 0
+
+    def new(self, size: int) -> Array:
+        """Allocates bytes on the device."""
+        with self._xp.cuda.using_allocator(self._pool.malloc):
+            return self._xp.empty(size, np.uint8)
 
     def _shared(self, array: np.ndarray, start: int) -> Argument:
         """Returns memory for an argument from the host."""
         part = slice(start, start + array.nbytes)
-        views = (_like(array, block[part]) for block in (self._host, self._device))
-        return Argument(*views)
+        return Argument(*(_like(array, memory[part]) for memory in self._blocks[0]))
+
+    def _on_device(self, array: Array) -> Argument:
+        """Returns memory for an argument from the device."""
+        memory = _like(array, self.new(array.nbytes))
+        return Argument(memory, memory)
 
     def words(self, zeros: np.ndarray) -> Array:
         """Returns memory of the device for the words of a key, like `zeros`."""
+        if self._used + KEY_BYTES > len(self._blocks[-1].on_host):
+            self._add_block(MORE_KEYS * KEY_BYTES)
         part = slice(self._used, self._used + KEY_BYTES)
-        if part.stop > len(self._host):
-            raise NumbersReadError("it draws more random numbers than on arrays without data")
         self._used = part.stop
-        words, on_host = (block[part].view(zeros.dtype) for block in (self._device, self._host))
+        on_host, words = (memory[part].view(zeros.dtype) for memory in self._blocks[-1])
         self._of_words[id(words)] = words, on_host
         return words
 
@@ -66,9 +90,10 @@ class Staging:
         return self._of_words[id(words)][1]
 
     def copy(self) -> None:
-        """Copies the block of the host to the device, in the order of the current stream."""
-        if len(self._host):
-            self._device.set(self._host)
+        """Copies the blocks of the host to the device, in the order of the current stream."""
+        for on_host, on_device in self._blocks:
+            if len(on_host):
+                on_device.set(on_host)
 
 
 def _like(array: Array, memory: Array) -> Array:
@@ -76,9 +101,3 @@ def _like(array: Array, memory: Array) -> Array:
     order = axis_order(array)
     dense = memory.view(array.dtype).reshape([array.shape[axis] for axis in order])
     return dense.transpose([order.index(axis) for axis in range(len(order))])
-
-
-def _on_device(xp: Any, array: Array) -> Argument:
-    """Returns memory for an argument from the device."""
-    memory = _like(array, xp.empty(array.nbytes, np.uint8))
-    return Argument(memory, memory)
