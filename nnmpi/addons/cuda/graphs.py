@@ -117,15 +117,15 @@ class Graphs(Replay):
     def _capture(
         self, forward: Forward, inputs: Sequence[Array], captured: _CapturedPass, checks: bool
     ) -> None:
-        root, graph, found = self._forward_pass(forward, inputs, captured, checks)
+        root, graph, of_labels = self._forward_pass(forward, inputs, captured, checks)
         places = {id(array): k for k, array in enumerate(inputs)}
-        if any(id(check.args[0]) not in places for check in found):
+        if any(id(check.args[0]) not in places for check in of_labels):
             # labels that the pass computes are on the device, and not checked, as by the tape
             captured.keys.clear()
-            root, graph, found = self._forward_pass(forward, inputs, captured, checks=False)
+            root, graph, of_labels = self._forward_pass(forward, inputs, captured, checks=False)
         self._checks = [
             check._replace(args=[self._inputs[places[id(check.args[0])]], *check.args[1:]])
-            for check in found
+            for check in of_labels
         ]
         self.outputs, self._of_forward = [root.array], graph
         seed = self._staging.new(root.array.nbytes).view(root.array.dtype)
