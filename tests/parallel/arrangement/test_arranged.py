@@ -73,7 +73,11 @@ WIDE = {"build": partial(Decoder, 17, 6, 2, 5, 80), "given": many_tokens, "seque
 OF_TOKENS = {"given": many_tokens, "pp": 2, "micro_batches": 3}
 EVERYWHERE = {**OF_TOKENS, "build": partial(MODELS["everywhere"], POSITIONS)}
 LONG = partial(Decoder, 17, 6, 1, 5, 320)
+# rows of the table are in float64: they would pass if each number were said to take 8 bytes
+IN_32_BITS = {"dtype": "float32", "allreduce": "ring", "bucket_mb": 0.005}
 OTHERS = {
+    "sums in 32 bits": (2, IN_32_BITS),
+    "sums of zero 3 in 32 bits": (4, {**IN_32_BITS, "zero": 3, "pp": 2, "micro_batches": 3}),
     "long sums of terms": (4, {**WIDE, "dp": 2, "tp": 2}),
     "long sums of terms by shards": (4, {**WIDE, "dp": 2, "tp": 2, "zero": 1, "bucket_mb": 0.05}),
     "terms in 16 bits": (4, {**WIDE, "dp": 2, "tp": 2, "zero": 1, "dtype": "float16"}),
