@@ -97,7 +97,7 @@ class Progress:
             self.lock.release()
 
     def raise_error(self) -> None:
-        """Raises the stored error of a helper thread, if there is one."""
+        """Raises the stored error of a helper thread, if there is one, and forgets it."""
         with self.lock:
             error, self.error = self.error, None
         if error is not None:

@@ -19,7 +19,8 @@ REMEDY = "write it again with numpy.savez(file, x=..., y=...), plain numbers onl
 
 
 def npz(request: DatasetRequest) -> Dataset:
-    """Loads a NumPy archive with the arrays x and y, and x_test and y_test if it has them.
+    """Loads a NumPy archive with the arrays x and y, and x_test and y_test if it has them; else a
+    fifth of the rows is held out for tests.
 
     Several inputs are named x.0, x.1, ... for a model that is called as model(*x), or x.NAME, ...
     for one that is called as model(**x).

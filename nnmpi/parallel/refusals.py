@@ -85,6 +85,7 @@ FEATURES: tuple[Feature, ...] = (
             WHOLE_MATRICES: "ranks update parts",
         },
     ),
+    # it holds with dp 1 too, where the store is "local": the step asks `a.store.scatters`
     Feature(
         "zero 2 or 3",
         lambda config, ranks: f"zero {config.zero}" if config.zero > 1 else "",

@@ -41,6 +41,7 @@ class StepControl(NamedTuple):
 
     lr_factor   (step): the factor of all learning rates in this step
     request     returns this rank's request after the current step: STOPS, SAVES, or 0 for none
+    steps       returns the number of steps of the whole run
     event       (event): writes an event, a dict of JSON values, to the log
     reads       (step): True if something reads the model or the result after so many steps, so that
                 the host must wait for the device

@@ -174,7 +174,8 @@ def _from_json(value: Any) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Writes manifest.json, and syncs the file and its folder to disk."""
+    """Writes manifest.json to a folder, which must have none yet, and syncs both to disk. The write
+    is not atomic: the caller gives the folder the name of a checkpoint afterwards."""
     with (folder / NAME).open("xb") as file:
         file.write(to_bytes(manifest))
         file.flush()

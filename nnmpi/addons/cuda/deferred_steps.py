@@ -114,9 +114,10 @@ class DeferredSteps:
         return float(row[REQUEST])
 
     def _summed_loss(self) -> Any:
-        """Returns the sum of the ranks' losses, where they were computed."""
+        """Returns the sum of the ranks' losses, where they were computed; all-reduces it unless it
+        was summed with the gradients."""
         store, is_apart = self._store, isinstance(self._store.scalars, np.ndarray)
-        if not is_apart or store.dp.size == 1:  # or summed with the gradients
+        if not is_apart or store.dp.size == 1:
             return store.loss if is_apart else store.scalars[LOSS]
         loss = store.on.xp.array(store.loss, np.float64)
         wire_of(store.dp, store.on).all_reduce(loss)

@@ -43,7 +43,8 @@ class RankCores(NamedTuple):
 
 
 def cores_here() -> RankCores:
-    """Returns the RankCores of this rank: the cores on which it may run, and those of its host."""
+    """Returns the RankCores of this rank: the cores on which it and its launcher may run, those of
+    its host and of each NUMA node, the quota, and the BLAS threads."""
     return RankCores(
         Cpus(blas.affinity(0)),
         Cpus(blas.affinity(os.getppid())),

@@ -1,7 +1,7 @@
 """Predicts how long a training step of an arrangement takes on a machine, and finds the fastest
 arrangement.
 
-    lists of a rank, walked (paper/) ─► exchanges ─┐
+    lists of a rank, walked (paper/) ─► exchanges ──┐
                             machine.json ─► Machine ├─► step_time ─► StepTime    terms that add up
                                        Arrangement ─┘
 

@@ -1,4 +1,5 @@
 """The interpreter of collective algorithms: derives the messages of one rank and exchanges them.
+Those of reduce-scatters, gathers and broadcasts are carried out here too, not only all-reduces.
 
 r  this rank      p  ranks      n  elements of the buffer      s  a step of the algorithm
 bounds  the element at which each chunk begins, and n at the end

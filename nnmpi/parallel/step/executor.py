@@ -163,8 +163,11 @@ class Executor:
     """Carries out the steps of one rank, by running their lists of operations. It keeps no
     counters, and leaves communication to the objects that it is given.
 
+    ports     the stages of this rank, each with the source of its input and the sink of its output
+    sync      carries out operations on buckets, such as sums over ranks
     ends      a dict: kind of operation at the end of a step (AGREE, APPLY) -> its function
     request   returns this rank's request to stop or save
+    lists     the lists of operations of a step and of an evaluation
     recorder  is told of each operation when it ends, for a trace
     hooks     (kind of pass, hook) pairs: hook(do, op) is called in place of do(op)
     passes    replays the passes of stages; None: autograd runs all of them

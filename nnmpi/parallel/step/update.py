@@ -50,7 +50,9 @@ which it has a gradient; and, if the optimizer needs them, two sums of squares f
 class Outcome(NamedTuple):
     """The outcome of a training step, the same on all ranks.
 
+    loss            the sum of the samples' losses over all ranks
     request         the sum of the ranks' requests to stop or to save; 0: there are none
+    updated         False if the update was skipped, since a value was not finite
     gradient_norm   the norm of the whole gradient before clipping; None if no rank knows it
     """
 
@@ -131,7 +133,9 @@ class Update:
     def agree(self, step: int) -> None:
         """Carries out AGREE: sums what decides the step over all ranks, and keeps it as `decision`,
         by which `apply` updates or skips the step alike on all ranks. The gradients must be summed
-        over dp by now. This is the only place in a step where the host waits for a device."""
+        over dp by now. It clips them here, not in `apply`, since the norms of changes (`Norms`),
+        which are summed last, are those of clipped gradients. This is the only place in a step
+        where the host waits for a device."""
         sums = self._sums()
         # noted before the agreement: if a rank is lost in it, this one can still make the update
         self.summed, self.decision, self._is_prepared = step + 1, None, False

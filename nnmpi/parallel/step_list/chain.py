@@ -9,8 +9,8 @@ Bucket 0, the weight of the embedding, is tied: the head in stage 2 uses it too.
 A unit is a part of a stage, usually one layer or block, whose pass runs without an operation on a
 bucket in between. In a backward pass a unit ends where all gradients of its buckets are final; in a
 forward pass, before a bucket of a later unit is read. So each bucket of a stage is a unit. Only if
-buckets share memory, for gradients (ZeRO 2) or parameters (ZeRO 3), the pass of a unit must use no
-other buckets: then a unit is a segment of the graph, with all buckets that the segment uses.
+buckets share memory, for gradients (ZeRO 2, 3) or parameters (ZeRO 3), the pass of a unit must use
+no other buckets: then a unit is a segment of the graph, with all buckets that the segment uses.
 """
 
 from collections import defaultdict
