@@ -127,7 +127,7 @@ class DeferredSteps:
         """Launches a step that skips itself if loss or gradient is not finite."""
         store, xp = self._store, self._store.on.xp
         by, shown = xp.empty(2, store.updated_dtype), xp.empty(2, np.float64)
-        squares = store.squares([*store.counted(store.spans[0][0], store.spans[-1][1])])
+        squares = store.squares([*store.norm_shards(store.spans[0][0], store.spans[-1][1])])
         decide_loop(self._summed_loss(), squares, store.factor, self._most, by, shown)
         store.factor, self._counts = by, [*self._optimizer.steps]
         self._optimizer.step(lr_factor=self._control.lr_factor(step))

@@ -11,7 +11,7 @@ all-reduce sums over these.
 
 Rules:
 
-- A step waits for a device only here, once, for the values of `totals`, or not at all
+- A step waits for a device only here, once, for the values of `step_sums`, or not at all
   (`DeferredSteps`, on a GPU). Add to that array what else has to be read; `tests/strict/` counts
   waits.
 - Every decision (to clip, to skip the step, which parameters have a gradient) is made from sums
@@ -117,8 +117,8 @@ class Update:
     ) -> None:
         self._store, self._optimizer = store, optimizer
         self._clip_norm, self._lr_factor = clip_norm, lr_factor
-        slices = _counted(store, counts)
-        self._counted = [shard for bounds in slices for shard in store.counted(*bounds)]
+        slices = _counted_slices(store, counts)
+        self._norm_shards = [shard for bounds in slices for shard in store.norm_shards(*bounds)]
         self._model, self._counts_loss = layout.model, layout.counts_loss
         self._norms = norms
         self._tied, self._own = tied, {*store.parameters}
@@ -136,7 +136,7 @@ class Update:
         over dp by now. It clips them here, not in `apply`, since the norms of changes (`Norms`),
         which are summed last, are those of clipped gradients. This is the only place in a step
         where the host waits for a device."""
-        sums = self._sums()
+        sums = self._sums_over_dp()
         # noted before the agreement: if a rank is lost in it, this one can still make the update
         self.summed, self.decision, self._is_prepared = step + 1, None, False
         if self._model.size > 1:
@@ -205,7 +205,7 @@ class Update:
         """Returns the graph's number of each parameter of the optimizer."""
         return [self._norms.variables[p.index] for p in self._optimizer.parameters]
 
-    def _sums(self) -> list[float]:
+    def _sums_over_dp(self) -> list[float]:
         """Returns the sums over dp that decide the step, and sets `has_grad` of parameters that
         have a gradient on any rank:
 
@@ -213,7 +213,7 @@ class Update:
         for each parameter that several stages share, 1 if it has a gradient
         """
         store = self._store
-        *scalars, squares = backend.to_list(store.totals(self._counted))
+        *scalars, squares = backend.to_list(store.step_sums(self._norm_shards))
         uses = scalars[USED : USED + len(store.parameters)]
         for p, times in zip(store.parameters, uses, strict=True):
             p.has_grad = times > 0
@@ -230,7 +230,7 @@ class Update:
         return backend.to_list(row)
 
 
-def _counted(store: LocalStore, counts: Sequence[bool]) -> Iterator[FlatSlice]:
+def _counted_slices(store: LocalStore, counts: Sequence[bool]) -> Iterator[FlatSlice]:
     """Yields the slices of gradients that this rank counts in the norm: of parameters i with
     counts[i]. Consecutive ones are joined, some may be empty."""
     start = end = store.spans[0][0]

@@ -32,7 +32,7 @@ class WholeGradients:
     slot_bytes, has_slots = 0, False
 
     def __init__(self, store: LocalStore) -> None:
-        self._buckets, self._wire = store.buckets, wire_of(store.dp, store.on)
+        self._buckets, self._dp = store.buckets, wire_of(store.dp, store.on)
         self.ops: Mapping[Kind, Do] = {}
         self.flat = store.on.xp.zeros(store.length, store.dtype)
         self._memories = store.views(self.flat)
@@ -51,7 +51,7 @@ class WholeGradients:
         (start, stop, comm), algorithm = self._buckets.all[b], self._buckets.algorithm
         if comm.size == 1:
             return None
-        if comm is self._wire and algorithm in REDUCE_SCATTERS:
+        if comm is self._dp and algorithm in REDUCE_SCATTERS:
             return comm.start_reduce_scatter(self.flat[start:stop], algorithm)
         return comm.start(self.flat[start:stop], algorithm)
 
@@ -81,7 +81,7 @@ class GradientSlots:
 
     def __init__(self, store: LocalStore) -> None:
         self._parameters, self._buckets = store.parameters, store.buckets
-        self._wire, self._on = wire_of(store.dp, store.on), store.on
+        self._dp, self._on = wire_of(store.dp, store.on), store.on
         self.ops: Mapping[Kind, Do] = {Kind.OPEN: lambda op: self.open(op.at)}
         self.flat = store.on.xp.zeros(store.shards[-1].packed.stop, types_of(store.dtype).sums)
         self._shards = [self.flat[shard.packed] for shard in store.shards]
@@ -89,15 +89,16 @@ class GradientSlots:
         slots = gradient_slots(chain_of(store.arrangement, store.rank))
         in_slots = self._buckets.in_slots(slots, self._parameters, store.dtype, store.on)
         self._rows, self._memories, self.slot_bytes = in_slots
-        self._chunks = [self._wire.chunk(len(row)) for row in self._rows]
-        self._open, self._has_sum = set[int](), set[int]()
+        self._chunks = [self._dp.chunk(len(row)) for row in self._rows]
+        # buckets that passes may write; those whose shard in `flat` has a sum of this step
+        self._open, self._begun = set[int](), set[int]()
         self._padding = [self._padding_of(b) for b in range(len(self._rows))]
 
     def begin(self) -> None:
         """Discards the sums of the last step; from here on no bucket may be written to before
         `open` for it."""
         self._open.clear()
-        self._has_sum.clear()
+        self._begun.clear()
 
     def open(self, b: int) -> None:
         """Lets a backward pass write bucket b to its slot, and zeroes the padding."""
@@ -126,17 +127,17 @@ class GradientSlots:
     def start(self, b: int) -> Transfer:
         """Starts the reduce-scatter of bucket b, to whose gradients no pass adds any more."""
         self._open.remove(b)
-        return self._wire.start_reduce_scatter(self._rows[b], self._buckets.algorithm)
+        return self._dp.start_reduce_scatter(self._rows[b], self._buckets.algorithm)
 
     def finish(self, b: int) -> None:
         """Adds this rank's shard of bucket b, whose reduce-scatter is complete, to the sum over
         earlier micro-batches."""
         new, shard = self._rows[b][self._chunks[b]], self._shards[b]
-        if b in self._has_sum:
+        if b in self._begun:
             shard += new
         else:  # not added to zeros: a copy is cheaper than clearing `flat` in each step
             shard[...] = new
-            self._has_sum.add(b)
+            self._begun.add(b)
 
     def whole(self, i: int) -> Array:
         """Returns summed gradient i, from all shards; every rank along dp calls it."""
@@ -144,7 +145,7 @@ class GradientSlots:
         start, stop, _ = self._buckets.all[b]
         array = self._on.xp.zeros(stop - start, self.flat.dtype)
         array[self._chunks[b]] = self._shards[b]
-        self._wire.all_gather(array, GATHER)
+        self._dp.all_gather(array, GATHER)
         return self._buckets.views(array, b, self._parameters)[i]
 
     def _padding_of(self, b: int) -> list[FlatSlice]:

@@ -163,11 +163,11 @@ class LocalStore(FlatStore):
         row = np.array([self.request, *map(_HAS_GRAD, self.parameters)], scalars.dtype)
         scalars[REQUEST : REQUEST + len(row)] = self.on.asarray(row) if self._in_front else row
 
-    def counted(self, start: int, end: int) -> Iterator[Shard]:
+    def norm_shards(self, start: int, end: int) -> Iterator[Shard]:
         """Yields the slices in start..end-1 whose gradients this rank counts in the norm."""
         return within(self.shards, start, end)
 
-    def totals(self, counted: Sequence[Shard]) -> Array:
+    def step_sums(self, counted: Sequence[Shard]) -> Array:
         """Returns the step's scalars (loss, request to stop or save, numbers of ranks with a
         gradient), summed over dp, followed by the sum of squares of the summed gradients in
         `counted`, slices of the flat buffer."""

@@ -53,14 +53,14 @@ class ZeroStore(LocalStore):
             if {*store.parameters} <= {*spec.parameters}:  # no gradients while values move
                 store.flat_grad, store.grad_memories = store.on.xp.zeros(0, store.dtype), []
         self._values_of, self._gradients_of = values, gradients
-        self._is_reading, self._has_sums, self._whole = False, False, list[Array]()
+        self._is_reading, self._is_scattered, self._whole = False, False, list[Array]()
         super().__init__(spec)
 
     def allocate(self) -> None:
         self.shards = self.buckets.shards()
         # a bucket that other stages sum too is cut over more ranks than dp; the norm of this stage
         # needs it whole within dp
-        self._counted = self.buckets.shards(wire_of(self.dp, self.on))
+        self._norm_shards = self.buckets.shards(wire_of(self.dp, self.on))
         self.buckets.set_up(self.dtype, self.on)
         self.allocate_masters()
         self._readable = self.shards
@@ -148,7 +148,7 @@ class ZeroStore(LocalStore):
     # ---- gradients
 
     def grad_memory(self, i: int) -> Array:
-        if self._has_sums:
+        if self._is_scattered:
             sums = self.buckets.all[self.buckets.of[i]].comm
             raise ValueError(
                 f"{self.parameters[i].place.path}: after a step the gradient is sharded over "
@@ -163,11 +163,11 @@ class ZeroStore(LocalStore):
     def whole_gradient(self, i: int) -> Array:
         return self.unscaled(self._gradients.whole(i))
 
-    def counted(self, start: int, end: int) -> Iterator[Shard]:
-        return within(self._counted, start, end)
+    def norm_shards(self, start: int, end: int) -> Iterator[Shard]:
+        return within(self._norm_shards, start, end)
 
-    def totals(self, counted: Sequence[Shard]) -> Array:
-        self._has_sums = True
+    def step_sums(self, counted: Sequence[Shard]) -> Array:
+        self._is_scattered = True
         row = np.array(self.on_host([self.squares(counted)]))
         self.dp.all_reduce(row, "doubling")
         return row
@@ -179,7 +179,7 @@ class ZeroStore(LocalStore):
             raise ValueError(
                 "a step cannot begin within trainer.gathered_parameters(): leave it first"
             )
-        self._has_sums, self._is_reading = False, True
+        self._is_scattered, self._is_reading = False, True
         super().begin()
         self._gradients.begin()
 
