@@ -82,8 +82,7 @@ __all__ = [
         or not (name in ("cli", "data", "notebook") or isinstance(value, _types.ModuleType))
     )
 ]
-"""The public names: imports also bind submodules, such as `config`, which do not belong to the
-library."""
+"""The public names; submodules that imports bind too, such as `config`, are not among them."""
 
 if _TYPE_CHECKING:
     from nnmpi import data as data

@@ -1,6 +1,5 @@
 """The command `python -m nnmpi.measure`: measures how fast a machine computes a model's layers and
-sums gradients; nnmpi.plan uses the file that it writes.
-"""
+sums gradients, for nnmpi.plan."""
 
 import sys
 

@@ -1,6 +1,5 @@
-"""The command `python -m nnmpi.plan`: finds the layout of N ranks that trains a model fastest,
-without MPI.
-"""
+"""The command `python -m nnmpi.plan`: finds the fastest layout of N ranks for a model, without
+MPI."""
 
 from nnmpi.addons.planning.plan_command import main as main
 from nnmpi.addons.planning.plan_command import parser as parser

@@ -49,8 +49,7 @@ MORE_TO_DO = 75
 
 
 class PrintCombinations(argparse.Action):
-    """The action of a command-line flag: prints which options cannot be combined, and ends the
-    command, as --help does."""
+    """The action of a flag: prints which options cannot be combined, and ends the command."""
 
     def __call__(self, of: argparse.ArgumentParser, *_: object) -> NoReturn:
         from nnmpi.parallel.combinations import page
@@ -73,8 +72,7 @@ def parser() -> cli.Parser:
 
 
 def config(arguments: Sequence[str]) -> Config:
-    """Returns the Config that the command line describes: its flags override the options of the
-    --config file."""
+    """Returns the Config of the command line, whose flags override the --config file."""
     given = vars(parser().parse_args(arguments))
     path, is_trusted = given.pop("config", None), given.pop("allow_code")
     of_file = Config() if path is None else cli.from_toml(path)
@@ -294,8 +292,7 @@ def ignore_stops() -> None:
 
 @contextmanager
 def restored_handlers() -> Iterator[None]:
-    """A context at whose end the handlers of the signals that stop a run are as they were
-    before."""
+    """A context at whose end the handlers of the signals that stop a run are as before."""
     handlers = [(number, signal.getsignal(number)) for number in (*STOPS, signal.SIGTERM)]
     try:
         yield

@@ -1,6 +1,4 @@
-"""The command `python -m nnmpi.watch`: serves the page of runs, and follows their logs as they
-grow.
-"""
+"""The command `python -m nnmpi.watch`: serves the page of runs, and follows their logs."""
 
 from nnmpi.addons.pages.watch_command import main as main
 from nnmpi.addons.pages.watch_command import parser as parser

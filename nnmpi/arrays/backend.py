@@ -41,8 +41,8 @@ class Backend(NamedTuple):
         return self.name
 
     def asarray(self, array: Array, dtype: Any = None) -> Array:
-        """Returns `array` as an array of this backend; the same object if it is one already. One
-        without data stands for an array of any backend, and stays one without data."""
+        """Returns `array` as an array of this backend: itself if it is one already, or has no
+        data."""
         # by type, since an array without data is an instance of ndarray, too
         if type(array) is np.ndarray or not (self.is_host or meta.is_meta(array)):
             return self.xp.asarray(array, dtype)
@@ -189,8 +189,7 @@ HOST, PINNED, CUDA_KINDS = 1, 3, (2, 13)
 
 
 def to_list(row: Array) -> list[float]:
-    """Copies a one-dimensional array to a list of floats; an array without data gives ones, so that
-    a step on paper finds its results finite, and updates every parameter."""
+    """Copies a 1-D array to a list of floats; one without data gives ones, which are finite."""
     if isinstance(row, meta.MetaArray):
         return [1.0] * row.size
     listed: list[float] = (row if type(row) is np.ndarray else to_host(row)).tolist()
@@ -198,8 +197,7 @@ def to_list(row: Array) -> list[float]:
 
 
 def to_floats(on: Backend, numbers: Sequence[Any]) -> list[float]:
-    """Converts numbers and one-element arrays on the backend `on` to floats. Arrays on a device are
-    copied to the host together, so that the host waits only once."""
+    """Converts numbers and one-element arrays on `on` to floats; the host waits only once."""
     if on.is_host:
         return [to_float(x) for x in numbers]
     xp = on.xp

@@ -25,8 +25,8 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 
 
 def cpuset_size(root: Path = ROOT) -> int | None:
-    """Returns the number of CPUs that control groups let this process run on; None without a limit.
-    `root` is the folder that contains /proc and /sys: "/" except in tests."""
+    """Returns the number of CPUs that control groups let this process run on; None without a
+    limit."""
     names = "cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"
     sizes = [
         len(cpu_list(cpus))

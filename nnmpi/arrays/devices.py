@@ -31,8 +31,7 @@ def address(on: Backend) -> str | None:
 
 
 def choose(on: Backend, rank: int) -> None:
-    """Makes this thread use GPU number `rank` modulo the number of GPUs on the node; `rank` is that
-    on the node, and several ranks may share a GPU."""
+    """Makes this thread use GPU `rank`, that on the node, modulo the number of the node's GPUs."""
     if not on.is_host:
         cuda = on.xp.cuda
         cuda.Device(rank % cuda.runtime.getDeviceCount()).use()

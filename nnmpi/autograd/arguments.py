@@ -40,8 +40,7 @@ def sizes_of(sizes: tuple[Any, ...], size: Any) -> tuple[int, ...]:
 
 
 def one_of(name: str, value: Any, other: str, alias: Any) -> Any:
-    """Returns the value of an argument that has NumPy's name `name` and PyTorch's name `other`,
-    whichever was given, or None; raises TypeError if both were."""
+    """Returns `value`, or `alias`, which has another name; raises TypeError if both are given."""
     if value is not None and alias is not None:
         raise TypeError(
             f"{name}={value} and {other}={alias}: two names of one argument; give one of them"

@@ -202,9 +202,8 @@ def method_of(op: OpFunction) -> Method:
 
 
 def operator_of(op: OpFunction) -> Callable[[T, Any], T]:
-    """Makes the operator method, such as __lt__, that applies an op to the tensor and another
-    operand; NotImplemented for None: then t == None compares identities, and t + None is a
-    TypeError."""
+    """Makes the operator method, such as __lt__, of an op; NotImplemented for None: then t == None
+    compares identities, and t + None is a TypeError."""
 
     def method(self: Any, other: Any) -> Any:
         return NotImplemented if other is None else self.applied(op, self, other)

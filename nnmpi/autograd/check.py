@@ -10,9 +10,9 @@ from nnmpi.autograd.tensor import Tensor
 def directional_error(
     f: Callable[..., Tensor], *arrays: np.ndarray, seed: int = 0, step: float = 1e-6
 ) -> float:
-    """Returns the relative difference between two derivatives of f at the float64 `arrays`, along a
-    random direction: one by finite differences of length `step`, one by `backward`. The value of f
-    is weighted by a random array, so every element is tested."""
+    """Returns the relative difference between two derivatives of f along a random direction: by
+    finite differences of length `step`, and by `backward`. The value is weighted by a random
+    array."""
     rng = np.random.default_rng(seed)
     directions = [rng.standard_normal(a.shape) for a in arrays]
     leaves = [Tensor(a.copy(), requires_grad=True) for a in arrays]

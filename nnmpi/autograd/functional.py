@@ -66,8 +66,8 @@ def from_dlpack(value: Any) -> Tensor:
 
 
 def as_tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
-    """Returns the values as tensors; arrays, lists and numbers among them become constant tensors
-    on the backend of the first tensor among `values` and `others`."""
+    """Returns the values as tensors; others than tensors become constants on the first tensor's
+    backend."""
     on = next((backend.of(v._array) for v in (*values, *others) if isinstance(v, Tensor)), None)
     return [as_tensor(v, on) for v in values]
 

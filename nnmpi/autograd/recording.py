@@ -23,9 +23,8 @@ from nnmpi.arrays.kernels import Prepare
 
 
 class OpRecorder(Protocol):
-    """An object that is told what happens while a model is traced: it is called with each op, and
-    its methods hear of what happens between ops. It may record that, ignore it, or raise an
-    error."""
+    """An object that is told of ops, and what happens between them, while a model is traced. It may
+    record that, ignore it, or raise an error."""
 
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
@@ -41,8 +40,8 @@ class OpRecorder(Protocol):
         view of t: its values are no longer those of the op that was recorded for it."""
 
     def run_again(self, function: Callable[[], Any]) -> Any:
-        """Calls `function` (checkpointing) and returns its result; the ops that are reported
-        meanwhile run again in the backward pass."""
+        """Calls `function`, whose ops run again in the backward pass (checkpointing), and returns
+        its result."""
 
 
 recording: ContextVar[bool | OpRecorder] = ContextVar("nnmpi_recording", default=True)
@@ -106,8 +105,7 @@ AnyTensor: TypeAlias = Any
 
 
 MEMORY: Table[Callable[..., Any]] = Table("memory")
-"""By name: what programs for PyTorch do with memory, such as writes to views, that plain runs do
-not."""
+"""By name: what programs for PyTorch do with memory, such as writes to views."""
 
 
 @cache
@@ -291,8 +289,7 @@ class DetachedStorage(Storage):
 
 
 class UnnoticedStorage(Storage):
-    """The Storage of a tensor `t.data`, to which autograd does not notice writes; `noticed` is that
-    of t."""
+    """The Storage of `t.data`, to which autograd does not notice writes; `noticed` is that of t."""
 
     __slots__ = ("noticed",)
 

@@ -84,17 +84,15 @@ def no_name(package: str, name: str, *kinds: str) -> str:
 
 
 def evaluate(function: Callable[..., Any], args: Any, options: Any, tensor: Any) -> Any:
-    """Calls a NumPy function with the arrays of all tensors in its arguments, as `values_of`
-    returns them."""
+    """Calls a NumPy function with the arrays of all tensors in its arguments (`values_of`)."""
     name = f"{function.__module__}.{function.__name__}"
     args, options = values_of((args, options), function.__name__, name, tensor)
     return function(*args, **options)
 
 
 def values_of(value: Any, function: str, name: str, tensor: Any) -> Any:
-    """Returns an argument of a NumPy function, or a list, tuple or dict of arguments, with each
-    tensor replaced by its array. Raises TypeError, which names `name`, if a gradient would be
-    lost."""
+    """Returns an argument of a NumPy function, or a list, tuple or dict of them, with tensors
+    replaced by arrays; raises TypeError, which names `name`, if a gradient would be lost."""
     if isinstance(value, list | tuple):
         parts = [values_of(v, function, name, tensor) for v in value]
         return parts if isinstance(value, list) else tuple(parts)
@@ -131,9 +129,8 @@ REFLECTED = {
 
 
 def evaluate_ufunc(ufunc: Any, method: str, inputs: Any, options: Any, tensor: Any) -> Any:
-    """Calls a NumPy ufunc, or its method such as "reduce", with the values of tensors. An operator
-    with an array on its left, such as array + t or array += t, becomes the tensor's own op if it
-    returns a new array or needs a gradient."""
+    """Calls a NumPy ufunc, or its method such as "reduce", with the values of tensors; array + t or
+    array += t becomes the tensor's own op if it returns a new array or needs a gradient."""
     left, right = inputs[0], inputs[-1]
     if method == "__call__" and ufunc.__name__ in REFLECTED and not isinstance(left, tensor):
         needs = right.requires_grad and recording.get()

@@ -104,9 +104,8 @@ def _first_half(
     until: Sequence[AnyTensor],
     is_reached: bool,
 ) -> "UnfinishedBackward":
-    """Runs a backward pass from root as far as the tensors `until`, and returns an object that
-    computes all other gradients; with `is_reached`, raises ValueError if none reaches the first of
-    them."""
+    """Runs a backward pass from root as far as `until`, and returns the rest of it; with
+    `is_reached`, raises ValueError if no gradient reaches the first of these."""
     node = root.node
     ends: dict[Any, AnyTensor] = {end.node or end: end for end in until}
     path = _path(node or root, ends)
@@ -142,9 +141,8 @@ def begun(root: AnyTensor, seed: Array, retain_graph: bool = False) -> "Unfinish
 
 @dataclass(slots=True, eq=False)
 class UnfinishedBackward:
-    """A backward pass that is not complete. It holds the nodes to visit next, and the gradients of
-    their results: the root, or after `until` the visited nodes that have further gradients to pass
-    on."""
+    """A backward pass that is not complete: the nodes to visit next, and the gradients of their
+    results. After `until` these are the visited nodes that have further gradients to pass on."""
 
     _visits: list[Visit] | None
     _grads: dict[TapeNode, Any]
@@ -319,8 +317,8 @@ def _pass_on(
 
 
 def _run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode, Any]) -> TapeNode:
-    """Runs the function of a checkpointed node, which has the gradient g, again with recording on;
-    adds the node of its result to `visits`, and g to `grads`."""
+    """Runs the function of a checkpointed node again; adds the node of its result, with the
+    gradient g."""
     if node.vjps is None:
         _refuse_used()
     for parent in node.parents:
@@ -333,8 +331,8 @@ def _run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode
 
 
 def _path(start: Any, ends: Mapping[Any, Any]) -> set[Any]:
-    """Returns the nodes and leaves on all paths by which a gradient flows from `start` to `ends`,
-    both included; none if no end is reached."""
+    """Returns the nodes and leaves on all paths from `start` to `ends`, both included; none if
+    there is none."""
     inner, seen, stack = [], {start}, [start]
     while stack:
         node = stack.pop()

@@ -245,9 +245,9 @@ class Tensor(TorchNames):
         return type(self) is Tensor
 
     def may_become(self, y: Tensor) -> bool:
-        """True if this tensor can become the result y of an in-place op (see `become`): neither it
-        nor one of which it is a view is a leaf with a gradient, and y has its shape and
-        floating-point type."""
+        """True if this tensor can become the result y of an in-place op: neither it nor one of
+        which it is a view is a leaf with a gradient, and y has its shape and floating-point
+        type."""
         old, new, sharing = self._array, y._array, self.storage.sharing
         return (
             self.is_replaceable
@@ -366,8 +366,8 @@ class Tensor(TorchNames):
         return written
 
     def drop_data_for(self, written: Any) -> None:
-        """Replaces the tensor's array by one without data, if `written`, which is about to be
-        written to it, has none: while a pass is recorded."""
+        """Replaces the tensor's array by one without data, if `written`, which will be written to
+        it, has none."""
         if type(written) is np.ndarray or not is_meta(written) or is_meta(self._array):
             return
         if self.storage.sharing is not None:

@@ -135,9 +135,8 @@ hand_over = Algorithm(_fold_rounds, chunk_per_rank, _hand_over)
 
 
 def folded(a: Algorithm) -> Algorithm:
-    """Makes an algorithm for any number of ranks p from a, which needs a power of two of ranks.
-    `fold` must run first: some ranks send their buffers to a neighbour, and wait while the others
-    run a."""
+    """Makes an algorithm for any number of ranks from a, which needs a power of two. `fold` must
+    run first: some ranks send their buffers to a neighbour, and wait meanwhile."""
 
     def at(t: int, r: Ranks, p: int) -> Step:
         extra = p - _power(p)
@@ -206,8 +205,8 @@ def all_reduce(reduction: Algorithm) -> Algorithm:
 # along each side first, in each direction. Without a shape, ranks form a ring with two ports.
 def bucket(shape: Shape = ()) -> Algorithm:
     """Returns the bucket all-reduce of a torus whose sides have the lengths `shape`, or of one
-    ring: ring reduce-scatters along one side after the other, then ring all-gathers back; parts of
-    the buffer start along different sides and in both directions at once."""
+    ring: ring reduce-scatters along one side after the other, then back; parts of the buffer start
+    along different sides and in both directions at once."""
     sides = range(len(shape) or 1)
     return all_reduce(
         beside([along(_ring(d), lambda p: shape or (p,), i) for i in sides for d in (1, -1)])
@@ -332,7 +331,7 @@ class Collective(Enum):
         starts: Starts = _all,
         ends: Ends = lambda r, c, p: None,
     ) -> Self:
-        """Makes a member; its enum value is its name alone, so that a copy or pickle is the member
+        """Makes a member whose enum value is its name, so that a copy or pickle is the member
         itself."""
         row = object.__new__(cls)
         row._value_, row.passes, row.algorithms = name, passes, algorithms

@@ -57,9 +57,8 @@ def rooted(a: Algorithm, root: int) -> Algorithm:
 
 
 def beside(parts: Sequence[Algorithm]) -> Algorithm:
-    """Makes an algorithm that runs several algorithms at the same time, each on another part of the
-    buffer, with a message for each in a round. All must have the same numbers of rounds and of
-    chunks."""
+    """Makes an algorithm that runs several at the same time, each on another part of the buffer.
+    All must have the same numbers of rounds and of chunks."""
     n = len(parts)
 
     def at(t: int, r: Ranks, p: int) -> Step:

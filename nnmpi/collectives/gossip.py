@@ -48,9 +48,8 @@ class Gossip(NamedTuple):
         return Fraction(1, 1 + len(self.offsets))
 
     def exchanges(self, r: int) -> list[Peers]:
-        """Returns the exchanges of replica r in one step: for each offset it sends to the replica
-        there, and receives from the opposite direction. All replicas exchange along one offset at
-        the same time."""
+        """Returns the exchanges of replica r in one step, one for each offset: it sends to the
+        replica there, and receives from the opposite direction."""
         row, column = divmod(r, self.columns)
 
         def at(rows: int, columns: int) -> int:
@@ -79,8 +78,7 @@ class Gossip(NamedTuple):
 
 
 def on_grid(rows: int, columns: int, offsets: Iterable[tuple[int, int]]) -> Gossip:
-    """Returns the gossip graph on a grid with these offsets, of which one is kept if several lead
-    to the same replica."""
+    """Returns the gossip graph on a grid with these offsets, each replica once."""
     distinct = dict.fromkeys((i % rows, j % columns) for i, j in offsets)
     return Gossip(rows, columns, tuple(offset for offset in distinct if offset != (0, 0)))
 

@@ -113,9 +113,9 @@ def in_memory(network: Network, ranks: int, nbytes: float) -> float:
 
 
 def price(algorithm: Algorithm, p: int, nbytes: float, network: Network) -> Price:
-    """Simulates an algorithm on p ranks, each with a buffer of `nbytes`. The clocks of all ranks
-    advance together, one round at a time, so memory does not grow with the number of messages.
-    While all ranks do the same in a run of rounds, one clock stands for all."""
+    """Simulates an algorithm on p ranks, each with a buffer of `nbytes`, one round at a time, so
+    that memory does not grow with the number of messages. One clock stands for ranks that do the
+    same."""
     clock, sent, messages, rounds = np.zeros(p), np.zeros(p), np.zeros(p, int), 0
     chunk = nbytes / algorithm.chunks(p)
     for times, steps in _runs(algorithm, p):

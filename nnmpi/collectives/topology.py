@@ -35,9 +35,8 @@ class Topology(NamedTuple):
 
 
 def crowd(links: Ranks, width: Callable[[Ranks], Ranks] | None = None) -> Ranks:
-    """Returns for each message of a round the factor by which sharing slows it: the number of
-    messages on its most loaded link, divided by the link's width. `links` has a column for each
-    message."""
+    """Returns by what factor sharing slows each message of a round: the messages on its most loaded
+    link, by the link's width. `links` has a column for each message."""
     count = np.bincount(1 + links.ravel(), minlength=1)  # 0: NOBODY
     count[0] = 0
     sharing = count[1 + links] if width is None else count[1 + links] / width(links)
@@ -45,8 +44,7 @@ def crowd(links: Ranks, width: Callable[[Ranks], Ranks] | None = None) -> Ranks:
 
 
 def out_and_in(source: Ranks, to: Ranks) -> Ranks:
-    """Returns links in a flat network, a column per message: out of rank r by 2 r, into rank s by 2
-    s + 1."""
+    """Returns links in a flat network: out of rank r by 2 r, into rank s by 2 s + 1."""
     return np.stack([2 * source, 2 * to + 1])
 
 

@@ -85,9 +85,9 @@ def array_in(value: Any) -> Any:
 
 
 def host_array(array: Any, call: str) -> Array:
-    """Returns an array or tensor, also of another library through DLPack, as an ndarray in host
-    memory, without a copy. Raises TypeError, which names the method `call`, for other objects, for
-    arrays on a GPU and for elements that are not numbers."""
+    """Returns an array or tensor, also of another library, in host memory, without a copy. Raises
+    TypeError, which names the method `call`, for arrays on a GPU and elements that are not
+    numbers."""
     array = array_in(array)
     host = array if isinstance(array, np.ndarray) else _shared(array, call)
     check_dtype(host.dtype, call)
@@ -141,8 +141,7 @@ def as_integers(row: Array) -> Array:
 
 def bounds_of(parts: Sequence[int] | None, n: int, size: int, call: str) -> tuple[int, ...]:
     """The first element of each rank's part of n elements, then n; even parts if `parts` is None.
-    Raises ValueError, which names the method `call`, unless `parts` are `size` lengths that add up
-    to n."""
+    Raises ValueError unless `parts` are `size` lengths that add up to n."""
     if parts is None:
         return bounds(n, size)
     lengths = [operator.index(length) for length in parts]

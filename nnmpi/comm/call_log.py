@@ -31,8 +31,7 @@ class DebugSettings(NamedTuple):
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self:
-        """Reads NNMPI_DEBUG=collectives and NNMPI_TIMEOUT=seconds; raises ValueError for other
-        values."""
+        """Reads NNMPI_DEBUG and NNMPI_TIMEOUT; raises ValueError for wrong values."""
         debug, limit = environment.get("NNMPI_DEBUG", ""), environment.get("NNMPI_TIMEOUT", "")
         if debug not in ("", "collectives"):
             raise ValueError(f"NNMPI_DEBUG is {debug!r}: set it to 'collectives' or not at all")
@@ -46,8 +45,7 @@ class DebugSettings(NamedTuple):
 
 
 class CallSignature(NamedTuple):
-    """The description of a collective call, without its number and code location, so that repeated
-    calls share one object."""
+    """The description of a collective call, without its number, so that repeated calls share it."""
 
     comm: str
     operation: str
@@ -63,8 +61,8 @@ class CallSignature(NamedTuple):
 
 @lru_cache(1000)
 def first_tag(signature: CallSignature, marks: int) -> int:
-    """Returns the first of the PENDING tags of collectives with this signature; `marks` is how many
-    such ranges of tags there are."""
+    """Returns the first of the PENDING tags of collectives with this signature, of `marks` such
+    ranges."""
     return TAGS + PENDING * (crc32(repr(signature[1:]).encode()) % marks)
 
 
@@ -126,8 +124,7 @@ class CallCounter:
 
 class CallLog:
     """The last calls of this rank, and the call that it waits in; other threads may read it. It is
-    kept in every run, so that a report on ranks that hang or differ can show where each call was
-    made."""
+    kept in every run, so that a report can show where each call was made."""
 
     def __init__(self, settings: DebugSettings | None = None) -> None:
         self.settings = settings or DebugSettings()
@@ -150,9 +147,8 @@ class CallLog:
             self.waits = None
 
     def counter(self, comm: str, members: Sequence[int]) -> CallCounter:
-        """Makes the counter of the calls on communicator `comm`, whose ranks are `members` of the
-        whole job. It is kept after `Comm.free`: other ranks may still wait in a call of that
-        communicator."""
+        """Makes the counter of the calls on Comm `comm`, with its ranks in the whole job; it is
+        kept after `Comm.free`, since other ranks may still wait in a call."""
         self.counters[comm] = counter = CallCounter(members)
         return counter
 

@@ -50,9 +50,8 @@ PreparedSums: TypeAlias = dict[tuple[str, int, np.dtype[Any]], PreparedSum]
 
 
 class CallRunner:
-    """Logs and carries out the calls of this rank on one communicator's transport. `purpose` is
-    what the next collective is for, such as "maximum": a part of that call, the same on all
-    ranks."""
+    """Logs and carries out the calls of this rank on one transport. `purpose` is that of the next
+    collective, such as "maximum": a part of that call, the same on all ranks."""
 
     def __init__(self, comm: str, transport: Transport, progress: Progress) -> None:
         self.comm, self.transport, self.progress = comm, transport, progress
@@ -88,8 +87,7 @@ class CallRunner:
 
     def compared(self, steps: Steps, call: CallRecord, blocks: bool) -> Steps:
         """Makes an operation that first compares `call` over all ranks, and raises MismatchError if
-        ranks make different calls; then it carries out `steps`. With `blocks`, the comparison may
-        block inside MPI."""
+        it differs; then it carries out `steps`. With `blocks`, it may block inside MPI."""
         assert self.comparison is not None
         return chain(self.comparison.steps(LoggedCall.of(call), blocks), steps)
 
@@ -127,8 +125,7 @@ class CallRunner:
         self.progress.finish(steps, call, self.transport)
 
     def start(self, steps: Steps, call: CallRecord, copies: Copies = None) -> Work:
-        """Starts a collective, and returns the Work that completes it; `copies` are a device's
-        copies to and from the array."""
+        """Starts a collective, and returns its Work; `copies` are those of a device's array."""
         if self.comparison is not None:
             steps = self.compared(steps, call, blocks=False)
         return Work(steps, self.transport, self.progress, call, copies)
@@ -195,9 +192,8 @@ class CallRunner:
 
     @contextmanager
     def collective(self, call: CallRecord) -> Iterator[None]:
-        """A context for blocking MPI calls that all ranks make; enters after a barrier, which keeps
-        this rank's pending operations moving until all ranks have come. The blocking call does not
-        move them."""
+        """A context for blocking MPI calls that all ranks make, which do not move pending
+        operations; its barrier keeps these moving until all ranks have come."""
         self.barrier(call)
         with self._log.during(call):
             yield
@@ -227,8 +223,7 @@ def record_of(
 
 class FreedObject:
     """A stand-in for a freed object that raises RuntimeError on every use: MPI would end the
-    process with an error of its own, freed memory without any message, and threads would not
-    notice."""
+    process, and freed memory or threads would not notice."""
 
     def __init__(self, label: str) -> None:
         self._label = label

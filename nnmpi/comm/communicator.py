@@ -171,9 +171,9 @@ class Comm:
         self._calls.finish(*self._steps("carry_out", name, array, plan=algorithm))
 
     def message_tag(self, operation: str, row: Array | None = None, root: int = -1) -> CallTag:
-        """Returns the tag of the messages, by `isend` and `irecv`, of which the caller makes a
-        collective called `operation`; all ranks call it. A rank with another name, root, or length
-        or type of `row` gets none of them."""
+        """Returns the tag of the messages of which the caller makes a collective called
+        `operation`; all ranks call it. One with another name, root, or length or type of `row` gets
+        none of them."""
         n, dtype = (0, None) if row is None else (row.size, row.dtype)
         return CallTag(self._calls.tag(self._calls.log(operation, "", n, dtype, root)))
 
@@ -214,9 +214,8 @@ class Comm:
         return Work(steps, self._receiver, self._progress, record_of(signature, -1, 1), copies)
 
     def _posted(self, post: Callable[[Array], Request], row: Array) -> Steps:
-        """Posts a send or receive of a flat array by `post`, in several messages if it is long; as
-        a generator, so that it runs at the operation's first step, with the progress engine
-        locked."""
+        """Posts a send or receive of a flat array by `post`, in several messages if it is long, at
+        the operation's first step, with the progress engine locked."""
         data, most = row.view(np.uint8), self._p2p.message_limit
         yield [post(data)] if data.size <= most else [post(part) for part in pieces(data, most)]
 
@@ -234,9 +233,8 @@ class Comm:
         return self._progress.thread(pause)
 
     def works_in(self, works: list[Work]) -> AbstractContextManager[None]:
-        """A context that keeps this rank's operations in progress, on all its Comms, in a given
-        list: each that starts is passed to its `append`, each that ends to its `remove`, which may
-        record them."""
+        """A context that keeps this rank's operations in progress, on all its Comms, in `works`,
+        whose `append` and `remove` are called when one starts and ends."""
         return self._progress.works_in(works)
 
     def split(

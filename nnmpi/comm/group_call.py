@@ -32,8 +32,7 @@ def group_name(ranks: Sequence[int]) -> str:
 
 
 def group_transport(calls: CallRunner, ranks: Sequence[int], transport: Transport) -> Transport:
-    """Makes a transport of the given ranks, numbers in `transport`; these ranks call it, and no
-    others."""
+    """Makes a transport of the given ranks of `transport`; these call it, and no others."""
     at = ranks.index(transport.rank)
     signature = CallSignature(calls.comm, "group", group_name(ranks), None, 0, ranks[at - 1])
     call = record_of(signature, -1)

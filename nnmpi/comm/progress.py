@@ -46,8 +46,8 @@ class Progress:
         self.error: BaseException | None = None  # raised in a helper thread
 
     def finish(self, steps: Steps, call: CallRecord, transport: Transport) -> None:
-        """Carries out an operation, a generator of requests on `transport`, to its end; other
-        operations in progress move forward meanwhile."""
+        """Carries out an operation to its end; other operations in progress move forward
+        meanwhile."""
         if self.error is not None:
             self.raise_error()
         if self.works:
@@ -78,8 +78,7 @@ class Progress:
 
     def poll(self, keep_error: bool = False) -> None:
         """Moves every operation in progress as far as it goes without waiting, unless another
-        thread does so. With `keep_error`, an error is stored for the rank's own thread; otherwise
-        it is raised."""
+        thread does. With `keep_error`, an error is stored for the rank's own thread."""
         if self.error is not None and not keep_error:
             self.raise_error()
         if not self.lock.acquire(blocking=False):
@@ -246,8 +245,8 @@ class Work:
         self._end(RankLost(f"{self.signature.operation} was abandoned, since a rank was lost"))
 
     def _raise(self, error: BaseException) -> NoReturn:
-        """Raises the error of this operation, and drops it from what a helper thread has stored for
-        this rank."""
+        """Raises the error of this operation, which a helper thread may have stored for this
+        rank."""
         with self._progress.lock:  # a helper that ended this work has stored the error by then
             if self._progress.error is error:
                 self._progress.error = None

@@ -22,8 +22,7 @@ TAG = TAGS - 1
 
 
 def roll_call(calls: CallRunner, call_name: str, transport: Transport) -> None:
-    """Returns when every rank of `transport` has called it; raises ValueError on all if `call_name`
-    differs."""
+    """Returns when every rank has called it; raises ValueError on all if `call_name` differs."""
     rank, ranks, numbers = transport.rank, range(transport.size), transport.members
     call = calls.record(CallSignature(calls.comm, call_name, "all ranks", None, 0, -1), "nnmpi.")
     names = np.zeros(len(ranks), f"S{LONGEST_NAME}")

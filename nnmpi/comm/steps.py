@@ -42,8 +42,7 @@ class OperationQueue:
         self._started = self._completed = 0
 
     def add(self, steps: Steps) -> Steps:
-        """Makes an operation from `steps` that first waits for all operations that were added
-        before it."""
+        """Makes an operation from `steps` that first waits for all that were added before it."""
         number = self._started
         self._started += 1
         while self._completed != number:

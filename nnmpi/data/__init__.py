@@ -105,9 +105,9 @@ def blank(
     context: int = CONTEXT,
     tokenizer: str | None = None,
 ) -> Dataset:
-    """Returns a data set for planning a run, with the shapes and sizes of the one that `spec`
-    names: it is not read, and all its samples share one row of zeros. If the size cannot be known
-    without reading the samples, it is loaded as by `load`."""
+    """Returns a data set with the shapes and sizes of the one that `spec` names, to plan a run: all
+    its samples share one row of zeros. If only the samples tell the size, it is loaded as by
+    `load`."""
     name, _, argument = spec.partition(":")
     entry = None if tokenizer else _entry(name)  # load refuses one for data that are no text
     if entry is None or entry.size is None or bool(argument) != (entry.form != name):
@@ -123,8 +123,7 @@ def blank(
 
 def blank_windows(vocabulary: int, context: int, samples: int) -> Dataset:
     """Returns a data set of `samples` windows of `context` tokens, int64 (samples, context), all
-    zeros, to plan a run of a language model without its data. `vocabulary` is the number of
-    different tokens."""
+    zeros, to plan a run of a language model. `vocabulary` is the number of different tokens."""
     rows = np.broadcast_to(np.zeros((), "int64"), (samples, context))
     name = f"windows of {context:,} of {vocabulary:,} tokens"
     return Dataset(name, Split(rows, rows), Split(rows, rows), vocabulary, "")

@@ -31,9 +31,8 @@ def check_images(split: Split, how: Augment) -> None:
 def augmented(
     x: np.ndarray, how: Augment, seed: int, epoch: int, samples: np.ndarray
 ) -> np.ndarray:
-    """Returns the images x (B, C, H, W) as one epoch uses them: each is shifted by up to `how.crop`
-    pixels, with zeros at the edges, and mirrored or not, as drawn from the seed, the epoch and its
-    row number in `samples` (B,)."""
+    """Returns the images x (B, C, H, W) of one epoch: each is shifted by up to `how.crop` pixels,
+    with zeros at the edges, and mirrored or not, by its row number in `samples` (B,)."""
     (H, W), pad = x.shape[2:], how.crop
     key = keyed.key(seed, "augment", epoch)
     draws = keyed.uniform(key, np.arange(3, dtype="uint32"), samples[:, None])  # (B, 3)

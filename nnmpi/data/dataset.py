@@ -222,9 +222,8 @@ def samples_like(x: Any, train: Split) -> Inputs:
 
 
 def _split(x: Any, y: Any, name: str, suffix: str, ignore_index: int | None) -> Split:
-    """Returns the split of samples x and labels or targets y; raises ValueError if they are
-    unusable, or if their numbers differ. `name` and `suffix`, "" or "_test", name the arrays in
-    messages."""
+    """Returns the split of samples x and labels or targets y; raises ValueError, which names them,
+    if they are unusable, or if their numbers differ."""
     samples = _inputs(x, f"{name}: x{suffix}")
     labels = _targets(_array(y, f"{name}: y{suffix}"), f"{name}: y{suffix}", ignore_index)
     for part, array in parts(samples):

@@ -161,8 +161,8 @@ class Loader:
     def gather(
         self, rows: np.ndarray, fields: WantedFields = X_AND_Y, epoch: int | None = None
     ) -> Batch:
-        """Returns the batch of the given rows of the split, in new arrays; images are augmented as
-        in `epoch`, if it is given."""
+        """Returns the batch of the given rows of the split, with images augmented as in `epoch`, if
+        given."""
         wanted = rows if fields.x else rows[:0]
         if self.standardised is not None:
             x = take(self.standardised, wanted)
@@ -184,9 +184,8 @@ class Loader:
     def loads(
         self, epoch: int, cut: BatchCut, first: int = 0, fields: WantedFields = X_AND_Y
     ) -> Generator[StepBatch, None, None]:
-        """Yields the data of each step of an epoch, from batch number `first` on. cut(rows), such
-        as a BatchSplit, returns the rows of a batch that this rank computes, for each micro-batch;
-        only these are read."""
+        """Yields the data of each step of an epoch, from batch number `first` on. cut(rows) returns
+        the rows of a batch that this rank computes, for each micro-batch; only these are read."""
         loads = self._loads(epoch, cut, first, fields)
         return prefetch(loads, self.prefetch) if self.prefetch else loads
 

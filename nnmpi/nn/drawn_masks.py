@@ -11,8 +11,7 @@ from nnmpi.nn.random_numbers import rand
 
 def drawn_mask(name: str, shape: tuple[int, ...], p: float, like: Array, layer: str) -> Array:
     """Returns a dropout mask like `like`: 0 with probability p, else 1 / (1 - p). It depends on the
-    seed, and on the number of random tensors drawn before: so in `forward` of a Trainer it would
-    depend on how work is divided among ranks, and ValueError advises to use `layer` instead."""
+    random tensors drawn before: in `forward` of a Trainer, ValueError advises to use `layer`."""
     check_probability(name, "p", p)
     current = current_pass.get()
     if current is not None and current.samples is not None:

@@ -106,9 +106,8 @@ def _steps_of_linears(run: Sequence[Sequence[Any]]) -> Iterator[FusedStep]:
 
 
 def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[FusedStep]) -> FusedStep:
-    """Returns a function that runs Linear layers and their ReLUs as one op; or one by one (by
-    `steps`) if a layer has hooks, while the graph is recorded, or if weights share memory in turn
-    (ZeRO 3)."""
+    """Returns a function that runs Linear layers and their ReLUs as one op; or one by one if a
+    layer has hooks, while the graph is recorded, or if weights share memory in turn (ZeRO 3)."""
     layers = [m for group in run for m in group]
     linears, relus = [group[0] for group in run], tuple(len(group) == 2 for group in run)
 

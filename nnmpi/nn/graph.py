@@ -224,8 +224,7 @@ class Graph(NamedTuple):
 
     def users(self) -> dict[int, list[int]]:
         """Returns, for each edge, the numbers of the nodes that take it; for an output of the
-        model, at last the number of nodes in the graph, which stands for the caller of the
-        model."""
+        model, at last the number of nodes in the graph."""
         users: dict[int, list[int]] = {e: [] for e in range(len(self.edges))}
         for k, node in enumerate(self.nodes):
             for e in node.inputs:

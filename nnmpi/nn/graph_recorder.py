@@ -191,8 +191,8 @@ class GraphRecorder:
 
     def note_older(self, t: Tensor) -> None:
         """Called when a `forward` uses t after an in-place op on another tensor with the same
-        memory. The graph has no edge for the new values of t, so ConflictError is raised: the
-        module has to be recorded as a single node."""
+        memory: the graph has no edge for its new values, so the module has to be recorded as a
+        single node."""
         if isinstance(t, TracedTensor) and self._within:
             raise ConflictError(self._within[-1], WRITES)
 
@@ -204,8 +204,7 @@ class GraphRecorder:
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Tensor
     ) -> None:
-        """Records an op with its arguments and result as a node; autograd calls it after each
-        op."""
+        """Records an op, with its arguments and result, as a node."""
         used = [self._numbers[id(a)] for a in args if id(a) in self._numbers]
         if y._requires_grad:
             self.order.extend(v for v in used if self.variables[v].is_trained)

@@ -34,8 +34,7 @@ OF_MODULES = {callable, getattr, hasattr, issubclass, super, type}
 LIBRARIES = {"math", "_operator", "_functools"}
 
 OF_STEP: Table[ModuleType] = Table("of_step")
-"""Modules of add-ons whose functions change nothing but their arguments, so that a recorded step
-may call them."""
+"""Modules of add-ons whose functions change nothing but their arguments."""
 
 CLASSES_OF_STEP: Table[ModuleType] = Table("classes_of_step")
 """Modules of add-ons whose classes a recorded step may use."""

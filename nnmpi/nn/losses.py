@@ -60,8 +60,7 @@ class Loss(Module):
 
 def weights(name: str, label: str, weight: Any) -> np.ndarray | None:
     """Returns the option `weight` of the loss `name` as a float64 array on the host, or None;
-    raises ValueError unless it has only finite numbers. `label` is the option's name in
-    messages."""
+    raises ValueError, with its `label`, unless it has only finite numbers."""
     if weight is None:
         return None
     if isinstance(weight, str):
@@ -259,8 +258,7 @@ class CrossEntropyLoss(ClassLoss):
         return apply(ops.weighted_cross_entropy, scores, labels, **options)
 
     def wide_loss(self, scores: Tensor, labels: Any) -> Tensor:
-        """Returns the loss in float32 for 16-bit scores; on a device from the scores as they are,
-        by one kernel."""
+        """Returns the loss in float32 for 16-bit scores; on a device by one kernel."""
         if are_probabilities(scores, labels):
             return self(scores.astype(types_of(scores.dtype).sums), labels)
         labels, may_ignore = self.checked(scores.shape, labels)

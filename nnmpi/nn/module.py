@@ -149,8 +149,8 @@ class Module(Hooked, Registries):
     def _entries(
         self, *registries: str, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, Module, str]]:
-        """Yields (full name, module, attribute name) of each entry of `registries` in this module
-        and, with `recurse`, below it."""
+        """Yields (full name, module, attribute name) of each entry of `registries`, also below
+        it."""
         for path, m in self.named_modules(prefix) if recurse else [(prefix, self)]:
             for name in (name for registry in registries for name in getattr(m, registry)):
                 yield f"{path}.{name}" if path else name, m, name
@@ -215,14 +215,13 @@ class Module(Hooked, Registries):
         return {place.path: _shared(value) for place, value in self.tensors()}
 
     def state_arrays(self) -> Iterable[StateArray]:
-        """Returns other arrays that a step depends on and changes, to be saved with parameters and
-        buffers. Subclasses define it."""
+        """Returns other arrays that a step changes, to be saved too. Subclasses define it."""
         return ()
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> LoadedKeys:
-        """Copies a state of whole tensors into the model if all names and shapes fit, each rank the
-        part that it owns; returns the keys that do not match. Without `strict`, names may differ:
-        tensors that are not in the state keep their values."""
+        """Copies whole tensors into the model if all names and shapes fit, and returns the keys
+        that do not match. Without `strict`, names may differ: tensors that are not in the state
+        keep their values."""
         return load_into(list(self.tensors()), state, strict)
 
     def __repr__(self) -> str:

@@ -209,9 +209,9 @@ class Parameter(Tensor):
         return self.store is not None
 
     def draw(self, dtype: Any = None, on: Backend | None = None) -> None:
-        """Draws the initial values, which depend on the seed, the path, and the index of each
-        element in the whole tensor; in a layer that stands alone, without a seed of its own, also
-        on the number of modules constructed before it."""
+        """Draws the initial values, by the seed, the path, and the index of each element in the
+        whole tensor; in a layer alone, without a seed of its own, also by the number of modules
+        before it."""
         self.seed, values = self._initial()
         memory = values.transpose(self.memory_axes)
         own_dtype, own_backend = self.drawn_as

@@ -50,9 +50,8 @@ class Untracked(Local):
 
 
 class ReplayStats:
-    """BatchStats for a forward pass that runs twice: calls in the second run return the results of
-    the first, whose BatchStats are `inner`, and neither communicate nor update running
-    statistics."""
+    """BatchStats for a forward pass that runs twice: the second run gets the results of the first,
+    of `inner`, and neither communicates nor updates running statistics."""
 
     def __init__(self, inner: BatchStats) -> None:
         self.inner, self._results = inner, list[Any]()

@@ -18,9 +18,8 @@ OF_MODULE_ITSELF = OF_ALL | {name for name in UNSEEN if hasattr(Module, name)}
 
 
 class ReadNames:
-    """The names of the attributes that code reads of values which are not known; UnfitError refuses
-    those by which it could read what changes. `of_values` are read of any value, and by which code;
-    `of_modules` by methods of modules, of their own module."""
+    """The names of the attributes that code reads of unknown values: `of_values` of any, and by
+    which code; `of_modules` by methods of modules, of their own. UnfitError refuses some."""
 
     def __init__(self) -> None:
         self.of_values = dict[str, str]()
@@ -61,8 +60,8 @@ class ReadNames:
         self, modules: Iterable[Module], objects: Sequence[Any], methods: Sequence[str]
     ) -> None:
         """Raises UnfitError if the code reads an attribute whose change could go unnoticed, since
-        it belongs to none of the `modules` (with submodules) and `objects` (optimizers, of which it
-        may use `methods`) that are compared before a replay."""
+        it belongs to none of the `modules` and `objects` (of which it may use `methods`) that are
+        compared."""
         for attribute, name in self.of_values.items():
             if attribute in PUBLIC or attribute in methods:
                 continue

@@ -106,9 +106,9 @@ class _Repeat:
     def node_of(
         self, y: Tensor, last: TapeNode, began: int, call: Callable[[], Any]
     ) -> RepeatedNode:
-        """Returns a single node for y, the result of the first run. It replaces all nodes of that
-        run: `last`, from which y came, and those before it that were made after the time `began`.
-        When a backward pass visits it, call() runs the function again."""
+        """Returns a single node for y, the result of the first run, in place of all its nodes:
+        `last`, from which y came, and those made after `began`. A backward pass calls call()
+        there."""
         nodes, parents, needs = _made_after(began, last)
         self._is_checked &= not is_meta(y._array)
         self._digest = digest(y.array) if self._is_checked else 0
@@ -214,9 +214,8 @@ BLOCK = re.compile(r"(?:[^.]+\.)*?\d+(?=\.)")
 
 
 def recomputed_with(node: Node, how: str) -> str:
-    """Returns the path of the module that runs again and contains this node of a graph, if
-    --recompute is `how` ("none", "stage", "block" or the name of a layer class); "" if there is
-    none."""
+    """Returns the path of the module that runs again and contains this node, if --recompute is
+    `how` ("none", "stage", "block" or the name of a layer class), or ""."""
     if how in ("none", "stage"):
         return ""
     if how != "block":

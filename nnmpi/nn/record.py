@@ -39,9 +39,8 @@ data (`meta.like`), or with numbers, for layers that read some."""
 
 
 class RecordedKey(NamedTuple):
-    """A key of random numbers in a recorded pass. The key depends on the step: a replay computes it
-    from seed, purpose, names and step number, and writes it to the array that `words` stands for.
-    """
+    """A key of random numbers in a recorded pass, which a replay computes from the number of the
+    step, and writes to the array that `words` stands for."""
 
     seed: int
     purpose: str
@@ -50,9 +49,8 @@ class RecordedKey(NamedTuple):
 
 
 def uses(p: Parameter, again: bool) -> None:
-    """A marker in a recorded list of calls: calls after it read the values of p; with `again`, to
-    run a function a second time in the backward pass. With ZeRO 3 a replay finds by these markers
-    the call at which each unit begins."""
+    """A marker in a list of calls: calls after it read the values of p; with `again`, in a function
+    that runs again. With ZeRO 3 a replay finds by it where each unit begins."""
 
 
 def ready(p: Parameter) -> None:
@@ -101,8 +99,7 @@ class KeyedPass(Pass):
 
 
 def join_moments(n: int, mean: Array, m2: Array, total: int, means: Array, m2s: Array) -> None:
-    """Marks in a list of calls that ranks combine the moments of their `n` values into those of
-    `total`; does nothing."""
+    """Marks in a list of calls that ranks combine the moments of their `n` values."""
 
 
 def sum_over_ranks(sums: Array, total: Array) -> None:
@@ -173,8 +170,7 @@ class _StandInStore(SingleStore):
 
 
 FILLS = None, 0x3F, 0xFB
-"""The bytes in memory under arrays without data, for recordings that must be equal: zeros, positive
-and negative numbers."""
+"""The bytes in memory under arrays without data, for recordings that must be equal."""
 
 
 def repeated(record: Callable[[], T], times: int = len(FILLS)) -> list[T]:
@@ -209,8 +205,7 @@ def same_calls(first: Sequence[Call], second: Sequence[Call]) -> bool:
 
 
 def _described(array: Any, numbers: dict[int, int]) -> tuple[Any, ...]:
-    """Describes a view as (number of its memory, offset, shape, strides, dtype), numbered in the
-    order of first use."""
+    """Describes a view as (number of its memory by first use, offset, shape, strides, dtype)."""
     memory = owner(array)
     offset = array.ctypes.data - memory.ctypes.data
     number = numbers.setdefault(id(memory), len(numbers))

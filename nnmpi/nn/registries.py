@@ -332,9 +332,8 @@ def constructor_options(kind: type[Registries]) -> list[inspect.Parameter]:
 
 
 def buffers_of(modules: Iterable[Any]) -> list[tuple[Any, str, Tensor]]:
-    """Returns (module, name, tensor) for each buffer that is not None. The library reads and writes
-    `_array`, and replaces it by setattr(module, name, array): so a tensor that the program has got
-    keeps its own."""
+    """Returns (module, name, tensor) for each buffer that is not None. The library replaces
+    `_array` by setattr(module, name, array): so a tensor that the program has got keeps its own."""
     return [(m, n, t) for m in modules for n in m._buffers if (t := getattr(m, n)) is not None]
 
 

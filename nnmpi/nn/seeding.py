@@ -24,8 +24,7 @@ seed_state: ContextVar[SeedState] = ContextVar("nnmpi_construction", default=FIR
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """In this context, modules are constructed with this seed and counted from 0: the same code
-    gives the same weights each time, also if it reads them before their layers are assigned to a
-    model."""
+    gives the same weights each time, also if it reads them early."""
     token = seed_state.set(SeedState(seed))
     try:
         yield

@@ -107,9 +107,8 @@ def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[lis
 
 
 def _is_closed(graph: Graph, call: Call, users: Mapping[int, Sequence[int]]) -> bool:
-    """True if the nodes of a module's call can be run by calling the module: they take only its
-    arguments and tensors that they make, and later nodes (`users`, by edge) take only its
-    result."""
+    """True if the nodes of a module's call can be run by calling it: they take only its arguments
+    and what they make, and later nodes (`users`, by edge) take only its result."""
     made = {e for k in call.nodes for e in graph.nodes[k].outputs}
     needed = {e for k in call.nodes for e in graph.nodes[k].inputs}
     outside = {e for e in made if any(k not in call.nodes for k in users[e])}

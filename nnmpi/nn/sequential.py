@@ -22,8 +22,7 @@ from nnmpi.nn.passes import current_pass
 
 class Sequential(NumberedLayers):
     """Layers one after the other; the first may take several inputs. A dictionary gives them names.
-    Some neighbours run as one op (`fusion.FUSED`), with the values and gradients of the separate
-    layers."""
+    Some neighbours run as one op (`fusion.FUSED`), with the same values and gradients."""
 
     _steps: tuple[Callable[..., Tensor], list[FusedStep]] | None = None
     """The functions to call: the first takes the arguments of the Sequential."""

@@ -57,8 +57,8 @@ class StorageOrder(NamedTuple):
         return array[self._rows(len(array))] if self.groups else array
 
     def to_files(self, array: np.ndarray, files: int) -> list[np.ndarray]:
-        """The inverse of `to_model`: a file's tensors for one of the model, whole and in C order;
-        several for parts such as query and key."""
+        """The inverse of `to_model`: a file's tensors for one of the model, whole and in C
+        order."""
         array = array[np.argsort(self._rows(len(array)))] if self.groups else array
         arrays = [array] if files == 1 else np.split(array, self._ends(len(array)))
         return [np.ascontiguousarray(a.T if self.is_transposed else a) for a in arrays]
@@ -146,9 +146,8 @@ class LoadedKeys(NamedTuple):
 def load_into(
     targets: Sequence[tuple[Place, Tensor]], state: Mapping[str, Any], strict: bool
 ) -> LoadedKeys:
-    """Copies a state into `targets`, parameters and buffers, and returns the names that do not
-    match. Raises ValueError, before it copies anything, if a shape or, with `strict`, a name does
-    not fit."""
+    """Copies a state into `targets`, and returns the names that do not match. Raises ValueError,
+    before it copies anything, if a shape or, with `strict`, a name does not fit."""
     known = {place.path: place for place, _ in targets}
     missing = [path for path in known if path not in state]
     unexpected = [name for name in state if name not in known]

@@ -36,9 +36,9 @@ ALIGN = 16
 
 
 class Shard(NamedTuple):
-    """Elements start..stop-1 of a flat buffer, which this rank updates. It may cut through
-    parameters and their padding, so it is not a `Range`; `Optimizer.owned` has the ranges. In a
-    buffer of this rank's shards alone, one behind the other, the elements begin at `offset`."""
+    """Elements start..stop-1 of a flat buffer, which this rank updates; it may cut through
+    parameters and their padding, unlike a `Range`. In a buffer of this rank's shards alone, it
+    begins at `offset`."""
 
     start: int
     stop: int
@@ -164,8 +164,8 @@ class FlatStore(Store):
         self, shards: Iterable[Shard], state: Mapping[str, Array], at: int, t: int
     ) -> Iterator[Operands]:
         """Yields the arrays for update number t: one Operands for each of `shards`, which the
-        caller updates before it requests the next. The arrays of `state` have the elements of these
-        shards one after the other, from index `at` on."""
+        caller updates before it requests the next. Their elements begin at index `at` of the arrays
+        of `state`."""
         if self._is_between_runs:
             self._refuse_update()
         for shard in shards:
@@ -213,15 +213,13 @@ class FlatStore(Store):
 
     def gathered(self) -> AbstractContextManager[None]:
         """A context in which each rank has all values, and can read and change them without
-        communication; changes are kept. All ranks that share the values enter and leave it
-        together, between steps."""
+        communication. All ranks that share the values enter and leave it together."""
         return nullcontext()
 
     @contextmanager
     def between_runs(self) -> Iterator[None]:
-        """A context between two training runs, in which each rank has all values, as in `gathered`.
-        If this rank updates only a part of them, `updates` raises ValueError, so that no other
-        optimizer can."""
+        """A context like `gathered`, between two training runs. If this rank updates only a part of
+        the values, `updates` raises ValueError, so that no other optimizer can."""
         with self.gathered():
             self._is_between_runs = self.shards != shards_of([(0, self.length)])
             try:

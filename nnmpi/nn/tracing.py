@@ -238,9 +238,8 @@ def unchanged(*parts: Module, others: Iterable[Parameter] = ()) -> Iterator[None
 
 
 def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) -> Graph:
-    """Combines the recordings of two forward passes to one graph for any number of samples. Raises
-    ConflictError for a module, not yet in `notes`, that must be one node, because the passes differ
-    in more than lengths."""
+    """Combines two recordings to one graph for any number of samples. Raises ConflictError for a
+    module, not yet in `notes`, that must be one node."""
     # the same calls in the same order, or else nodes and edges could not be paired
     if _calls(few.nodes, "") != _calls(more.nodes, ""):
         raise ConflictError(_differing(few.nodes, more.nodes), DIFFERS)
@@ -265,8 +264,7 @@ def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) ->
 
 def _edges(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) -> Iterator[Edge]:
     """Yields the tensors of the graph; lengths that grow with the number of samples are marked.
-    Raises ConflictError if the recordings of a tensor differ in anything else, except within
-    `notes`."""
+    Raises ConflictError if recordings differ in anything else, except within `notes`."""
     within = {e: node.within for node in few.nodes for e in node.outputs}
     for e, (x, y) in enumerate(zip(few.edges, more.edges, strict=True)):
         lengths = [(n.size, m.size) for n, m in zip(x.axes, y.axes, strict=False)]
@@ -304,9 +302,8 @@ def _differing(few: Sequence[Node], more: Sequence[Node]) -> str:
 
 
 def _common(few: Any, more: Any, within: str) -> Any:
-    """Combines the arguments of a call in both passes; an integer that grows with the number of
-    samples becomes a SampleCount. Raises ConflictError for the module `within` if they differ
-    otherwise."""
+    """Combines the arguments of a call in both passes; an integer that grows with the samples
+    becomes a SampleCount. Raises ConflictError for the module `within` if they differ otherwise."""
 
     def both(a: Any, b: Any) -> Any:
         if a is b or (not backend.is_array(a) and (a == b or (a != a and b != b))):  # two NaNs

@@ -67,8 +67,7 @@ def store_of(parameters: Sequence[Parameter]) -> FlatStore:
 
 
 def _owned_slices(parameters: Sequence[Parameter]) -> list[list[tuple[int, int]]]:
-    """Returns, for each parameter, the (start, stop) of the slices that this rank updates, padding
-    included."""
+    """Returns, for each parameter, the slices that this rank updates, padding included."""
     owned = []
     for p in parameters:
         assert isinstance(p.store, FlatStore)

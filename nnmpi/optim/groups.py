@@ -66,9 +66,8 @@ class Option:
 def grouped(
     parameters: Parameters, options: Mapping[str, Any], takes_others: bool = False
 ) -> list[Group]:
-    """Makes the groups of an optimizer from parameters or groups, with missing options from
-    `options`. Raises ValueError if an entry is not a group, or, unless `takes_others`, has an
-    unknown option."""
+    """Makes the groups of an optimizer, with missing options from `options`. Raises ValueError if
+    an entry is not a group, or, unless `takes_others`, has an unknown option."""
     if not isinstance(parameters, Iterable) or isinstance(parameters, Tensor | Mapping):
         raise ValueError(
             f"an optimizer takes a list of parameters, not a {type(parameters).__name__}: give "
@@ -113,9 +112,9 @@ class Common(TypedDict, total=False):
 
 
 def check_common(owner: str, common: Common, options: Mapping[str, Any]) -> None:
-    """Checks `common`, those keyword arguments of the optimizer `owner` that are not its own: warns
-    of options of PyTorch that have no effect here, and raises an error for unknown names and for
-    differentiable=True."""
+    """Checks the keyword arguments `common` of the optimizer `owner` that are not its own: warns of
+    options of PyTorch that have no effect here; unknown ones and differentiable=True raise an
+    error."""
     if not options and "lr" in common:
         raise TypeError(f"{owner} defines neither step nor _update: define one of them")
     for name in common.keys() - Common.__annotations__.keys():

@@ -39,9 +39,8 @@ if TYPE_CHECKING:
 
 
 class FlatRange(NamedTuple):
-    """Consecutive parameters, i..j-1, that an optimizer updates together as one flat slice; unlike
-    a `Range` it may cover several tensors. They lie one after the other in `store`, at elements
-    start..end-1, are in the same group, and have equal step counts."""
+    """Consecutive parameters, i..j-1, updated together: they lie one after the other in `store`, at
+    elements start..end-1, are in the same group, and have equal step counts."""
 
     i: int
     j: int
@@ -235,9 +234,9 @@ class Optimizer:
         return loss
 
     def squares(self) -> list[float]:
-        """Returns, for each parameter of an optimizer such as LAMB, the squared norm of its values
-        and of its change, over the elements that this rank updates; to be added up over the ranks
-        that have parts of it, and passed to `step`. Most optimizers need none."""
+        """Returns, for each parameter, the squared norm of its values and of its change, over this
+        rank's elements; to be added up over ranks, and passed to `step`. Only LAMB and such need
+        it."""
         return []
 
     def set_steps(self, steps: Sequence[int]) -> None:
@@ -252,9 +251,8 @@ class Optimizer:
         return array
 
     def operands(self, of: Container[int] | None = None) -> Iterator[tuple[slice, Operands]]:
-        """Yields (slice, Operands) for the parts of parameters that this rank updates, where
-        state_array[slice] would have the state; with `of`, only of the parameters with these
-        indices."""
+        """Yields (slice, Operands) for the parts that this rank updates, where state_array[slice]
+        would have the state; with `of`, only of these parameters."""
         for i, (at, p) in enumerate(zip(self._flat_state.starts, self.parameters, strict=False)):
             if of is not None and i not in of:
                 continue
@@ -396,9 +394,8 @@ class Optimizer:
         parameter, summed over ranks, for LAMB and LARS."""
 
     def _group_of(self, number: int, i: int, lr_factor: float) -> Group:
-        """Returns a copy of parameter group `number`, with the learning rate of this step as "lr":
-        that of the group times `lr_factor`, which does not stay in the group. Subclasses such as
-        LAMB choose the rate for parameter `i`."""
+        """Returns a copy of parameter group `number`, with its learning rate times `lr_factor` as
+        "lr". Subclasses such as LAMB choose the rate for parameter `i`."""
         group = self.param_groups[number]
         return {**group, "lr": float(group["lr"] * lr_factor)}
 
@@ -431,8 +428,7 @@ class Optimizer:
         raise TypeError(f"{type(self).__name__} does not define _update")
 
     def _dependencies(self) -> list[tuple[bool, Any]]:
-        """Returns for each parameter whether it has a gradient, and its store: if one changes,
-        ranges are found again."""
+        """Returns for each parameter whether it has a gradient, and its store."""
         return [*map(_FACTS, self.parameters)]
 
     def _find_ranges(self) -> list[FlatRange]:

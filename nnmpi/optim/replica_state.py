@@ -26,8 +26,7 @@ REPLICA = "@"
 
 
 class ReplicaState(NamedTuple):
-    """The names of the state arrays that differ between replicas, and the number of this one, from
-    0 to replicas - 1."""
+    """The names of the state arrays that differ between replicas, and the number of this one."""
 
     replica: int = 0
     replicas: int = 1
@@ -78,8 +77,7 @@ def _replicas(
     state: str, number: int | None, saved: Sequence[int], old: int, new: int
 ) -> list[int]:
     """Returns the replicas whose saved arrays are added up to restore `state` on replica `number`
-    (None: state that all share). `saved` are those whose arrays were saved completely: all, unless
-    ranks were lost. `old` and `new` are as in `sources_of`."""
+    (None: state that all share). The arrays of `saved` were saved completely."""
     if state == RESIDUAL:
         return [*saved[number or 0 :: new]]
     if state == DIFFERENCE and not len(saved) == old == new:
@@ -95,7 +93,6 @@ def unnumbered(name: str) -> tuple[str, int | None]:
 
 
 def of_one(names: Iterable[str]) -> list[str]:
-    """Returns those `names` of state arrays that a single replica needs: all except
-    "replica_difference", with "compress_residual" at the end, of which it gets the sum over all
-    replicas."""
+    """Returns those `names` of state arrays that a single replica needs: all except DIFFERENCE,
+    with RESIDUAL at the end, of which it gets the sum over all replicas."""
     return sorted((name for name in names if name != DIFFERENCE), key=RESIDUAL.__eq__)

@@ -40,9 +40,8 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{message}; see {self.prog} --help" if lacks else message)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses the arguments; a ValueError for unknown ones has the nearest option as a hint.
-        argparse calls this method for the parser of a subcommand too, which knows its own
-        options."""
+        """Parses the arguments; the error for unknown ones has the nearest option as a hint.
+        argparse calls this method for the parser of a subcommand too."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             options = [word.partition("=")[0] for word in unknown if word.startswith("--")]
@@ -221,8 +220,7 @@ def main(
     arguments: Sequence[str] | None,
     memory: str = SMALLER,
 ) -> int:
-    """Parses the command line (`arguments`; None: that of the process), and runs `command` by
-    `run`."""
+    """Parses the command line (`arguments`; None: that of the process), and runs `command`."""
     return run(p.program, lambda: command(p.parse_args(arguments)), memory)
 
 

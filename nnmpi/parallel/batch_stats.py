@@ -51,9 +51,8 @@ class Synced:
         return joined([*map(unpacked, rows.reshape(-1, row.size))])
 
     def _summed(self, local: Moments) -> Moments:
-        """Returns the moments (number of values, mean, sum of squared deviations M2) of the whole
-        batch by two all-reduces: of n * mean, then of M2 + n (local mean - mean)^2. The host waits
-        for neither."""
+        """Returns the moments of the whole batch by two all-reduces, for which the host does not
+        wait: of n * mean, then of M2 + n (local mean - mean)^2."""
         count = np.array([local.n])
         self._comm.all_reduce(count, SUM)
         n, local_mean = int(count[0]), local.mean.astype("float64")

@@ -70,8 +70,7 @@ class Evaluation(NamedTuple):
 
     @classmethod
     def of_stages(cls, config: Config, layout: Layout) -> Self:
-        """Returns the Evaluation of ranks that form a pipeline: a test batch is divided into
-        micro-batches like a training batch."""
+        """Returns the Evaluation of ranks that form a pipeline."""
         cut = BatchSplit(config.micro_batches, layout.batch.size, layout.batch.rank)
         return cls(cut, layout.all, layout.counts_loss)
 
@@ -178,8 +177,7 @@ SLOWED: Table[
 
 
 def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
-    """Returns the strategy (the object that runs a rank's training steps) of ranks that make every
-    step together, built from its parts: store, sums of gradients and so on."""
+    """Returns the strategy of ranks that make every step together, built from its parts."""
     optimizer = spec.optimizer(parts.store.parameters)
     parts.store.keep_state(optimizer)
     update = update_of(parts.store, optimizer, layout, spec)
@@ -199,9 +197,8 @@ def synchronous(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> Execut
 
 
 def undo_of(layout: Layout, what: str, *given: Any) -> Any:
-    """Returns an object that can undo the last step (`what` is "step") or the last round of local
-    steps ("round"), made with the arguments `given`; None if the job cannot go on after a rank is
-    lost."""
+    """Returns an object that can undo the last step (`what` is "step") or round of local steps
+    ("round"); None if the job cannot go on after a rank is lost."""
     undo = UNDOS.row(what) if layout.all.fault_tolerant else None
     return undo and undo(*given)
 
@@ -209,15 +206,13 @@ def undo_of(layout: Layout, what: str, *given: Any) -> Any:
 def slowed(
     config: Config, rank: int, ranks: int, sync: GradientSync, stats: BatchStats
 ) -> tuple[GradientSync, BatchStats]:
-    """Returns `sync` and `stats`, wrapped in delays if the config simulates slow ranks. `rank` is
-    one of the `ranks` ranks that compute."""
+    """Returns `sync` and `stats`, wrapped in delays if the config simulates slow ranks."""
     slow = SLOWED.chosen(config)
     return slow(config, rank, ranks, sync, stats) if slow else (sync, stats)
 
 
 def update_of(store: LocalStore, optimizer: Optimizer, layout: Layout, spec: TrainSpec) -> Update:
-    """Returns the Update of a rank, which ends each step: it sums loss and gradient norm over all
-    ranks, clips the gradients in `store`, and makes the optimizer step."""
+    """Returns the Update of a rank, which ends each step."""
     a, rank = spec.arrangement, layout.all.rank
     held = a.model_on(rank)
     norms = Norms(

@@ -59,8 +59,8 @@ class Layout(NamedTuple):
         narrow_sums: bool = False,
         summed: Sequence[str] = REPLICAS,
     ) -> Self:
-        """Returns the Layout for a given mesh; every rank of `comm` calls it. `summed` are the axes
-        along which gradients are summed in each step."""
+        """Returns the Layout for a mesh, with gradients summed along `summed`; every rank of `comm`
+        calls it."""
 
         def group(*axes: str) -> Comm:
             return _group(mesh, comm, axes, narrow_sums)
@@ -126,8 +126,7 @@ def _without_workers(sync: str, servers: int, ranks: int) -> ValueError:
 
 
 def duplicate(comm: Comm) -> Comm:
-    """Returns a Comm of the same ranks, whose messages cannot match those of `comm`; every rank
-    calls it."""
+    """Returns a Comm of the same ranks for other messages; every rank calls it."""
     copy = comm.split(0)
     assert copy is not None
     return copy
@@ -150,8 +149,7 @@ def summed_axes(config: Config) -> tuple[str, ...]:
 
 def _group(mesh: Mesh, comm: Comm, axes: Sequence[str], narrow_sums: bool) -> Comm:
     """Returns the Comm of the ranks that differ from this one along these axes only; on a parameter
-    server, a Comm of itself alone. With `narrow_sums`, its sums of 16-bit floats are rounded after
-    each addition."""
+    server, a Comm of itself alone."""
     if mesh.count(*axes) == 1:
         return comm_self()
     # the first rank of a group is its color

@@ -16,8 +16,8 @@ from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 def own_stages(
     model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str, Any]
 ) -> ModelPart:
-    """Returns the ModelPart with a rank's stages; parameters of other ranks lose their memory.
-    `facts` say how the model was cut, for the start event."""
+    """Returns the ModelPart with a rank's stages; `facts` say how the model was cut, for the start
+    event."""
     if (how := arrangement.config.recompute) != "none":
         recompute(model, arrangement.graph, how)
     if len(arrangement.division.stages) == 1 and not arrangement.sharding.owned.variables:
@@ -26,9 +26,7 @@ def own_stages(
 
 
 def _cut(model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str, Any]) -> ModelPart:
-    """Returns the ModelPart (pipeline stages with their parameters) of a rank that does not have
-    the whole model. `facts` are fields that describe how the model was cut into stages, for the
-    first entry of the run's log."""
+    """Returns the ModelPart of a rank that does not have the whole model."""
     division, graph, owned = arrangement.division, arrangement.graph, arrangement.sharding.owned
     at = arrangement.mesh.coordinates(rank)
     parts_here = division.of_rank(at["pp"])
@@ -76,9 +74,8 @@ class OnAnotherRank:
 
 
 class CutModules:
-    """Watches the attributes of modules whose layers are divided among stages: stages run the
-    recorded graph of such modules, in which attributes that `forward` has read are constants, so
-    that it has to be recorded again if one is set."""
+    """Watches the attributes of modules whose layers are divided among stages: those that `forward`
+    has read are constants of the recorded graph, which is recorded again if one is set."""
 
     def __init__(self, model: Module, graph: Graph, stages: Iterable[Module], dtype: Any) -> None:
         self._graph, self._dtype = graph, dtype
@@ -96,9 +93,8 @@ class CutModules:
         return [m._changes for _, m in self._modules]
 
     def follow(self) -> None:
-        """Records the graph again if an attribute was set since the last call, for example by a
-        callback, and gives the new constants to the stages. Raises ValueError if the new graph has
-        other calls."""
+        """Records the graph again if an attribute was set since the last call, and gives the new
+        constants to the stages. Raises ValueError if the new graph has other calls."""
         now = self._changes()
         if now == self._seen or not self._segments:
             return
@@ -146,8 +142,7 @@ class CutModules:
 
     def _set(self) -> Iterator[tuple[str, str, Any]]:
         """Yields (path of the module, attribute name, value) for each attribute that was set or
-        deleted since the model was divided into stages. Layers of this library are left out: stages
-        call them as they are."""
+        deleted, without those of layers of this library: stages call them as they are."""
         for path, m in self._modules:
             if not m._modules and type(m).__module__.partition(".")[0] == "nnmpi":
                 continue

@@ -26,8 +26,7 @@ class Recorder:
         """Begins step number `step`, to which later events belong. Does nothing here."""
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
-        """Records an event from the time `began` until now; -1: it has no micro-batch or stage.
-        Does nothing here."""
+        """Records an event from the time `began` until now; does nothing here."""
 
     def evaluation(self) -> AbstractContextManager[None]:
         """Returns a context for an evaluation, whose events belong to no training step."""
@@ -38,8 +37,8 @@ class Recorder:
         return do
 
     def waits(self, name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
-        """Returns a context in which this rank waits for other ranks. Each time it is left, it adds
-        an event called `name`, for this micro-batch and stage (-1: none)."""
+        """Returns a context in which this rank waits for others, whose end adds the event
+        `name`."""
         return UNRECORDED if self is NO_RECORDER else Timed(self, name, micro, stage)
 
 
@@ -69,6 +68,5 @@ UNRECORDED = nullcontext()
 
 
 def waiting(name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
-    """Returns a context for a wait for other ranks; its end adds an event to the current recorder
-    (-1: no micro-batch or stage)."""
+    """Returns a context for a wait for others; its end adds an event to the current recorder."""
     return current_recorder.get().waits(name, micro, stage)

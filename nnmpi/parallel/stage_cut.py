@@ -41,9 +41,8 @@ def division_of(
     costs: Callable[[], Sequence[UnitCost]],
     link: Link = NEAR,
 ) -> Division:
-    """Returns the pipeline stages of a model without measuring: at the config's --cut, or at the
-    best cut for costs(), which returns the cost of each unit. `link` has the speed of the network
-    between ranks along pp."""
+    """Returns the stages of a model without measuring: at the config's --cut, or at the best cut
+    for costs(), that of each unit, over the network `link`."""
     place = place_of(config)
     count = len(place)
     cut: SplitPoints | None = None
@@ -179,9 +178,8 @@ def best_cut(
 def _facts(
     units: Sequence[Unit], cut: SplitPoints, division: Division, costs: Sequence[UnitCost]
 ) -> dict[str, Any]:
-    """Returns fields for the start event, the first one of a run's log, that describe how a model
-    is cut into pipeline stages: the cut as text and, for each stage, its rank along pp, layers,
-    share of the time, and bytes of parameters and activations."""
+    """Returns fields for the start event that describe the cut: as text and, for each stage, its
+    rank along pp, layers, share of the time, and bytes of parameters and activations."""
     stages = stage_costs(costs, cut)
     seconds = sum(cost.seconds for cost in stages)
     return {

@@ -25,8 +25,8 @@ class StagingMemory:
         self._free: list[np.ndarray] = []
 
     def acquire(self) -> np.ndarray:
-        """Returns a free or a new buffer. Copies of its last use may be under way; a copy that is
-        started now runs after them."""
+        """Returns a free or a new buffer; a copy that is started now runs after those of its last
+        use."""
         if self._free:
             return self._free.pop()
         return self._copies.pinned(max(self._nbytes, 1))[: self._nbytes]

@@ -1,5 +1,4 @@
-"""Builds the strategy of each rank (the object that makes its training steps) from an arrangement,
-which says which rank has which part of the model. `run/` imports all strategies from here."""
+"""Builds the strategy of each rank from an arrangement. `run/` imports all strategies from here."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -52,8 +51,7 @@ PARTS = {"replicas": replicas, "pipeline": pipelined}
 
 
 def _synchronous(layout: Layout, spec: TrainSpec) -> Strategy:
-    """Returns the strategy for a run in which all ranks make each step together. If the config
-    simulates slow ranks, this rank sleeps in each step as they ask."""
+    """Returns the strategy for a run in which all ranks make each step together."""
     a, dp = spec.arrangement, layout.axis["dp"]
     parts: StrategyParts = (a.strategy.parts or PARTS[a.strategy.name])(layout, spec)
     sync, stats = slowed(a.config, dp.rank, dp.size, parts.sync, parts.batch_stats)
@@ -75,9 +73,8 @@ def check_batch(config: Config, samples: int) -> None:
 
 
 def build(layout: Layout, spec: TrainSpec) -> Strategy:
-    """Returns the strategy (the object that makes training steps) that the arrangement in `spec`
-    asks for. Every rank calls it; an error on one rank is raised on all. For --verify it also
-    trains a second copy of the model on each rank, and compares."""
+    """Returns the strategy that the arrangement in `spec` asks for. Every rank calls it; an error
+    on one rank is raised on all. For --verify it also trains a second copy of the model."""
     if of_library := LIBRARY_SUMS.row(spec.arrangement.algorithm):
         of_library.connect(layout, spec.task.on)
     strategy: Strategy = (spec.arrangement.strategy.make or _synchronous)(layout, spec)

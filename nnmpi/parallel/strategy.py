@@ -28,8 +28,7 @@ from nnmpi.parallel.step.step_traffic import StepTraffic
 
 
 class WorkerPosition(NamedTuple):
-    """How far one worker has come in its data, under strategies (such as parameter servers) in
-    which workers are at different steps. `next` is the number of the worker's next step."""
+    """How far one worker has come in its data, where workers are at different steps."""
 
     worker: int
     workers: int
@@ -115,16 +114,16 @@ class Undo(Protocol):
     def decision(self) -> tuple[int, tuple[float, ...]] | None: ...
 
     def saving_buffers(self, loads: Iterable[StepBatch], step: int) -> Iterator[StepBatch]:
-        """Yields the batches `loads` unchanged, from that of step number `step` on; before each
-        one, copies the model's buffers (such as running statistics), which the step changes."""
+        """Yields the batches `loads`, from step `step` on; before each, copies the buffers, which a
+        step changes."""
 
     def finish(self, decision: Sequence[float]) -> None:
         """Completes the last step, if only its update is missing, by the sums over all ranks that
         decide on it; sends no message."""
 
     def restore(self) -> None:
-        """Restores what the last step, or round of local steps, has changed, if it is incomplete;
-        sends no message."""
+        """Restores what an incomplete last step, or round of local steps, has changed; sends no
+        message."""
 
 
 class Strategy(Protocol):
@@ -150,25 +149,23 @@ class Strategy(Protocol):
         """The position of this rank in its data, if ranks may be at different steps; else None."""
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """Makes the steps of an epoch from `start` on: each `next` makes one and returns its
-        result. Close the generator to stop early."""
+        """Makes the steps of an epoch from `start` on, each in a `next`; close the generator to
+        stop early."""
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
-        """Runs forward passes over the data of `loader` with the current model. `outputs` gets the
-        results, summed over all ranks; `step` is the number of the current training step."""
+        """Runs forward passes over the data of `loader`; `outputs` gets the results, summed over
+        all ranks."""
 
     def describe(self) -> dict[str, Any]:
         """Returns fields on how ranks train, for the start event."""
 
     def finish(self) -> dict[str, Any]:
         """Makes all copies of the model equal after the last epoch; returns facts about the
-        training, such as how stale gradients were, for the last event. Every rank calls it; further
-        epochs may follow."""
+        training for the last event. Every rank calls it; further epochs may follow."""
 
     def close(self) -> None:
         """Frees communicators and shared memory, and moves parameters to memory of each rank; every
         rank calls it."""
 
     def leave(self) -> None:
-        """Stops the threads of this rank without a message, after the loss of a rank, when `close`
-        is impossible."""
+        """Stops the threads of this rank without a message, after the loss of a rank."""

@@ -63,8 +63,7 @@ class UnitCost(NamedTuple):
         return self.forward + self.input_gradient + self.weight_gradient
 
     def scaled(self, factor: float) -> "UnitCost":
-        """Returns the cost of `factor` times as many samples: all but the parameters grow in
-        proportion."""
+        """Returns the cost of `factor` times as many samples."""
         more = UnitCost(*(n * factor for n in self))
         return more._replace(parameter_bytes=self.parameter_bytes)
 
@@ -85,9 +84,8 @@ class UnitCosts(NamedTuple):
 
 
 def stage_costs(costs: Sequence[UnitCost], cut: SplitPoints) -> list[UnitCost]:
-    """Returns the cost of each stage, the sum over its units; `cut` says at which units stages
-    begin. Stage 0 needs no gradient of its input, so that of its units counts as part of its weight
-    gradient."""
+    """Returns the sum of costs in each stage; `cut` says at which units stages begin. Stage 0 needs
+    no gradient of its input, so that of its units counts as part of its weight gradient."""
     of_stages = list[UnitCost]()
     for a, b in bounds(cut, len(costs)):
         f, i, w, parameters, activations, _ = map(sum, zip(*costs[a:b], strict=True))
@@ -156,9 +154,8 @@ _PASS = Pass(0, None, UNTRACKED)
 
 
 def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
-    """Returns the tensor from which the backward pass through a part of the model starts, and a
-    gradient of ones for it. The tensor is the output of the part; several outputs (`leaves`) are
-    joined, except those that are also inputs of the part (`enters`)."""
+    """Returns the tensor from which the backward pass through a part of the model starts, its
+    output or joined `leaves`, and a gradient of ones for it."""
 
     def ones(t: Tensor) -> Array:
         return backend.xp_of(t.array).ones_like(t.array)
@@ -201,9 +198,8 @@ def _fastest(
 def _passes(
     module: Module, enters: Tensors, on: Backend, clock: Timer
 ) -> tuple[Any, tuple[float, ...]]:
-    """Runs one forward and one backward pass through `module`, a part of the model, on the input
-    tensors `enters`. Returns its output, and a tuple of seconds by `clock`: of the forward pass, of
-    the input gradient and of the weight gradients."""
+    """Runs one forward and one backward pass through `module` on `enters`. Returns its output, and
+    seconds: of the forward pass, of the input gradient and of the weight gradients."""
     inputs = needing_gradients(enters)
     for t in inputs:
         t.grad_array = None

@@ -41,12 +41,11 @@ class Transfer(Protocol):
         """True if the operation is complete."""
 
     def poll(self) -> bool:
-        """Progresses all operations of this rank without blocking; returns True if this one is
-        complete."""
+        """Progresses all operations of this rank; returns True if this one is complete."""
 
     def wait(self) -> None:
-        """Returns when the operation is complete or, on a device, when kernels launched later will
-        run after it."""
+        """Returns when the operation is complete, or on a device when kernels launched later run
+        after it."""
 
 
 WIRE = "wire"
@@ -130,8 +129,7 @@ class StagedComm:
         self._last: Staging | None = None
 
     def chunk(self, n: int) -> slice:
-        """Returns this rank's slice of n elements, which `reduce_scatter` sums and `all_gather`
-        sends from here."""
+        """Returns this rank's slice of n elements."""
         return self._comm.chunk(n)
 
     # ---- calls that return with the result
@@ -162,9 +160,8 @@ class StagedComm:
     def start_reduce_scatter(
         self, array: Array, algorithm: str = "ring", parts: Parts = None
     ) -> Transfer:
-        """Starts a reduce-scatter. When it is complete, this rank's slice of the array has the sums
-        over ranks, and other elements are unchanged. `parts` has the lengths of the ranks' slices;
-        None: nearly equal."""
+        """Starts a reduce-scatter, which leaves the sums in this rank's slice of the array. `parts`
+        has the lengths of the ranks' slices; None: nearly equal."""
         row = one_row(array, "start_reduce_scatter")
         ends = self._ends(parts, row.size)
         part_here = slice(ends[self.rank], ends[self.rank + 1])
@@ -178,19 +175,16 @@ class StagedComm:
     def start_all_gather(
         self, array: Array, algorithm: str = "ring", parts: Parts = None
     ) -> Transfer:
-        """Starts an all-gather. When it is complete, the array has the parts of all ranks; until
-        then it must not be touched. `parts` has the lengths of the ranks' parts; None: nearly
-        equal."""
+        """Starts an all-gather; the array must not be touched until it is complete. `parts` has the
+        lengths of the ranks' parts; None: nearly equal."""
         return _one(self._gathered(one_row(array, "start_all_gather"), algorithm, parts))
 
     def start_broadcast(self, array: Array, root: int = 0) -> Transfer:
-        """Starts a broadcast from rank `root`; the array must not be touched until it is
-        complete."""
+        """Starts a broadcast from rank `root`; do not touch the array until it is complete."""
         return _one(self._broadcast(one_row(array, "start_broadcast"), root))
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Transfer:
-        """Starts to send an array to rank `to`; the array must not change until the send is
-        complete."""
+        """Starts to send an array to rank `to`; do not change it until the send is complete."""
         row = self._xp.ascontiguousarray(array).reshape(-1)
         pieces = self._started(
             row,
@@ -301,24 +295,23 @@ def _one(pieces: list[Piece]) -> Transfer:
 
 
 def one_row(array: Array, call: str) -> Array:
-    """Returns a 1-D view of a contiguous array; for another, raises ValueError that names the
-    method `call`."""
+    """Returns a 1-D view of a contiguous array; for another, raises ValueError that names
+    `call`."""
     if not array.flags.c_contiguous:
         raise ValueError(f"{call} takes a device's array in C order only: use ascontiguousarray")
     return array.reshape(-1)
 
 
 def _spans(row: Array) -> Iterator[slice]:
-    """Yields the slices in which a 1-D array is sent; an empty array has one, since other ranks
-    wait for its message."""
+    """Yields the slices in which a 1-D array is sent, at least one: other ranks wait for its
+    message."""
     numbers = PIECE_BYTES // row.itemsize
     for lo in range(0, max(row.size, 1), numbers):
         yield slice(lo, min(lo + numbers, row.size))
 
 
 def _within(part: slice, span: slice) -> slice:
-    """Returns the intersection of two slices of a row, counted from the start of `span`; empty if
-    they do not overlap."""
+    """Returns the intersection of two slices, counted from the start of `span`; perhaps empty."""
     lo, hi = max(part.start, span.start), min(part.stop, span.stop)
     return slice(lo - span.start, max(lo, hi) - span.start)
 

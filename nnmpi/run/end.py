@@ -136,9 +136,8 @@ def rescue(session: Session, error: Exception) -> None:
 
 
 def fail(trainer: Training, error: BaseException) -> None:
-    """Reports that the run has failed. After an error that all ranks know, it first completes
-    the checkpoint that is being written and, unless the run has made its last step, closes the
-    session."""
+    """Reports that the run has failed. After an error that all ranks know, it first completes the
+    checkpoint in progress and, unless the last step is made, closes the session."""
     if isinstance(error, AgreedError) and trainer.run.is_running:
         with suppress(RankLost, LostOutputError):
             trainer.checkpoints.close()

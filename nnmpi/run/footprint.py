@@ -18,9 +18,8 @@ class Footprint:
         self._resident = memory("VmRSS")
 
     def event(self, sent: AxisTraffic | None) -> Event:
-        """Returns this rank's part of the field `measured` of the last event: `memory_bytes`, by
-        how much its process has grown at most, and what it has `sent` in a step along each axis, if
-        known."""
+        """Returns this rank's part of the field `measured`: `memory_bytes`, by how much its process
+        has grown at most, and what it has `sent` in a step along each axis, if known."""
         # Linux updates its counters in batches, so the peak may lag behind
         grown = max(memory("VmHWM") - self._resident, 0)
         known = {"memory_bytes": grown} if self._resident else {}

@@ -46,8 +46,7 @@ class ReportedEvents:
         self.to_repeat = frozenset[EventPosition]()
 
     def claim(self, step: int, kind: str) -> bool:
-        """Records that an event is reported; returns False if it was reported before a rank was
-        lost, and the step is repeated."""
+        """Records an event as reported; returns False if it was reported before a rank was lost."""
         position, last = event_position(step, kind), self.events
         self.events = max(position, last)
         return position > last

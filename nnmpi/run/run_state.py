@@ -27,8 +27,7 @@ STEP_EVENTS = 200
 
 
 class StepPhase(Enum):
-    """The phase of a step in which this rank is. An error while UPDATING may leave the parameters
-    partly updated."""
+    """The phase of a step; an error while UPDATING may leave the parameters partly updated."""
 
     BETWEEN_STEPS = auto()
     COMPUTING = auto()

@@ -155,9 +155,8 @@ class Trainer:
     def _go_on(
         self, outputs: ExitStack, report: Report | None, epochs: int | None, lost: list[Event]
     ) -> Event:
-        """Trains from the start of the run, or from the point to which a Supervisor has set it;
-        returns its last event. `lost` has an event for each loss of a rank that is still to be
-        reported. `open_reports` explains `outputs` and `report`."""
+        """Trains from the start of the run, or from the point to which a Supervisor has set it.
+        `lost` has an event for each loss of a rank that is still to be reported."""
         if not self.run.is_running:
             start.check_ready(self.run, self.session, epochs)
             self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
@@ -361,8 +360,7 @@ class Trainer:
 
     def _check_together(self, call: str, is_over: bool = False) -> None:
         """Raises ValueError if ranks cannot make `call` together: the Trainer is closed
-        (`is_over`), or ranks are within an epoch in which they make their steps at different
-        times."""
+        (`is_over`), or they are within an epoch with steps at different times."""
         together = self.arrangement.steps_together  # raises NoModelError after a failed restore
         if is_over:
             raise ValueError(

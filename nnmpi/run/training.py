@@ -141,9 +141,8 @@ class Supervisor:
         load_callbacks(trainer, comm)
 
     def run(self, trainer: "Training", body: Callable[[list[Event]], Event]) -> Event:
-        """Calls body(events), the training of `fit`, and returns its result; after the loss of a
-        rank it may call it again. `body` reports the events, which are about such losses, and
-        clears the list."""
+        """Calls body(events), the training of `fit`, and may call it again after the loss of a
+        rank. `body` reports the events, which are about such losses, and clears the list."""
         return body([])
 
     def is_start_reported(self, trainer: "Training") -> bool:
@@ -151,18 +150,16 @@ class Supervisor:
         return False
 
     def opened_reports(self, trainer: "Training", is_new: bool) -> None:
-        """Uses the run's reports, which are open now, for example to read from the log what was
-        reported before a rank was lost. `is_new` is True if this rank has only now begun to write
-        them."""
+        """Uses the run's reports, which are open now, for example to read what was reported before
+        a rank was lost. `is_new` is True if this rank has only now begun to write them."""
 
     def called(self, trainer: "Training", occasion: str) -> None:
         """Records the settings that callbacks may have changed, if steps may have to be repeated
         with the same changes. All callbacks have been called on an `occasion` such as "on_step"."""
 
     def restoring(self, trainer: "Training", snapshot: Snapshot) -> AbstractContextManager[None]:
-        """Returns a context in which the Trainer makes another session from `snapshot`. It may keep
-        the snapshot until then, so that the run can continue from it if a rank is lost
-        meanwhile."""
+        """Returns a context in which the Trainer makes another session from `snapshot`, which it
+        may keep, so that the run can continue from it if a rank is lost meanwhile."""
         return nullcontext()
 
     def opened(self, session: Session) -> None:

@@ -19,9 +19,8 @@ Term = tuple[tuple[int, int], Array, Array]
 
 
 def _met(inputs: int, outputs: int, offset: int, step: int) -> tuple[slice, slice]:
-    """Returns, for one weight and along an axis, the inputs that it multiplies and the outputs to
-    which the products are added: output p reads input p * step + offset, unless it is outside of
-    the image."""
+    """Returns the inputs that one weight multiplies along an axis, and the outputs that get the
+    products: output p reads input p * step + offset, unless it is outside of the image."""
     first = max(0, -(offset // step))
     end = max(first, min(outputs, (inputs - 1 - offset) // step + 1))
     start = first * step + offset

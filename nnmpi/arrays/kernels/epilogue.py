@@ -62,8 +62,7 @@ class RowConstants(NamedTuple):
 
 def row_constants(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
     """Makes the bias b, and zeros if `relu`, each repeated on the host over a row of w pixels,
-    since NumPy is slow on single pixels. `like` has the outputs' library, dtype and number of
-    channels."""
+    since NumPy is slow on single pixels. `like` is an array of outputs."""
     xp, w = xp_of(like), w if of(like).is_host else 1
     zero = constant((w * like.shape[-1],), 0.0, like.dtype, xp) if relu else None
     if b is None or w == 1:

@@ -56,8 +56,7 @@ class Im2col:
         self, x: Array, w: Array, windows: Windows, groups: int, pool: bool, chunk: int
     ) -> None:
         """Takes images x (N, H, W, C) with any strides and contiguous weights w (kh, kw, C /
-        groups, O); `pool` is True if a 2x2 max-pool follows, and `chunk` images are computed at a
-        time."""
+        groups, O); `pool`: a 2x2 max-pool follows; `chunk` images are computed at a time."""
         self.x, self.w, self.xp = x, w, xp_of(x)
         self.windows, self.groups, self.f = windows, groups, 2 if pool else 1
         self.sums = types_of(x.dtype).sums
@@ -146,8 +145,8 @@ class Im2col:
         products_loop(self._columns(s), self._grouped(w), self._grouped(z), False)
 
     def room(self, n: int, dtype: Any) -> tuple[Array, Array]:
-        """Allocates an array (T, O) for the outputs of n images before pooling; returns it and the
-        view of `_outputs`."""
+        """Allocates the outputs (T, O) of n images before pooling; returns them and their view by
+        `_outputs`."""
         T = self.f**2 * n * self.covers[0] * self.covers[1]
         dz = self.xp.empty((T, self.w.shape[3]), dtype)
         return dz, self._outputs(dz, n)
@@ -198,8 +197,8 @@ class Im2col:
         self.backward(s, dz, shared.dx, shared.dw)
 
     def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
-        """Writes dx[s] and adds to dw, the gradient of the weights, from the gradient dz (T, O) of
-        the outputs, one row per pixel. dx or dw may be None: not needed."""
+        """Writes dx[s] and adds to dw from the gradient dz (T, O) of the outputs; either may be
+        None."""
         w, dz = self._grouped(self.w.reshape(-1, self.w.shape[3])), self._grouped(dz)
         if dw is not None:
             total = self._grouped(dw.reshape(-1, dw.shape[3]))
@@ -265,9 +264,8 @@ def direct_gradients(
     dw: InOut,
     stride: int,
 ) -> None:
-    """Adds the gradients of weights and bias to dw and db, from the gradient g of the outputs y
-    (None without ReLU), for padded images x (n, H, W, C). `largest` and `stride` are those of
-    `direct_outputs`."""
+    """Adds the gradients of weights and bias to dw and db, from the gradient g of the outputs y,
+    for padded images x (n, H, W, C). The other arguments are those of `direct_outputs`."""
     method = _im2col(x, dw, stride, largest is not None)
     method.gradients(slice(0, len(x)), g, y, largest, Gradients(None, dw, db))
 
@@ -295,16 +293,14 @@ class Direct(Im2col):
         return compiled and plain and few and undilated
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
-        """Writes the outputs y of images x[s], as `ConvMethod.outputs` says, by the compiled
-        kernel."""
+        """Writes the outputs y of images x[s] by the compiled kernel."""
         x = self.kept[s.start] = self._padded(s).copy()
         direct_outputs(x, self.w, y, largest, *rows, self.windows[0].stride)
 
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
-        """Computes gradients for images x[s], as `ConvMethod.gradients` says; that of weights by
-        the kernel."""
+        """Computes gradients for images x[s]; those of weights and bias by the compiled kernel."""
         if shared.dw is not None or shared.db is not None:
             dw = self.new_dw() if shared.dw is None else shared.dw
             x = self.kept[s.start]

@@ -84,8 +84,7 @@ def gradients(
 
 def prefers_compiled(n: int, K: int, O: int) -> bool:
     """True if the compiled kernel is faster than BLAS at (n, K) by (K, O) on this processor,
-    although it leaves such large products to BLAS by default. Products of a matrix and a vector are
-    left to BLAS."""
+    although such products are large. Products of a matrix and a vector are left to BLAS."""
     return (
         n * K * O > LARGEST
         and min(n, K, O) > 1
@@ -107,9 +106,8 @@ def linear_outputs(x: Array, w: Array, b: Array | None, y: Out, relu: bool, larg
 def linear_gradients(
     g: Array, w: Array, x: Array | None, dx: Out | None, dw: Out | None, db: Out | None, large: bool
 ) -> None:
-    """Writes the gradients dx, dw and db (None: not needed) of a linear layer, from the gradient g
-    of its outputs before ReLU. The compiled kernel leaves large products to BLAS, unless
-    `large`."""
+    """Writes the gradients dx, dw and db (None: not needed), from the gradient g of the outputs
+    before ReLU. The compiled kernel leaves large products to BLAS, unless `large`."""
     if dx is not None:
         dot(g, w, dx)
     if dw is not None:

@@ -44,9 +44,8 @@ def round_loop(x: Array, y: Out) -> None:
 
 @kernel
 def merge_loop(masters: InOut, values: Array) -> None:
-    """Sets masters, the full-precision parameters, to `values`, their 16-bit copies, where these
-    are not the masters rounded: there the program has written to them since the last step. All
-    other masters keep their full precision."""
+    """Sets masters to `values`, their 16-bit copies, where these are not the masters rounded: there
+    the program has written to them since the last step."""
     xp = xp_of(masters)
     bits = f"u{values.dtype.itemsize}"
     same = masters.astype(values.dtype).view(bits) == values.view(bits)
@@ -267,9 +266,8 @@ widened_products = _widening(
 
 
 def in_float32(op: Callable[..., Result], *arrays: Array) -> Result:
-    """Computes an op on float32 copies of 16-bit arrays, which are kept if the backward pass reads
-    them. Value and gradients have the dtype of the first 16-bit array; Python numbers are
-    unchanged."""
+    """Computes an op on float32 copies of 16-bit arrays, which the backward pass may keep. Value
+    and gradients have the dtype of the first 16-bit array."""
     dtype = next(a.dtype for a in arrays if in_16_bits(a))
     result = op(*(cast(a, np.float32) if in_16_bits(a) else a for a in arrays))
     plain = result.prepare

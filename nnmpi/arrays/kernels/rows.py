@@ -65,9 +65,8 @@ def add_sorted_loop(to: InOut, rows: Array, order: Array, g: Array) -> None:
 
 
 def _sums_so_far(g: Array, rows: Array, shape: tuple[int, ...]) -> Array:
-    """Overwrites g by its prefix sums within each run of equal values in `rows`, and returns it.
-    `rows` is sorted, with a value for each entry of g; `shape`, such as (-1, 1), makes a vector
-    broadcast to g."""
+    """Overwrites g by its prefix sums within each run of equal values in the sorted `rows`, and
+    returns it; `shape`, such as (-1, 1), makes a vector broadcast to g."""
     xp, step = xp_of(g), 1
     while step < len(rows):
         same = (rows[step:] == rows[:-step]).reshape(shape)

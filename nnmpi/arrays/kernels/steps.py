@@ -85,8 +85,7 @@ class MixedStep(NamedTuple):
         return self.values is None and not is_array(self.factor) and self.factor == 1
 
     def times(self, number: float) -> "MixedStep":
-        """Returns a MixedStep for gradients that are multiplied by `number` too: the same `values`,
-        and a factor that is `number` times as large."""
+        """Returns a MixedStep whose factor of gradients is `number` times as large."""
         factor: Any = self.factor
         if not is_array(factor):
             return self._replace(factor=factor * number)
@@ -200,8 +199,8 @@ def adam_loop(
 
 
 def sgd(p: Array, g: Array, velocity: Array | None, c: SgdStep, mixed: MixedStep = PLAIN) -> None:
-    """Makes one step of SGD, with the options c, on p, in place. Without momentum `velocity` may be
-    None."""
+    """Makes one step of SGD, with the options c, on p, in place; `velocity` may be None without
+    momentum."""
     used_velocity = velocity if c.momentum else None
     rate = c.lr * (c.momentum if c.nesterov else 1)
     direct, decay = c.nesterov or not c.momentum, c.weight_decay

@@ -14,8 +14,7 @@ import numpy as np
 
 
 class Call(NamedTuple):
-    """A logged call, function(*args, **options), to be executed later; `is_check` if it writes
-    nothing, but raises an error if values are not as they were expected."""
+    """A logged call, function(*args, **options); a check writes nothing, but may raise an error."""
 
     function: Callable[..., object]
     args: Sequence[Any]

@@ -138,8 +138,7 @@ def _smallest(arrays: Iterable[Lifetime], fixed: Sequence[_Placed] = ()) -> list
 
 
 def _plan_of(arena: Iterable[_Placed], base: int = 0) -> MemoryPlan:
-    """Returns the MemoryPlan of the arrays at offset `base` of an arena or later, with offsets from
-    `base`."""
+    """Returns the MemoryPlan of the arrays at offset `base` or later, with offsets from `base`."""
     offsets = {id(p.array.array): p.start - base for p in arena if p.array and p.start >= base}
     return MemoryPlan(offsets, max(_size(arena) - base, 0))
 
@@ -187,14 +186,13 @@ def places_in(arena: np.ndarray, plan: MemoryPlan) -> Places:
 
 
 def places_of(given: Iterable[tuple[Any, np.ndarray]]) -> Places:
-    """Returns places for arrays without data: of each pair in `given`, the memory of the second, a
-    real array, is that of the first."""
+    """Returns places for arrays without data: in each pair, the first gets the memory of the
+    second."""
     return {id(owner(stand_in)): (_as_bytes(array), 0) for stand_in, array in given}
 
 
 class Binding:
-    """Puts views of real memory in the place of arrays without data, by id, so that logged calls
-    can be executed."""
+    """Puts views of real memory in the place of arrays without data, by id."""
 
     def __init__(self, *places: Places) -> None:
         self._places = {key: place for some in places for key, place in some.items()}

@@ -60,8 +60,8 @@ def conv1d(
     groups: int = 1,
     keep: bool = True,
 ) -> Result:
-    """The convolution of x (N, C, L) with w (O, C / groups, k), plus b (O), computed as images of
-    one row. `keep` is False if there will be no backward pass, so that nothing is kept for it."""
+    """The convolution of x (N, C, L) with w (O, C / groups, k), plus b (O), as images of one
+    row."""
     x = like_weight(x, w)
     _check_input("conv1d", x.shape, x.dtype, w, w.shape[1] * groups, "L")
     along = windows((1, w.shape[2]), (1, stride), _along(padding), (1, dilation))
@@ -87,9 +87,8 @@ def after_padding(
     groups: int,
     **options: Any,
 ) -> Result:
-    """Pads x with its own elements, as `padding_mode` says ("reflect", "replicate" or "circular"),
-    and applies `op`, `conv1d` or `conv2d`, without padding. The other arguments are those of
-    `op`."""
+    """Pads x with its own elements, as `padding_mode` says, and applies `op`, `conv1d` or `conv2d`,
+    without padding."""
     x, is_row = like_weight(x, w), w.ndim == 3
     axes = "L" if is_row else "H, W"
     _check_input(op.__name__, x.shape, x.dtype, w, w.shape[1] * groups, axes)
@@ -163,8 +162,7 @@ def conv_transpose2d(
 def _check_input(
     name: str, shape: Sequence[int], dtype: Any, w: Array, channels: int, axes: str
 ) -> None:
-    """Raises ValueError unless an input has this many channels and the dtype of w. `name` (of the
-    op) and `axes`, such as "H, W", are for the message."""
+    """Raises ValueError, which names the op and its axes, unless an input fits the weight w."""
     if len(shape) != w.ndim or shape[1] != channels:
         grey = channels == 1 and len(shape) == w.ndim - 1
         raise ValueError(

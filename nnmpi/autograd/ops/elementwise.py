@@ -73,23 +73,22 @@ def _check_broadcast(name: str, a: Array, b: Array) -> None:
 
 
 def broadcasting(name: str, a: Array, b: Array) -> Array:
-    """Calls the function of NumPy or CuPy called `name` on a and b; a ValueError for shapes that do
-    not broadcast has both."""
+    """Calls the function `name` of NumPy or CuPy on a and b; an error of broadcasting has both
+    shapes."""
     xp = xp_of(a) if hasattr(a, "shape") else xp_of(b)
     op = getattr(xp, name)
     return _checked(name, op, partial(in_layout, op), a, b)
 
 
 def _numbers(name: str, a: Array, b: Array) -> Array:
-    """Does what `broadcasting` says, for functions whose results are numbers: 16-bit arrays are
-    computed in float32, and the result is rounded."""
+    """Does what `broadcasting` says, for results that are numbers: those of 16 bits are rounded
+    once."""
     return by_float32(partial(broadcasting, name), a, b)
 
 
 def _checked(name: str, plain: OfTwo, op: OfTwo, a: Array, b: Array) -> Array:
     """op(a, b), with a and b promoted to a common type by PyTorch's rules; plain(a, b) if they are
-    float32 on the host, or numbers. A ValueError for shapes that do not broadcast has both, and
-    `name`."""
+    float32 on the host, or numbers."""
     try:
         if are_plain(a, b):
             return plain(a, b)

@@ -11,9 +11,8 @@ from nnmpi.arrays.kernels.rows import embedding_gradient_loop
 
 
 class TableGradient:
-    """The gradient of rows that were looked up in a table, already summed over lookups of the same
-    row: rows (U, K) are those of the rows `index` (U). `dense` returns it with a row for each
-    lookup, where it is added to another gradient or inspected."""
+    """The gradient of rows that were looked up, summed over lookups of the same row: rows (U, K)
+    are those of the rows `index` (U). `dense` returns it with a row for each lookup."""
 
     __slots__ = ("dense", "dtype", "index", "rows")
     __array_ufunc__ = None  # so that ndarray + this calls __radd__

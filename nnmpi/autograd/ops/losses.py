@@ -33,9 +33,8 @@ class Labels(NamedTuple):
 
     @classmethod
     def of(cls, labels: Array, weight: Array | None, ignore_index: int, dtype: Any) -> Labels:
-        """Flattens labels and looks up their weights, 1 without `weight`, in the type in which
-        scores of `dtype` are summed; labels equal to `ignore_index` become class 0 with weight
-        0."""
+        """Flattens labels and looks up their weights, 1 without `weight`, in the type of sums of
+        `dtype`; labels equal to `ignore_index` become class 0 with weight 0."""
         labels = labels.reshape(-1).astype("int64", copy=False)
         kept, dtype = labels != ignore_index, types_of(dtype).sums
         labels = labels * kept
@@ -140,8 +139,7 @@ def weighted_cross_entropy(
 
 
 def _by_rows(z: Array, labels: Array, target: Labels, reduction: str) -> Result:
-    """The cross-entropy of scores z (N, C, ...) on a device, without weights and smoothing, by
-    kernels that pass over the scores once."""
+    """The cross-entropy of scores z (N, C, ...) on a device, without weights and smoothing."""
     losses, (vjp_rows,), *_ = cross_entropy(rows_of(z), target.classes, reduction="none")
     y, scale = target.reduced(_kept(losses, target, labels.shape, z.dtype), reduction)
 
@@ -160,8 +158,7 @@ def nll(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Result:
-    """The negative log-likelihood of log-probabilities (N, C, ...) and labels (N, ...), with class
-    weights and ignored labels."""
+    """The negative log-likelihood of log-probabilities (N, C, ...) and labels (N, ...)."""
     xp, target = xp_of(logp), Labels.of(labels, weight, ignore_index, logp.dtype)
     s, shape, dtype = _transposed(logp), logp.shape, logp.dtype
     of_s, rows = s.shape, xp.arange(len(target.classes))

@@ -156,8 +156,8 @@ def layer_norm(
     kernels.layer_norm_loop(rows, flat_w, flat_b, eps, mean, r, y)
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
-        """Returns the output's gradient as a matrix of rows, and the gradients of w and of b, which
-        are computed if one of them is needed."""
+        """Returns the output's gradient as a matrix of rows, and those of w and of b, if one is
+        needed."""
         g = g.reshape(rows.shape)
         dw, db = (xp.empty(rows.shape[1], types_of(g.dtype).sums) for _ in range(2))
         if needs[1] or needs[2]:

@@ -55,8 +55,7 @@ def _pooled(
 
 
 def max_pool(x: Array, *, axes: int = 2, ceil_mode: bool = False, **sizes: Size) -> Result:
-    """The maximum of each window along the last `axes` axes: 2 for images, 1 for sequences. With
-    `ceil_mode` a last window may end beyond the input."""
+    """The maximum of each window along the last `axes` axes: 2 for images, 1 for sequences."""
     return _pooled(f"max_pool{axes}d", pool.max_pool2d, x, axes, ceil_mode, sizes)
 
 
@@ -78,8 +77,8 @@ def avg_pool(
     count_include_pad: bool = True,
     **sizes: Size,
 ) -> Result:
-    """The mean of each window along the last `axes` axes; padding counts with `count_include_pad`.
-    With `ceil_mode` a last window may end beyond the input."""
+    """The mean of each window along the last `axes` axes; padding counts with
+    `count_include_pad`."""
     name, kernel = f"avg_pool{axes}d", partial(pool.avg_pool2d, count_include_pad=count_include_pad)
     _check_floats(name, x)
     return _pooled(name, kernel, x, axes, ceil_mode, sizes)

@@ -111,8 +111,8 @@ of the axis (None: any): mirrored without the edge, the edge repeated, or from t
 
 
 def _index(mode: str, n: int, before: int, after: int) -> np.ndarray:
-    """For each place of an axis of length n that is padded by `before` and `after` places, the
-    index of the element that is copied there; `mode` is "reflect", "replicate" or "circular"."""
+    """For each place of an axis of length n padded by `before` and `after`, the index of its
+    element."""
     excess = PAD_MODES[mode]
     if not n or (excess is not None and max(before, after) > n + excess):
         raise ValueError(
@@ -129,8 +129,8 @@ def _index(mode: str, n: int, before: int, after: int) -> np.ndarray:
 
 
 def _along(a: Array, steps: Sequence[tuple[int, Sequence[Tap], int]]) -> Result:
-    """Interpolates `a` along several axes, one after the other; each step is (axis in memory order,
-    taps, length of the input)."""
+    """Interpolates `a` along axes in turn, given (axis in memory order, taps, length of the input)
+    of each."""
     y = _in_memory(a)
     for axis, taps, _ in steps:
         y = gather(y, axis, taps)

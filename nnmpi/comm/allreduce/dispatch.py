@@ -195,8 +195,8 @@ def _library_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _reduction_key(n: int, dtype: np.dtype[Any]) -> tuple[int, np.dtype[Any]]:
-    """Returns the key of shared memory for n elements, rounded up to a power of two: few
-    allocations serve all lengths."""
+    """Returns the key of shared memory for n elements: a power of two, so that few serve all
+    lengths."""
     return power_of_two(n), dtype
 
 

@@ -161,9 +161,8 @@ def _packed(memory: Array, parts: tuple[slice, ...]) -> Array:
 
 
 def _end_to_end(parts: tuple[slice, ...], start: int, unit: int) -> Iterator[Slices]:
-    """Yields, for each piece of a packed message that is not empty, its slice of the buffer and its
-    slice of the packed data, in units of `unit` bytes. `parts` are the pieces in the buffer, and
-    `start` is where the packed data begin, in bytes."""
+    """Yields, for each piece `parts` of a packed message that is not empty, its slice of the buffer
+    and that of the packed data, which begin at byte `start`, in units of `unit` bytes."""
     for part in parts:
         end = start + part.stop - part.start
         if end > start:
@@ -177,8 +176,7 @@ def _cut(start: int, size: int, most: int) -> list[slice]:
 
 
 def _round(rounded: NDArray[np.bool_], message: Pieces, bounds: Bounds) -> list[slice]:
-    """Returns the slices of sums that must be rounded to 16 bits before a message is sent, and
-    marks its chunks in `rounded`."""
+    """Returns the slices of sums to be rounded before a message is sent, and marks its chunks."""
     due = [c for piece in message for c in range(*piece) if not rounded[c]]
     rounded[due] = True
     return [slice(bounds[c], bounds[c + 1]) for c in due]

@@ -126,9 +126,8 @@ class SharedReduction:
         return steps if blocks else self._queue.add(steps)
 
     def all_reduce(self, array: Array, tag: int, blocks: bool) -> Steps:
-        """Sums `array`, which lies outside shared memory, over the ranks, in place. Of a long
-        array, a rank copies to shared memory only the elements that other ranks add up. `tag` and
-        `blocks` as in `reduce`."""
+        """Sums `array`, which lies outside shared memory, in place; of a long one, a rank copies
+        there only the elements that other ranks add up. `tag` and `blocks` as in `reduce`."""
         if self._is_short:
             steps = self._exchange(array, tag, blocks)
         else:
@@ -136,8 +135,8 @@ class SharedReduction:
         return steps if blocks else self._queue.add(steps)
 
     def short_sum(self, n: int, first_tag: int) -> ShortSum | None:
-        """Returns a compiled all-reduce of n elements in one call; None for a large n, or without
-        compiled code."""
+        """Returns a compiled all-reduce of n elements, or None for a large n or without compiled
+        code."""
         if not self._is_short:
             return None
         return self._window.short_sum(first_tag, self._turn, *self._half_segments(n))
@@ -166,8 +165,8 @@ class SharedReduction:
     def _reduce(
         self, start: int, stop: int, tag: int, blocks: bool, array: Array | None = None
     ) -> Steps:
-        """Does what `reduce` says; `array`, if given, is used in place of this rank's `mine`, and
-        receives the sum."""
+        """Does what `reduce` says; `array`, if given, takes the place of `mine`, and receives the
+        sum."""
         slice_here, parts = self.slice(start, stop), list(self._segments)
         if array is not None:
             mine, parts[self._node.rank] = parts[self._node.rank], array
@@ -198,8 +197,7 @@ class SharedReduction:
         self._window.free()
 
     def _barrier(self, tag: int, blocks: bool) -> Any:
-        """Starts a barrier of the node, and waits for it if `blocks`; earlier writes are
-        visible."""
+        """Starts a barrier of the node, and waits for it if `blocks`."""
         mark = tag - tag % PENDING  # the first tag, which compiled sums know
         if not blocks:
             return self._window.ibarrier(mark)

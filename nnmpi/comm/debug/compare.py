@@ -39,9 +39,8 @@ class CallComparison:
         self._transport.free()
 
     def steps(self, call: LoggedCall, blocks: bool) -> Steps:
-        """Compares a call over all ranks: completes if all make this call; otherwise raises the
-        same MismatchError on all. Lines of code are not compared: correct programs may call from
-        different lines."""
+        """Compares a call over all ranks, and raises the same MismatchError on all if it differs.
+        Lines of code are not compared: correct programs may call from different lines."""
         return self._queue.add(self._steps(call, blocks))
 
     def _steps(self, call: LoggedCall, blocks: bool) -> Steps:

@@ -59,8 +59,7 @@ class Failures(NamedTuple):
 @contextmanager
 def fatal(who: str, ending: JobEnd, passed: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Returns a context in which an exception, unless `passed`, is printed and ends this rank, or
-    the whole job. It is for code that runs before the hooks are installed, or after Python stops
-    calling them."""
+    the job, before the hooks are installed, or after Python stops calling them."""
     try:
         yield
     except passed:
@@ -189,8 +188,7 @@ TRUNCATED = (
 
 
 def traceback_text(error: BaseException) -> str:
-    """The traceback of an exception without frames of nnmpi, unless it has no other frames, or
-    NNMPI_TRACEBACK=full."""
+    """The traceback of an exception, without frames of nnmpi unless NNMPI_TRACEBACK=full."""
     described = TracebackException.from_exception(error)
     # the text of MPI_ERR_TRUNCATE, in any MPI
     hint = TRUNCATED if "message truncated" in str(described).lower() else ""

@@ -71,8 +71,7 @@ class SilentRanks(Protocol):
 
     def kill(self, reason: str, limit: float) -> bool:
         """Has the ranks that make no progress killed; returns False if that cannot help, as when
-        all ranks wait. The watchdog calls it every TICK seconds while this rank has waited for
-        longer than `limit` seconds."""
+        all wait. Called every TICK seconds after this rank has waited for `limit`."""
 
 
 class Watchdog:

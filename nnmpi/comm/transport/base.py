@@ -63,9 +63,8 @@ class Ledger:
 
 
 class TransportFamily:
-    """All transports that one rank has made since it started or last shrank. All of them become
-    unusable together ("revoked") when a rank is lost. In this base class a lost rank ends the
-    job."""
+    """All transports that one rank has made since it started or last shrank; they become unusable
+    together ("revoked") when a rank is lost. In this base class a lost rank ends the job."""
 
     abandoned = False
     gone: Sequence[int] = ()  # job ranks that were lost before
@@ -197,8 +196,8 @@ class Transport(Receiver, Protocol):
         """Returns a transport of the ranks that share memory with this one."""
 
     def free(self) -> None:
-        """Frees a transport made by `duplicate`, `split` or `group`; collective. Does nothing if
-        the family was abandoned."""
+        """Frees a transport made by `duplicate`, `split` or `group`, unless abandoned;
+        collective."""
 
     def free_memory(self) -> int:
         """The free bytes of shared memory on this node."""

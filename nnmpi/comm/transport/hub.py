@@ -142,9 +142,9 @@ class Hub:
     def join(
         self, caller: Caller, key: Hashable, ranks: Sequence[int], value: Any, callback: Callback
     ) -> Rendezvous:
-        """Enters the calling rank, with a value, into a collective of the job ranks `ranks` that
-        calls with the same `key` make; returns it, complete or not. When all have joined,
-        `callback` gets their values, in the order of `ranks`."""
+        """Enters the calling rank, with a value, into the collective of `ranks` called `key`;
+        returns it, complete or not. When all have joined, `callback` gets their values, in the
+        order of `ranks`."""
         with self._lock:
             self._begin(caller, "joins", ())
             rendezvous = self._rendezvous.get(key) or Rendezvous(caller.era, ranks)
@@ -196,8 +196,8 @@ class Hub:
     # ---- what happens to a rank, and to all
 
     def revoke(self, era: int) -> None:
-        """Makes all pending and later operations raise RankLost, on communicators of the given era,
-        which ends when the ranks shrink after a loss and make new ones."""
+        """Makes all pending and later operations raise RankLost on communicators of the given
+        era."""
         with self._lock:
             self._tell(("revoked", era))
 
@@ -260,9 +260,8 @@ class Hub:
         self._fail(self.explain() or DeadlockError("every rank waits: " + "; ".join(waits)))
 
     def _begin(self, caller: Caller, verb: str, requests: Sequence[Posted]) -> None:
-        """Waits, at the start of each operation, until the scheduler lets the rank `caller` go on,
-        and counts it; raises RankKilled if the rank is to be lost at this operation, or is lost
-        already."""
+        """Waits until the scheduler lets the rank `caller` go on, and counts the operation; raises
+        RankKilled if the rank is to be lost at it, or is lost already."""
         rank = caller.job_rank
         self.scheduler.turn(rank, verb, requests)
         if rank in self._remaining:
@@ -302,8 +301,7 @@ class Hub:
         self.scheduler.wake((*source.awaited, *into.awaited))
 
     def _tell(self, fact: tuple[str, int]) -> None:
-        """Tells all ranks of a fact: ("lost", rank), or ("revoked", era) of communicators made
-        between two shrinks."""
+        """Tells all ranks of a fact: ("lost", rank), or ("revoked", era)."""
         for rank, noticed in enumerate(self._noticed):
             self.scheduler.notify(rank, fact, partial(noticed.add, fact))
         self.scheduler.wake(range(self.size))

@@ -30,8 +30,7 @@ class OperatingSystem:
 
     @staticmethod
     def in_thread(f: Callable[[], T]) -> Future[T]:
-        """Runs f in a daemon thread, for which the process need not wait at its end; returns a
-        Future."""
+        """Runs f in a daemon thread, for which the process need not wait; returns a Future."""
         future = Future[T]()
 
         def run() -> None:

@@ -67,8 +67,7 @@ class Snapshot(NamedTuple):
     norms: tuple[float, int] = (0.0, 0)
 
     def known(self, config: Config, ranks: int) -> Mapping[str, Any]:
-        """Returns those entries of `measured` that stay valid if the run goes on with the options
-        `config` on `ranks` ranks."""
+        """Returns those entries of `measured` that stay valid with these options and ranks."""
         old, new = vars(self.config), vars(config)
 
         def same(names: Iterable[str]) -> bool:
@@ -105,9 +104,9 @@ def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, rank
 def next_steps(
     comm: Comm, positions: Sequence[WorkerPosition], workers: int
 ) -> tuple[StepState, ...]:
-    """Returns the step from which each of `workers` asynchronous workers goes on in a resumed run;
-    none if another number of workers has saved the positions, since each gets other parts of the
-    batches than before. Every rank calls it with the `positions` in its snapshot."""
+    """Returns the step from which each of `workers` asynchronous workers goes on; none if another
+    number of them has saved the positions: each gets other parts of the batches. Every rank calls
+    it."""
     of_all = chain.from_iterable(gather_objects(comm, positions))
     next_of = {position.worker: position.next for position in of_all if position.workers == workers}
     if len(next_of) < workers:

@@ -26,8 +26,7 @@ class NotSavedError(ValueError):
 def refusing(
     path: str | os.PathLike[str], action: str = "save", remedy: str = "name another place"
 ) -> Iterator[None]:
-    """Returns a context that raises NotSavedError in place of an OSError, with the `action` that
-    failed and the `remedy`."""
+    """Returns a context that raises NotSavedError, with the `remedy`, in place of an OSError."""
     try:
         yield
     except OSError as error:

@@ -98,15 +98,14 @@ def load(
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Returns the metadata of a model's file, or of the file in its folder; empty if it has none,
-    as for an index of shards."""
+    """Returns the metadata of a model's file, or of the file in its folder; none of an index of
+    shards."""
     return tensor_files.metadata_of(model_file(path).source)
 
 
 def check_content(path: str | os.PathLike[str]) -> None:
-    """Raises ValueError if a file or folder has changed since it was saved, or a tensor that is
-    stored under two names differs. Reads the whole file, in pieces; a file of PyTorch has no
-    digest, and is not read."""
+    """Raises ValueError if a file or folder has changed since it was saved, or a tensor under two
+    names differs. Reads the whole file, in pieces, but none of PyTorch, which has no digest."""
     file = model_file(path)
     check_digest(file.source)
     if not tensor_files.is_pickle(file.source):
@@ -140,9 +139,8 @@ def load_into(
     held: Callable[[str], bool] = everything,
     partial: bool = False,
 ) -> Loaded:
-    """Copies the tensors of a file into a model, one at a time, if this rank holds them (`held`),
-    and only its part. All names, shapes and types are checked first; with `partial`, tensors that
-    do not fit are skipped."""
+    """Copies the tensors of a file, or this rank's parts (`held`), into a model, one at a time. All
+    names, shapes and types are checked first; with `partial`, what does not fit is skipped."""
     tensors, file = list(model.tensors()), model_file(path)
     sources = tensor_files.sources_in(file.source, file.form())
     loaded = _checked(path, sources, [place for place, _ in tensors], partial)

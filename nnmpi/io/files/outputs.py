@@ -138,9 +138,8 @@ from a checkpoint is checked once more when it opens its log, by the LogMark in 
 
 
 class OutputFile(NamedTuple):
-    """A file that a run writes besides its log and its model, named by an option. `kind`, such as
-    "a page", is for messages; `fits` tells by the first 9 bytes if a file is of that kind, and may
-    be replaced."""
+    """A file that a run writes besides its log and its model, named by an option. A file of its
+    `kind`, such as "a page", may be replaced; `fits` tells by the first 9 bytes."""
 
     option: str
     kind: str
@@ -184,8 +183,7 @@ def check_outputs(config: Config) -> None:
 def _refuse_other_kinds(
     path: str | None, action: str, kind: str, fits: Callable[[bytes], bool]
 ) -> None:
-    """Raises ValueError if the file exists and is not of this kind, by its first 9 bytes: its name
-    may be a mistake."""
+    """Raises ValueError if the file exists and is of another kind: its name may be a mistake."""
     if path and os.path.isfile(path):
         head = b""
         with suppress(OSError), open(path, "rb") as file:  # unreadable: it can still be replaced

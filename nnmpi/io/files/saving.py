@@ -204,9 +204,8 @@ def write(
 
 
 def place_of(header: bytes, key: str) -> int:
-    """Returns the byte offset in the header of the digest that the metadata have under `key`, or
-    -1. The search for "key": "digest" cannot match inside another text, where quotes are
-    escaped."""
+    """Returns where in the header the digest that the metadata have under `key` begins, or -1.
+    "key": "digest" matches inside no other text, where quotes are escaped."""
     match = re.search(rb'"%b"\s*:\s*"[0-9a-f]{64}"' % key.encode(), header)
     return match.end() - 1 - len(BLANK) if match else -1
 

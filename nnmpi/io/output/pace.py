@@ -1,5 +1,4 @@
-"""Measures the speed of a training run, and collects the losses, gradient norms and metrics that
-its events report."""
+"""Measures the speed of a training run, and collects the losses and norms that events report."""
 
 import math
 import time

@@ -105,9 +105,9 @@ class Report:
         return LogMark.of(self._log.name, os.fstat(self._log.fileno()).st_size)
 
     def _is_shown(self, event: Event) -> bool:
-        """Returns True if an event is shown on standard output. As text, a long run shows its first
-        and last epoch, every n-th of the others, and each epoch or step that follows 10 seconds
-        without output; steps always with --log-every."""
+        """Returns True if an event is shown on standard output. As text, a long run shows some of
+        its epochs, and each epoch or step that follows 10 seconds without output; steps always with
+        --log-every."""
         kind, now = event["event"], time.monotonic()
         if kind in ("start", "resumed"):
             self._epochs, self._epoch = event.get("epochs", 0), 0

@@ -37,9 +37,8 @@ def check_choice(layer: str, name: str, value: str, known: Collection[str]) -> N
 
 
 def each_axis(layer: str, axes: int, least: int, **size: Size) -> tuple[int, ...]:
-    """Returns the single option, such as kernel_size=3, as a tuple with an integer for each axis;
-    an integer stands for all axes. Raises ValueError unless each is an integer of at least
-    `least`."""
+    """Returns the single option, such as kernel_size=3, as an integer for each axis; raises
+    ValueError unless each is at least `least`."""
     ((name, given),) = size.items()
     sizes = tuple(given) if isinstance(given, Sequence) else (given,) * axes
     if len(sizes) != axes or any(not isinstance(n, int | np.integer) or n < least for n in sizes):
@@ -133,9 +132,8 @@ class Embedding(Module):
 
     @staticmethod
     def multiply_adds(settings: Mapping[str, Any], sample: tuple[int, ...], elements: int) -> int:
-        """Returns the operations of a forward pass for one sample, to estimate the cost of the
-        layer: one for each of the `elements` of its output. That of other layers also depends on
-        their options, `settings`, and on the shape of an output `sample`."""
+        """Returns the operations of a forward pass for one sample, by which the cost of the layer
+        is estimated. That of other layers depends on `settings` and an output `sample` too."""
         return elements
 
     def forward(self, index: Any) -> Tensor:
@@ -258,9 +256,8 @@ class Dropout(Module):
         return shape
 
     def _indices(self, shape: tuple[int, ...], xp: Any) -> Array:
-        """Returns, for each element of this rank's part of a sample, of shape `shape`, its index in
-        the whole sample (C order), so that masks do not depend on how samples are divided. Several
-        consecutive elements may belong to one channel, as they do after a Flatten."""
+        """Returns the index in the whole sample (C order) of each element of this rank's part.
+        Several consecutive elements may belong to one channel, as they do after a Flatten."""
         shape = shape or (1,)
         if xp is META.xp and call_log.get() is None:  # the indices of a long sample are large
             return np.broadcast_to(np.uint32(0), prod(shape))

@@ -30,9 +30,8 @@ def check_groups(name: str, in_channels: int, out_channels: int, groups: int) ->
 
 
 class _Convolution(Module):
-    """The base class of convolutions, with a size for each axis. The weight is (out, in / groups,
-    *kernel_size), and in memory (*kernel_size, in / groups, out); if transposed, in and out are
-    swapped."""
+    """The base class of convolutions. The weight is (out, in / groups, *kernel_size), and in memory
+    (*kernel_size, in / groups, out); if transposed, in and out are swapped."""
 
     axes: ClassVar[int]
     op: ClassVar[Callable[..., Result]]

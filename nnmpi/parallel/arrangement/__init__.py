@@ -1,2 +1,2 @@
-"""Computes, before anything is built and without communication, the arrangement of a job: which
-part of the model each rank has, and what it does in a step."""
+"""Computes, without communication, the arrangement of a job: which part of the model each rank has,
+and what it does in a step."""

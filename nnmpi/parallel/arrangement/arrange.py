@@ -122,8 +122,8 @@ def _kinds(sharding: Sharding, mesh: Mesh) -> dict[tuple[int, int], object]:
 def _rank_model(
     config: Config, graph: Graph, sharding: Sharding, division: Division, pp: int, tp: int
 ) -> RankModel:
-    """Returns the RankModel (parameters and buffers, with their layout in the flat buffer) of the
-    ranks at coordinates (pp, tp), without buckets of gradients yet."""
+    """Returns the RankModel of the ranks at coordinates (pp, tp), without buckets of gradients
+    yet."""
     stages, trained = division.of_rank(pp), division.trained(graph, pp)
     untrained = sorted({v for stage in stages.values() for v in stage.variables} - {*trained})
     owned, regions = sharding.owned, _regions(sharding, trained)
@@ -147,8 +147,7 @@ def _rank_model(
 
 def _check_owned(sharding: Sharding, division: Division) -> None:
     """Raises ValueError if a pipeline stage begins within a module whose parts, such as parallel
-    branches, are assigned to single ranks along tp. `sharding` has these modules, `division` the
-    stages."""
+    branches, are on single ranks along tp."""
     for node, call in sharding.owned.calls.items():
         inside = range(call.nodes.start + 1, node + 1)
         for s, stage in enumerate(division.stages):
@@ -160,8 +159,8 @@ def _check_owned(sharding: Sharding, division: Division) -> None:
 
 
 def _check_samples(graph: Graph, sharding: Sharding, division: Division) -> None:
-    """Raises ValueError if a pipeline stage begins between layers that ranks along tp compute for
-    different samples, so that its input is divided along samples."""
+    """Raises ValueError if a stage begins between layers that ranks along tp compute for different
+    samples."""
     for s, stage in enumerate(division.stages):
         if any(sharding.edges.get(e) is SAMPLE_CUT for e in stage.takes):
             raise ValueError(
@@ -200,9 +199,8 @@ def _store(config: Config, copies: int, is_in_window: bool, is_tied: bool) -> St
 
 
 def _bucketed(a: Arrangement, held: RankModel) -> RankModel:
-    """Returns the RankModel `held` of a rank with its gradients divided into buckets. It also drops
-    the space for scalars (such as the loss) in front of the gradients if they are summed
-    separately."""
+    """Returns the RankModel `held` with its gradients divided into buckets, and without the space
+    for scalars in front of them if these are summed separately."""
     if a.is_mixed or not a.store.scalars:
         held = held._replace(scalars=0)
     if not a.store.buckets or not held.trained:
@@ -276,7 +274,7 @@ def gathered_together(
     graph: Graph, variables: Sequence[HeldVariable]
 ) -> list[tuple[HeldVariable, ...]]:
     """Divides the parameters of a rank into groups that ZeRO gathers together: those of one module,
-    as an op uses no others. A parameter that several modules use joins their groups into one."""
+    as an op uses no others. A parameter of several modules joins their groups."""
     names = (graph.variables[held.variable].names for held in variables)
     modules = [{name.rpartition(".")[0] for name in aliases} for aliases in names]
     in_order = sorted(sorted(members) for members in overlapping(modules))

@@ -224,8 +224,7 @@ class Arrangement:
 
     @property
     def updated_dtype(self) -> np.dtype[Any]:
-        """The dtype of the values that the optimizer updates and of its state: float32 in mixed
-        precision."""
+        """The dtype of the values that the optimizer updates: float32 in mixed precision."""
         dtype: np.dtype[Any] = types_of(self.dtype).masters
         return dtype
 
@@ -260,9 +259,8 @@ class Arrangement:
         return self.rank_models[at["pp"], at["tp"]]
 
     def runs(self, node: int, rank: int) -> bool:
-        """Returns True if a rank computes this node of the graph, which is in one of its stages. It
-        is False if the node is in a part of a module, such as a parallel branch, that only another
-        rank along tp computes."""
+        """Returns True if a rank computes this node of its stages: not if it is in a part, such as
+        a parallel branch, of another rank along tp."""
         return self.sharding.owned.runs(node, self.mesh.coordinates(rank)["tp"])
 
     def own_positions(self, rank: int) -> np.ndarray | None:
@@ -283,9 +281,8 @@ class Arrangement:
         return self.across_stages(rank, bucket, *self.summed_axes, "pp")
 
     def across_stages(self, rank: int, bucket: BucketSlice, *axes: str) -> tuple[int, ...]:
-        """Returns the ranks that have the parameter of a tied `bucket` (one that several pipeline
-        stages use), `rank` among them, out of the ranks that differ from `rank` along `axes` only.
-        With "pp" as the only axis, these are ranks of other stages at the same coordinates."""
+        """Returns the ranks that have the parameter of a tied `bucket`, out of those that differ
+        from `rank` along `axes` only."""
         stages = ranks_of_variables(self)[self.model_on(rank).trained[bucket.tied].variable]
         group = self.mesh.group(rank, *axes)
         return tuple(r for r in group if self.mesh.coordinates(r)["pp"] in stages)
@@ -304,16 +301,14 @@ class Arrangement:
     # ---- activations
 
     def local_shape(self, e: int, samples: int, at: Mapping[str, int]) -> tuple[int, ...]:
-        """Returns the shape of the activation at edge `e` on a rank with mesh coordinates `at`, for
-        so many samples."""
+        """Returns the shape of the activation at edge `e` on a rank with mesh coordinates `at`."""
         shape = list(self.graph.edges[e].shape(samples))
         for axis, localise in LOCAL_SHAPES.items():
             localise(self.sharding, e, at[axis], shape)
         return tuple(shape)
 
     def local_bytes(self, e: int, samples: int, at: Mapping[str, int]) -> int:
-        """Returns the bytes of the activation at edge `e` on a rank with mesh coordinates `at`, for
-        so many samples."""
+        """Returns the bytes of the activation at edge `e` on a rank with mesh coordinates `at`."""
         numbers = prod(self.local_shape(e, samples, at))
         return numbers * np.dtype(self.graph.edges[e].dtype).itemsize
 
@@ -365,14 +360,12 @@ def tied(a: Arrangement) -> dict[str, tuple[int, ...]]:
 
 @cached
 def ranks_of_variables(a: Arrangement) -> Mapping[int, tuple[int, ...]]:
-    """Returns the coordinates along pp of the ranks that have a variable, by its number in the
-    graph."""
+    """Returns the coordinates along pp of the ranks that have a variable, by its number."""
     return a.division.ranks()
 
 
 def counting_flags(a: Arrangement, rank: int) -> list[bool]:
-    """Returns which trained parameters a rank counts in a sum over the model: the first copy of
-    each."""
+    """Returns which trained parameters a rank counts in a sum over the model."""
     at = a.mesh.coordinates(min(rank, a.mesh.size - 1))
     owned, stages = a.sharding.owned, ranks_of_variables(a)
 

@@ -126,9 +126,9 @@ LIBRARY_SUMS: Table[LibrarySums] = Table("library_sums")
 
 
 def common_backend(comm: Comm, on: Backend) -> Backend:
-    """Returns the backend on which all ranks compute, given the one that this rank has found: GPUs
-    if every rank has one, else the CPU. Every rank calls it. Rank i of a node takes its GPU number
-    i, or starts over if there are fewer GPUs."""
+    """Returns the backend on which all ranks compute: GPUs if every rank has found one, else the
+    CPU. Every rank calls it. Rank i of a node takes its GPU i, or starts over if there are
+    fewer."""
     if not all(gather_objects(comm, not on.is_host)):
         return CPU
     devices.choose(on, comm.node().index(comm.rank))
@@ -136,9 +136,8 @@ def common_backend(comm: Comm, on: Backend) -> Backend:
 
 
 def discover(comm: Comm, on: Backend) -> Cluster:
-    """Returns the Cluster (nodes, memory, cores, GPUs) that the ranks of `comm` run on: each rank
-    finds facts about itself, and all exchange them. `on` is the backend (CPU or GPU) on which this
-    rank computes. Every rank calls it."""
+    """Returns the Cluster that the ranks of `comm` run on: each finds facts about itself, and all
+    exchange them. Every rank calls it."""
     node = comm.node()
     spare = cores(len(node)) - threads()
     mine = [*_libraries(on)] if comm.size > 1 and not on.is_host else []

@@ -48,13 +48,11 @@ class Division(NamedTuple):
         return tuple(stage.rank for stage in self.stages)
 
     def of_rank(self, rank: int) -> dict[int, StagePart]:
-        """Returns the StageParts on the rank with this coordinate along pp, by the number of the
-        stage."""
+        """Returns the stages on the rank with this coordinate along pp, by number."""
         return {s: stage for s, stage in enumerate(self.stages) if stage.rank == rank}
 
     def ranks(self) -> dict[int, tuple[int, ...]]:
-        """Returns the coordinates along pp of the ranks that have a variable, by its number in the
-        graph."""
+        """Returns the coordinates along pp of the ranks that have a variable, by its number."""
         ranks_of: dict[int, set[int]] = {}
         for stage in self.stages:
             for v in stage.variables:

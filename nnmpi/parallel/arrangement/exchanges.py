@@ -66,9 +66,8 @@ class Exchange(NamedTuple):
 
     @property
     def wire_bytes(self) -> int:
-        """The bytes of the buffer as it is sent. A pass that adds up (such as reduce-scatter) may
-        send partial sums in a wider dtype, `sums`; a pass that copies (all-gather) does not. If the
-        collective has both, this is the mean of the two."""
+        """The bytes of the buffer as it is sent: a pass that adds up may send partial sums in a
+        wider dtype, `sums`. If the collective also copies, this is the mean of the two."""
         partial, passes = self.elements * (self.sums or self.dtype).itemsize, self.operation.passes
         return sum(partial if adds else self.nbytes for adds in passes) // len(passes)
 
@@ -201,9 +200,8 @@ def _lengths(n: int, chunks: int, edges: Sequence[int]) -> Mapping[int, int]:
 
 
 def _all_but(lengths: Mapping[int, int], left_out: int, itemsize: int) -> Traffic:
-    """Returns the bytes and the number of messages for sending all chunks of a buffer except one,
-    which has `left_out` elements. `lengths` maps a length to the number of chunks that have it,
-    `itemsize` is the bytes of an element."""
+    """Returns the traffic of sending all chunks of a buffer except one, which has `left_out`
+    elements; `lengths` maps a length to the number of chunks that have it."""
     return sum(
         (_messages(k, itemsize).times(count - (k == left_out)) for k, count in lengths.items()),
         Traffic(),
@@ -283,8 +281,7 @@ def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
 def _carrier(
     a: Arrangement, exchange: Exchange, rank: int
 ) -> tuple[Algorithm, Sequence[int]] | None:
-    """Returns (algorithm, ranks that send) of a collective; None if `rank` sends nothing, or a
-    library decides."""
+    """Returns (algorithm, ranks that send) of a collective; None if `rank` sends nothing known."""
     if exchange.operation is Collective.ALL_REDUCE:
         return algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
     algorithm = exchange.operation.algorithms.get(exchange.algorithm)

@@ -68,9 +68,8 @@ class Unit(NamedTuple):
 
 @cached
 def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
-    """Returns the units of a graph: layers, or fused groups of layers, that stay together in one
-    pipeline stage. A unit also begins at each of the layers with indices `begins`, even within a
-    fused op."""
+    """Returns the units of a graph; one also begins at each of the layers with indices `begins`,
+    even within a fused op."""
     starts, first = {0, *begins}, 0
     for run in chains(graph, range(len(graph.nodes))):
         firsts = (graph.nodes[call.nodes.start].layer for call in run)
@@ -257,9 +256,8 @@ def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
 
 
 def refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
-    """Raises ValueError if there are fewer units (layers, or fused groups of layers) with trained
-    parameters, `trained`, than stages. `notes` are sentences to add to the error: why some modules
-    cannot be divided."""
+    """Raises ValueError, with the sentences `notes`, if fewer units have trained parameters than
+    there are stages."""
     if trained < stages:
         reasons = "".join(f"; {note}, so it is one layer" for note in notes)
         raise ValueError(
@@ -274,9 +272,8 @@ def refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
 def given_units(
     text: str | None, graph: Graph, stages: int
 ) -> tuple[list[Unit], SplitPoints | None]:
-    """Parses a user's cut into pipeline stages, such as "3,7"; returns (the units of the graph,
-    usually layers; the index of the unit with which each stage except the first begins). The latter
-    is None if `text` is None."""
+    """Parses a user's cut, such as "3,7"; returns (the units of the graph; the index of the unit
+    with which each stage except the first begins, or None if `text` is None)."""
     if text is None:
         return units(graph), None
     begins = parse_cut(text, graph, stages)
@@ -285,8 +282,8 @@ def given_units(
 
 
 def parse_cut(text: str, graph: Graph, stages: int) -> SplitPoints:
-    """Parses a user's cut into pipeline stages, such as "3,7"; returns the index of the layer with
-    which each stage except the first begins. Raises ValueError if it is no valid cut."""
+    """Parses a user's cut, such as "3,7", which counts layers; raises ValueError if it is no valid
+    cut."""
     option, parts = f"--cut {shown(text, 60)}", layers(graph)
     refuse_few(sum(layer.is_trained for layer in parts), stages, graph.notes)
     words = [word.strip() for word in text.split(",")] if text.strip() else []

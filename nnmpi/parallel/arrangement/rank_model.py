@@ -1,5 +1,4 @@
-"""RankModel: the parameters and buffers that a rank has, and their layout in the flat buffer;
-Memory: the bytes that a rank needs."""
+"""RankModel: the variables that a rank has, and their layout in the flat buffer; Memory: bytes."""
 
 from bisect import bisect
 from collections.abc import Collection
@@ -77,8 +76,7 @@ class RankModel(NamedTuple):
         return spans_of([held.padded_size for held in self.trained], self.scalars)
 
     def slices_of(self, variables: Collection[int]) -> list[tuple[int, int]]:
-        """Returns the slices of the flat buffer, without padding, of the trained parameters among
-        `variables`."""
+        """Returns the slices of the flat buffer, without padding, of those among `variables`."""
         pairs = zip(self.trained, self.spans, strict=True)
         return [(at, at + held.size) for held, (at, _) in pairs if held.variable in variables]
 

@@ -100,8 +100,8 @@ def _refuse(
 
 
 def _library(config: Config, cluster: Cluster, mesh: Mesh) -> str | None:
-    """Returns the name of a GPU library's all-reduce for ranks that make steps together and sum
-    gradients or activations; None if there is none that suits the cluster."""
+    """Returns the name of a GPU library's all-reduce that suits a cluster of ranks in step, or
+    None."""
     sums = mesh.count(*REPLICAS) > 1 or mesh.axes["tp"] > 1
     together = server_count(config) == 0  # what else does not sum together has no GPU, or no sums
     if not (cluster.libraries and sums and together) or asked_kind(config).packs:
@@ -143,8 +143,7 @@ def shares_values(config: Config, cluster: Cluster) -> bool:
 
 def alike_on_nodes(cluster: Cluster, mesh: Mesh, axes: Sequence[str]) -> bool:
     """Returns True if all ranks of each group along tp have the same place among as many ranks of
-    their node that sum gradients with them, along `axes`. Else they would update parts of unequal
-    length, whose partial gradients cannot be summed."""
+    their node, along `axes`. Else they would update parts of unequal length."""
 
     def place(rank: int) -> tuple[int, int]:
         near = cluster.on_node(cluster.nodes[rank], mesh.group(rank, *axes))
@@ -156,9 +155,9 @@ def alike_on_nodes(cluster: Cluster, mesh: Mesh, axes: Sequence[str]) -> bool:
 def _lack(
     config: Config, cluster: Cluster, mesh: Mesh, lengths: Mapping[tuple[int, int], int]
 ) -> str:
-    """Returns an error text if a node has too little shared memory for all groups of replicas on
-    it, which sum gradients there and may keep their parameters there; else "". `lengths` is a dict:
-    coordinates (pp, tp) -> the number of elements of the flat buffer on these ranks."""
+    """Returns an error text if a node has too little shared memory for the sums, and perhaps
+    values, of all groups of replicas on it; else "". `lengths` has that of the flat buffer by (pp,
+    tp)."""
     dtype = dtypes.on_paper(config.dtype)
 
     @cache

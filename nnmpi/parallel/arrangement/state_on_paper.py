@@ -60,15 +60,14 @@ def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator
 
 
 def untrained_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
-    """Yields descriptions (without data) of a rank's part of each buffer and frozen parameter.
-    `axes` is a dict: path -> the order of the array's axes in memory, where it is not C order."""
+    """Yields a rank's part of each buffer and frozen parameter, without data; `axes` as in
+    `state_on_paper`."""
     return (_part(a, rank, held, axes) for held in a.model_on(rank).others)
 
 
 def held_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
-    """Yields descriptions (without data) of a rank's part of each parameter and buffer: the arrays
-    that it needs before training starts. `axes` is a dict: path -> the order of the array's axes in
-    memory, where it is not C order."""
+    """Yields a rank's part of each parameter and buffer, without data: what it needs before
+    training starts. `axes` as in `state_on_paper`."""
     held = a.model_on(rank)
     for variable in sorted((*held.trained, *held.others), key=attrgetter("variable")):
         x = _part(a, rank, variable, axes)
@@ -87,9 +86,8 @@ def place_of(a: Arrangement, v: int, rank: int) -> Place:
 
 
 def _part(a: Arrangement, rank: int, held: HeldVariable, axes: Axes) -> StateArray:
-    """Returns a description (without data) of a rank's part `held` of a parameter or buffer, with
-    the dtype of its values (not of float32 masters). `axes` is a dict: path -> the order of the
-    array's axes in memory, where it is not C order."""
+    """Returns a rank's part `held` of a variable, without data, with the dtype of its values, not
+    of masters."""
     variable, place = a.graph.variables[held.variable], place_of(a, held.variable, rank)
     dtype, order = np.dtype(variable.dtype), axes.get(place.path, range(len(place.shape)))
     if is_float(dtype):
@@ -100,9 +98,8 @@ def _part(a: Arrangement, rank: int, held: HeldVariable, axes: Axes) -> StateArr
 def _clipped(
     a: Arrangement, rank: int, slices: Iterable[FlatSlice], axes: Axes
 ) -> Iterator[tuple[int, StateArray]]:
-    """Yields (number of the parameter, description without data) for the part of each trained
-    parameter that lies in the given slices of a rank's flat buffer. `axes` is a dict: path -> the
-    order of the array's axes in memory, where it is not C order."""
+    """Yields (number of the parameter, its part without data) for each trained parameter in the
+    given slices of a rank's flat buffer."""
     held, ordered = a.model_on(rank), sorted(s for s in slices if s[0] < s[1])
     ends = [stop for _, stop in ordered]
     for variable, (start, _) in zip(held.trained, held.spans, strict=True):
@@ -127,8 +124,8 @@ class Holders:
                 self._ranks[x.name, x.place.part].setdefault((x.lo, x.hi), set()).add(rank)
 
     def only_on(self, rank: int, lost: Collection[int] = ()) -> list[StateArray]:
-        """Returns the arrays of a rank that would be lost with it, because the other ranks do not
-        have them, or not completely. Ranks in `lost` do not count as holders."""
+        """Returns the arrays of a rank of which the others, without those `lost`, have no whole
+        copy."""
         gone = {rank, *lost}
         return [x for x in self._lists[rank] if not self._is_elsewhere(x, gone)]
 

@@ -85,8 +85,8 @@ def messages(a: Arrangement, rank: int, op: Op, samples: int) -> Iterator[AxisEx
 
 
 def exchanges_of(a: Arrangement, rank: int, op: Op) -> Iterator[AxisExchange]:
-    """Returns the exchanges that a rank makes in an operation on a bucket of parameters, or at the
-    end of a step, and those that its strategy adds to messages between stages."""
+    """Returns the exchanges of a rank in an operation on a bucket, at the end of a step, or those
+    that its strategy adds to messages between stages."""
     of_kinds = a.strategy.exchanges, a.store.exchanges, _OF_KIND
     make = next((rows[op.kind] for rows in of_kinds if op.kind in rows), None)
     made = make(a, rank, op) if make else ()

@@ -154,8 +154,7 @@ class PassBytes(NamedTuple):
 
     @property
     def kept(self) -> int:
-        """The bytes that the stage keeps from its forward pass to its backward pass. The output
-        counts only if its own backward pass reads it."""
+        """The bytes that the stage keeps from its forward to its backward pass."""
         return self.enters + self.inside + self.out_read
 
 

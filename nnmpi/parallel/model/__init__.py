@@ -1,2 +1,2 @@
-"""The part of a model that each rank has: pipeline stages, slices of tensors, the arrays of its
-state, and moving the state to another arrangement of ranks."""
+"""The part of a model that each rank has: stages, slices of tensors, the arrays of its state, and
+moving the state to another arrangement."""

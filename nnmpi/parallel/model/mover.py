@@ -113,9 +113,8 @@ class Mover:
     def carry_out(
         self, source: Iterable[StateArray], target: Iterable[StateArray], comm: Comm
     ) -> None:
-        """Copies arrays as planned: reads what ranks need from `source` (the arrays of this rank
-        and of files), sends and receives it, and writes it to `target`, the arrays that this rank
-        needs. Every rank calls it."""
+        """Copies arrays as planned, from `source` (of this rank and of files) to `target`, those
+        that this rank needs. Every rank calls it."""
         arrived, into = self.arrivals(source, comm), {x.range: x for x in target}
         for x, elements in arrived:
             try:

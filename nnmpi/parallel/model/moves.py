@@ -29,9 +29,8 @@ from nnmpi.parallel.arrangement.exchanges import Traffic
 
 
 class Runs(NamedTuple):
-    """Runs of adjacent elements to copy from one part of a tensor to another: where each starts in
-    the sender's and in the receiver's part, and its length; sorted by the first. They are arrays,
-    and no `Range` each, since there may be many short runs."""
+    """Runs of adjacent elements to copy: where each starts in the sender's and in the receiver's
+    part, and its length; sorted by the first. As arrays, since there may be many short ones."""
 
     source: np.ndarray
     target: np.ndarray
@@ -59,9 +58,8 @@ def common(a: Box, b: Box) -> Box:
 
 
 def overlap(elements: Range, box: Box, axes: Sequence[int]) -> Range:
-    """Returns a range of `box`: those elements of it that are also in the range `elements`, whose
-    own box contains `box`. A range counts the elements of its own box in memory order. `axes` has
-    the axes of the tensor in this order."""
+    """Returns those elements of `box` that are also in the range `elements`, whose own box contains
+    it, as a range of `box`. `axes` are in memory order."""
     lo, hi = (count_before(n, elements.box, box, axes) for n in (elements.lo, elements.hi))
     return Range(elements.tensor, box, lo, hi)
 
@@ -110,8 +108,8 @@ def runs_of(elements: Range, source: Box, target: Box, axes: Sequence[int]) -> R
 def _starts(
     rows: np.ndarray, box: Box, part: Box, outer: Sequence[int], axes: Sequence[int]
 ) -> np.ndarray:
-    """Returns the offsets in `part` at which the rows of a box start. `rows` are row numbers,
-    counted along the axes `outer`; `axes` are all axes in memory order."""
+    """Returns the offsets in `part` at which rows of a box start, counted along the axes
+    `outer`."""
     first, strides, stride = 0, dict[int, int](), 1
     for k in reversed(axes):
         strides[k] = stride
@@ -180,9 +178,8 @@ class TensorMove(NamedTuple):
         return sum(elements.size for elements in self.ranges)
 
     def runs(self, axes: Sequence[int]) -> Runs:
-        """Returns the runs of adjacent elements to copy from the holder's part of the tensor to the
-        receiving rank's part, in the order of the holder's memory. `axes` has the axes of the
-        tensor in memory order."""
+        """Returns the runs of adjacent elements to copy from the holder's part to the receiver's,
+        in the order of the holder's memory, given the axes in this order."""
         of_boxes = [runs_of(r, self.have.box, self.need.box, axes) for r in self.ranges]
         if len(of_boxes) == 1:
             return of_boxes[0]
@@ -192,8 +189,8 @@ class TensorMove(NamedTuple):
 
 
 def longest_message(ranks: int) -> int:
-    """Returns the most bytes that a message may have if each of `ranks` ranks sends one to each
-    other rank at the same time, so that the messages under way at a rank need little memory."""
+    """Returns the most bytes of a message if each of `ranks` ranks sends one to each other at a
+    time."""
     return max(min(MESSAGE, UNDER_WAY // ranks), 1 << 16)
 
 
@@ -242,8 +239,8 @@ class MovePlan(NamedTuple):
     moves: tuple[TensorMove, ...]
 
     def together(self) -> "Iterator[MovePlan]":
-        """Splits the plan into smaller plans, to be carried out one after the other, so that each
-        needs little memory: at most TOGETHER bytes, or one larger tensor."""
+        """Splits the plan into plans that need little memory each: TOGETHER bytes, or one larger
+        tensor."""
         group_of, group, room = dict[str, int](), 0, 0  # group_of: of each tensor
         for path in dict.fromkeys(need.tensor for _, need in self.needs):
             room -= self.tensors[path].nbytes

@@ -79,9 +79,8 @@ class _HolderPicker:
     def moves(
         self, tensor: MovedTensor, had: Sequence[Held], needs: Sequence[tuple[int, Range]]
     ) -> Iterator[TensorMove]:
-        """Yields the moves (copies from a holder to a rank) that bring the elements of one tensor
-        to the ranks that need them. `had` has (holder, range) for each range that a rank or file
-        has, `needs` (rank, range) for each range that a rank needs."""
+        """Yields the moves that bring the elements of one tensor to the ranks that need them. `had`
+        has (holder, range), `needs` (rank, range)."""
         cells, by_box, own = _cells(tensor.shape, had), dict[Box, list[_Overlap]](), {*had}
         for rank, need in needs:
             if (rank, need) in own:  # nothing to cut: most restores keep the layout
@@ -119,9 +118,8 @@ class _HolderPicker:
         elements: Range,
         inside: Sequence[_Overlap],
     ) -> Iterator[_Overlap]:
-        """Yields which holder sends which of `elements`, a range of one cell of a tensor that
-        `rank` needs. `inside` has the holders that have elements of the cell; `need` is the whole
-        range that the rank needs, for an error message."""
+        """Yields which holder sends which of `elements`, a range of one cell that `rank` needs.
+        `inside` has the holders of the cell; `need` is the whole range, for an error message."""
         *_, lo, hi = elements
         while lo < hi:
             givers = [piece for piece in inside if piece.elements.lo <= lo < piece.elements.hi]
@@ -156,9 +154,8 @@ class _HolderPicker:
 
 
 def _cells(shape: tuple[int, ...], had: Sequence[Held]) -> list[tuple[Box, list[Held]]]:
-    """Cuts a tensor of this shape into cells, so that each lies entirely inside or outside of every
-    box that a holder has; returns (cell, the entries of `had` that contain it) for each. `had` has
-    (holder, range) for each box."""
+    """Cuts a tensor into cells that lie entirely inside or outside of every box in `had`, (holder,
+    range) pairs; returns (cell, the entries of `had` that contain it) for each."""
     parts = {elements.box for _, elements in had}
     edges = [
         sorted({0, n, *chain.from_iterable(part[k] for part in parts)}) for k, n in enumerate(shape)

@@ -60,8 +60,8 @@ def value_arrays(
 
 
 def other_state(part: ModelPart, optimizer: Optimizer, *others: HasState) -> Iterator[StateArray]:
-    """Yields the arrays of the training state other than parameters and buffers: state of this
-    rank's optimizer, of the modules in its part of the model, and of the objects `others`."""
+    """Yields the state other than parameters and buffers: of the optimizer, of modules, and of
+    `others`."""
     yield from optimizer_state(optimizer)
     run = {m for stage in part.stages.values() for m in stage.modules()}
     # a module around layers of several stages is on the ranks of all of them
@@ -95,9 +95,8 @@ def optimizer_state(optimizer: Optimizer) -> Iterator[StateArray]:
 
 
 def whole_tensors(model: Module) -> dict[str, StateArray]:
-    """Returns a dict: path of a parameter or buffer in a model's state dict -> a description
-    (without data) of the whole tensor. The dtype is only a placeholder: the real one is known on
-    ranks that have the tensor."""
+    """Returns the whole tensors of a model, without data, by their paths. The dtype is a
+    placeholder: ranks that have the tensor know it."""
     return {
         place.path: StateArray(
             place, memory_axes(t), 0, 0, "float32", not isinstance(t, Parameter)
@@ -121,8 +120,8 @@ def first_names(model: Module) -> dict[str, str]:
 def values_and_others(
     arrays: Iterable[StateArray], model: Module
 ) -> tuple[list[StateArray], list[StateArray]]:
-    """Splits arrays of the training state into (parameters and buffers of a model, other arrays);
-    raises ValueError for an array of a tensor or module that the model does not have."""
+    """Splits state into (parameters and buffers of a model, other arrays); raises ValueError for an
+    array of a tensor or module that the model does not have."""
     tensors = {*whole_tensors(model)}
     known = {LOSS_SCALE, *(x.name for _, x in module_state(model))}
     of_model, others = list[StateArray](), list[StateArray]()
@@ -143,8 +142,7 @@ def held_tensors(part: ModelPart) -> Iterator[tuple[Place, Any]]:
 
 
 def _array(place: Place, tensor: Any, lo: int, hi: int) -> StateArray:
-    """Returns elements lo..hi-1 of `tensor`, this rank's part of a parameter or buffer, as a
-    StateArray, which can read and write them. `place` is the Place of the part."""
+    """Returns elements lo..hi-1 of `tensor`, this rank's part at `place`, as a StateArray."""
     axes = memory_axes(tensor)
     store = tensor.store if isinstance(tensor, Parameter) else None
     dtype = store.updated_dtype if isinstance(store, FlatStore) else tensor.dtype

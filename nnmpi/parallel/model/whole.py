@@ -88,8 +88,8 @@ class WholeArrays:
         return self._arrivals(self._to_all)
 
     def sha256(self) -> str:
-        """Returns the SHA-256 of all parameters, whole and in the order of the state dict; every
-        rank calls it, and gets the same."""
+        """Returns the SHA-256 of all whole parameters, in the order of the state dict; every rank
+        calls it."""
         digest = hashlib.sha256()
         for name, values in self:  # nothing on other ranks, which have to iterate: they send
             if name in self.digested:
@@ -125,8 +125,7 @@ class WholeArrays:
 
 def _as_masters(x: StateArray, dtypes: Mapping[str, str], sources: Sources) -> StateArray:
     """Returns x with the dtype in which it is gathered: that of the arrays whose sum it is, or
-    float32, the type of masters, for 16-bit parameters. `dtypes` has those of all arrays that ranks
-    have."""
+    float32, that of masters. `dtypes` has those of all ranks."""
     dtype = next((dtypes[name] for name in sources(x.name) if name in dtypes), x.dtype)
     if not x.may_differ and is_float(named(dtype)):
         dtype = types_of(named(dtype)).masters.name
@@ -134,8 +133,7 @@ def _as_masters(x: StateArray, dtypes: Mapping[str, str], sources: Sources) -> S
 
 
 def whole_model(part: ModelPart, comm: Comm) -> WholeArrays:
-    """Returns the whole parameters and buffers of a model of which each rank of `comm` has a part,
-    under all names of its state dict, to iterate over; every rank calls it."""
+    """Returns the whole parameters and buffers of a model, under all names; every rank calls it."""
     arrays, first = whole_tensors(part.model).values(), first_names(part.model)
     have, source = gathered([*value_arrays(part)], comm), partial(value_arrays, part)
     parameters = (name for name, _ in part.model.named_parameters())
@@ -143,9 +141,8 @@ def whole_model(part: ModelPart, comm: Comm) -> WholeArrays:
 
 
 def whole_optimizer(optimizer: Optimizer, model: Module, comm: Comm) -> WholeArrays:
-    """Returns the whole optimizer state of a model, under the paths of the parameters, to iterate
-    over; every rank calls it. Where replicas have different states, the state of the first is
-    taken; residuals of compression are summed over replicas."""
+    """Returns the whole optimizer state, under the paths of parameters; every rank calls it. Where
+    replicas differ, that of the first is taken; residuals of compression are summed."""
     states.check_paths([p.place for p in optimizer.parameters])
     have = gathered([*optimizer_state(optimizer)], comm)
     paths, sources = whole_tensors(model), sources_of((x for _, x in have), 1, 1)
@@ -154,9 +151,8 @@ def whole_optimizer(optimizer: Optimizer, model: Module, comm: Comm) -> WholeArr
 
 
 def state_of_one(paths: Iterable[str], have: Iterable[StateArray]) -> Iterator[StateArray]:
-    """Yields descriptions (without data) of the whole state arrays of an optimizer, with the names
-    that they have in a run with one replica. `have` are the state arrays of all ranks; a parameter
-    in `paths` without state there is left out."""
+    """Yields the whole state arrays of an optimizer, without data, under their names in a run with
+    one replica; a parameter in `paths` without state in `have` is left out."""
     of_paths = dict[str, dict[str, StateArray]]()
     for x in have:
         name, _ = unnumbered(x.name)
@@ -170,9 +166,8 @@ def state_of_one(paths: Iterable[str], have: Iterable[StateArray]) -> Iterator[S
 
 
 def load_state(optimizer: Optimizer, model: Module, state: Mapping[str, Any], comm: Comm) -> None:
-    """Copies this rank's part of a whole optimizer state, as `whole_optimizer` gathers it, into an
-    optimizer. Every rank calls it with the whole state; raises ValueError on all ranks if it does
-    not fit on one."""
+    """Copies this rank's part of what `whole_optimizer` gathers into an optimizer. Every rank calls
+    it with the whole state; raises ValueError on all ranks if it does not fit on one."""
     entries = [x.place for x in whole_optimizer(optimizer, model, comm).arrays]
     values = all_or_none(comm, lambda: states.checked(state, entries))
     replica = optimizer.replica_state or ReplicaState()

@@ -115,9 +115,8 @@ class ScatteredSums(BucketSums):
 
 
 def sum_over_stages(store: LocalStore, tied: Mapping[int, Wire]) -> None:
-    """Sums, in ZeRO 2 and 3, the gradients of tied parameters over the pipeline stages that use
-    them. `tied` is a dict: number of a bucket -> the communication among the ranks of these stages
-    that have the same shard."""
+    """Sums, in ZeRO 2 and 3, the gradients of tied parameters over the stages that use them; `tied`
+    has for each bucket the communication among the ranks with the same shard."""
     with waiting("sums"):
         for b, stages in tied.items():
             shard = store.shard_gradient(store.shards[b])
@@ -125,9 +124,8 @@ def sum_over_stages(store: LocalStore, tied: Mapping[int, Wire]) -> None:
 
 
 def sum_terms(store: LocalStore, terms: Sequence[FlatSlice], tp: Comm) -> None:
-    """Sums, over the ranks along tp, those gradients of which each rank has computed only one term
-    of the sum, such as the share of its samples. `terms` are the slices of the flat gradient buffer
-    with these gradients."""
+    """Sums over the ranks along tp those gradients of which each has only one term, such as the
+    share of its samples: `terms` are their slices of the flat buffer."""
     shards = (shard for bounds in terms for shard in store.own_shards(*bounds))
     pieces = [*map(store.shard_gradient, shards)]  # equally long on all ranks of tp
     if not pieces:

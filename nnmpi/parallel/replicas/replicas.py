@@ -39,8 +39,7 @@ from nnmpi.schedules.op import Kind
 
 
 def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
-    """Returns the StrategyParts of data parallelism: the store of the parameters, the object that
-    sums gradients, the division of batches among ranks. Every rank calls it."""
+    """Returns the StrategyParts of data parallelism; every rank calls it."""
     dp, replicas, arrangement = layout.batch, layout.replicas, spec.arrangement
     p, config = replicas.size, arrangement.config
     cut = BatchSplit(config.micro_batches, dp.size, dp.rank)
@@ -82,9 +81,8 @@ def pipelined(layout: Layout, spec: TrainSpec) -> StrategyParts:
 
 
 def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
-    """Returns a Comm for each tied parameter (one that stages of other ranks use too), by its
-    index, which sums its gradient; if ZeRO scatters gradients, over the ranks with the same shard
-    only."""
+    """Returns a Comm for each tied parameter, by its index, which sums its gradient; if ZeRO
+    scatters gradients, over the ranks with the same shard only."""
     comms, index = {}, {p: i for i, p in enumerate(spec.parameters)}
     rank, mesh = layout.all.rank, layout.mesh
     axes = ("pp",) if spec.arrangement.store.scatters else (*spec.arrangement.summed_axes, "pp")
@@ -180,8 +178,7 @@ def check_parts(
 
 def check_micro_batches(model: Module, loader: Loader, batches: float, parts: int) -> None:
     """Raises OneSampleError if the model has a layer that needs several samples, and one of the
-    first `batches` batches, cut into `parts` micro-batches, has a micro-batch of one sample.
-    BatchNorm statistics are those of a micro-batch on all ranks."""
+    first `batches` batches, cut into `parts`, has a micro-batch of one."""
     check_parts(
         model,
         loader,

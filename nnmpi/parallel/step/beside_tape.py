@@ -68,9 +68,8 @@ def _write(arrays: Sequence[Array], values: Sequence[Array]) -> None:
 
 
 class Compared:
-    """The backward pass of a micro-batch through a stage, which is run twice, to compare the bits
-    of both: by autograd, and as a replay (the kernels that were recorded in an earlier pass). At
-    the end `ended` is called, with True if both have given the same bits."""
+    """The backward pass of a micro-batch, run by autograd and as a replay to compare the bits. At
+    the end `ended` is called, with True if both have given the same."""
 
     def __init__(
         self,
@@ -113,8 +112,8 @@ class Compared:
         self._compare_inputs()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes the gradients of parameters, after `first_half`, both ways, and compares them.
-        Yields between units."""
+        """Computes the gradients of parameters, after `first_half`, both ways, and compares
+        them."""
         yield from self._both(self._by_tape.second_half(), self._replay.second_half())
         self._ended(self._same and self._notes.is_same)
 
@@ -187,8 +186,7 @@ class NotedStats:
         self._inner, self._notes, self.moments_of = inner, notes, list[Moments]()
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns the moments of the whole batch, given those of this rank's samples (`local`), and
-        keeps both for the replay; `track` updates the running statistics."""
+        """Returns the moments of the whole batch, given `local`, and keeps both for the replay."""
         if self._inner is not LOCAL:  # else the replay asks nobody
             self._notes.add_sent(np.concatenate((local.mean, local.m2)))
         with wires(None):
@@ -213,8 +211,7 @@ class RecalledStats:
         self._moments, self._notes = iter(noted.moments_of), notes
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns the next kept moments; without the bits that autograd had in `local`, the
-        comparison fails. `track` is not called."""
+        """Returns the next kept moments; with other bits in `local` the comparison fails."""
         self._notes.check_sent(np.concatenate((local.mean, local.m2)))
         return next(self._moments)
 

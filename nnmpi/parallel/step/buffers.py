@@ -40,15 +40,13 @@ class Buffer(NamedTuple):
     array: Array
 
     def give_back(self) -> None:
-        """Gives the memory back to its pool, which may hand it out at once: nobody may use the
-        array after that."""
+        """Gives the memory back to its pool: nobody may use the array after that."""
         self.pool.free.append(self.memory)
 
 
 class Received(Tensor):
-    """A tensor that was received from another pipeline stage. Its gradient accumulates in a
-    buffer, and is sent back to that stage after the backward pass; the function `take` provides
-    the buffer."""
+    """A tensor from another stage, to which its gradient is sent back; this accumulates in a
+    buffer, which the function `take` provides."""
 
     __slots__ = ("_buffer", "_take")
 

@@ -65,7 +65,7 @@ class Sends:
 
     def poll(self) -> bool:
         """Polls the oldest send, which progresses all messages; returns True if it is still
-        incomplete, False if it is complete or there is none."""
+        incomplete."""
         return bool(self._works) and not self._works[0][0].poll()
 
     def finish(self) -> None:
@@ -273,9 +273,8 @@ class Channels:
 
 
 class Ports(NamedTuple):
-    """The pipeline stages of a rank, each with its input and output side, the channels between
-    stages, the side that computes the loss, and the object that sums BatchNorm statistics over all
-    ranks that share a batch."""
+    """The stages of a rank, each with its ports, the channels between stages, the side that
+    computes the loss, and what sums BatchNorm statistics."""
 
     stages: dict[int, Stage]
     channels: Channels

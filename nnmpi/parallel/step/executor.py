@@ -71,9 +71,8 @@ class GradientSync:
         """Prepares for step `step`, and discards what is left of the last one."""
 
     def note(self, loss: Any, request: float) -> None:
-        """Stores this rank's loss and its request (to stop the run, or to save a checkpoint), so
-        that later operations of the step sum them over ranks together with the gradients. The
-        operation NOTE calls it, when the rank has no more losses to add."""
+        """Stores this rank's loss and request, so that later operations of the step sum them
+        together with the gradients; called by NOTE, when the rank has no more losses to add."""
 
     def poll(self) -> None:
         """Makes progress with sums without waiting; called often in a step."""
@@ -238,8 +237,7 @@ class Executor:
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def run(self, load: StepBatch, state: StepState, batches: int) -> StepResult:
-        """Makes one step on the batch `load` and returns its result; `state` is the position of
-        training before it, in an epoch of `batches` batches."""
+        """Makes one step on the batch `load`, from `state`, in an epoch of `batches` batches."""
         self._step = state.step
         self._plan, self._states, self._running = self._plan_of(len(load.micro)), {}, {}
         self.begin(load)
@@ -279,9 +277,8 @@ class Executor:
     def evaluate(
         self, loads: Generator[StepBatch, None, None], step: int, outputs: Outputs
     ) -> None:
-        """Runs forward passes over the batches `loads`, without backward passes; `outputs`
-        accumulates the outputs of the last stage, and `step` is the number of training steps so
-        far."""
+        """Runs forward passes over `loads`; `outputs` accumulates the outputs of the last stage,
+        and `step` is the number of training steps so far."""
         self._step, self.loss.outputs, self._running, self._states = step, outputs, {}, {}
         if self._passes is not None:  # they need no memory now, and what is computed here does
             self._passes.free()
@@ -320,9 +317,8 @@ class Executor:
         self._sync.poll()
 
     def _pass(self, begin: BeginPass, op: Op) -> None:
-        """Carries out one unit of a stage's forward or backward pass; if the pass cannot stop
-        between units, the first one carries out all. `begin` starts a pass: it returns a generator
-        that stops between units."""
+        """Carries out one unit of a pass; if it cannot stop between units, the first one carries
+        out all. `begin` starts a pass: it returns a generator that stops between units."""
         where = op.stage, op.micro
         running = self._running.pop(where, None) or begin(op)
         is_over, last = next(running, ENDED) is ENDED, self._is_last(op)

@@ -165,8 +165,8 @@ class Outputs(Protocol):
         """Adds the model's output for a batch to what this rank has."""
 
     def clear(self) -> None:
-        """Sets outputs to zero. Ranks that have computed the same as another call it before
-        `add_up`, so that each output counts once."""
+        """Sets outputs to zero; ranks that have computed the same as another call it before
+        `add_up`."""
 
     def add_up(self, comm: Comm, all_reduce: SumRow) -> None:
         """Sums what all ranks of `comm` have accumulated, by `all_reduce`; every rank calls it."""

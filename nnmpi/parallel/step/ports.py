@@ -47,8 +47,8 @@ Tensors: TypeAlias = Structure[Tensor]
 
 
 class Task(NamedTuple):
-    """The subject of a training: the model, the objective (loss and metrics), the backend (CPU or
-    GPU) on which it runs, and in mixed precision the loss scaler."""
+    """The subject of a training: the model, the objective, the backend, and in mixed precision the
+    scaler."""
 
     model: Module
     objective: Objective
@@ -79,8 +79,7 @@ def needing_gradients(x: Tensors) -> tuple[Tensor, ...]:
 
 class JoinedOutputs(Tensor):
     """A scalar that depends on all outputs of a stage, so that one backward pass covers all of
-    them. It starts each output (in `parts`) with the gradient that `seed` has set. Its value is not
-    used."""
+    them: it starts each output (in `parts`) with the gradient that `seed` has set."""
 
     __slots__ = ("gradients", "parts")
 
@@ -141,9 +140,8 @@ class Source(Port):
         raise NotImplementedError
 
     def give_back(self, micro: int, x: Any) -> None:
-        """Takes back x, the input that `next_input` has returned for a micro-batch, after the
-        backward pass has computed the gradients of its tensors; an Inlet sends these to the
-        previous stage."""
+        """Takes back x, which `next_input` has returned, after the backward pass has computed the
+        gradients of its tensors; an Inlet sends these to the previous stage."""
         raise NotImplementedError
 
 
@@ -159,8 +157,8 @@ class Sink(Port):
         raise NotImplementedError
 
     def seeds(self, micro: int, outputs: Sequence[Array]) -> Sequence[Array | None]:
-        """Returns the gradients of the outputs, with which the backward pass of a micro-batch
-        starts; None for one that requires none. `outputs` may be empty if they were sent."""
+        """Returns the gradients of the outputs, with which the backward pass starts; None for one
+        without."""
         raise NotImplementedError
 
     def evaluate(self, micro: int, y: Any) -> None:
@@ -254,15 +252,14 @@ class Stage(NamedTuple):
     values: "UnitValues | None" = None
 
     def beside(self, follow: Callable[[], object]) -> AbstractContextManager[None]:
-        """Returns a context for a pass that cannot stop: follow() replays a unit before the next
-        one asks for its values."""
+        """Returns a context for a pass that cannot stop: follow() replays each unit before the
+        next."""
         return nullcontext() if self.values is None else self.values.telling(follow)
 
 
 def run_stage(stage: Stage, state: "PassState", micro: int, current: Pass) -> Tensor:
     """Runs the forward pass of a stage on a micro-batch; returns the tensor at which its backward
-    pass starts. The input is `state.input`; `current` is the Pass, whose step and samples determine
-    the random numbers."""
+    pass starts. The Pass `current` determines the random numbers."""
     return stage.sink.root(micro, forward(stage.module, state.input, current))
 
 
@@ -271,8 +268,8 @@ ENDED = object()
 
 
 class StagePass(Protocol):
-    """The interface of an object that runs the backward pass of a micro-batch in a pipeline stage:
-    by `backward`, or by `first_half` and later `second_half`. The forward pass makes it."""
+    """Runs the backward pass of a micro-batch in a stage, by `backward`, or by `first_half` and
+    later `second_half`."""
 
     @property
     def outputs(self) -> Sequence[Array]:
@@ -293,13 +290,11 @@ class StagePass(Protocol):
 
 ForwardPass: TypeAlias = Callable[["PassState", int, Pass], Generator[None, None, StagePass]]
 """(state, number of the micro-batch, current): runs the forward pass of a micro-batch in a stage; a
-generator that stops between units, and returns a StagePass for the backward pass. The input is
-`state.input`; `current` is the Pass, whose step and samples determine the random numbers."""
+generator that stops between units, and returns a StagePass."""
 
 
 class TapePass:
-    """The backward pass of a micro-batch in a stage by autograd, as a StagePass: the forward pass
-    has recorded its operations, and the backward pass runs them in reverse."""
+    """The StagePass by autograd: the forward pass has recorded its operations."""
 
     def __init__(self, stage: Stage, state: "PassState", root: Tensor) -> None:
         self._stage, self._state, self._root = stage, state, root
@@ -337,9 +332,8 @@ class TapePass:
         return rest.in_parts(stage.of_units[::-1], stage.absent[::-1], stage.unrepeated[::-1])
 
     def _check(self, leaves: Iterable[Any]) -> None:
-        """Raises ValueError if one of `leaves`, those of the autograd graph, requires a gradient
-        but is neither a parameter of the stage nor its input. It is checked once a step; where
-        steps overlap, for each micro-batch."""
+        """Raises ValueError if a leaf requires a gradient but is neither a parameter of the stage
+        nor its input; once a step, or where steps overlap, for each micro-batch."""
         known, inputs = self._stage.parameters, {*needing_gradients(self._state.input)}
         for leaf in leaves:
             if leaf not in known and leaf not in inputs:
@@ -354,8 +348,7 @@ def by_tape(
     stage: Stage, state: "PassState", micro: int, current: Pass
 ) -> Generator[None, None, TapePass]:
     """Runs the forward pass of a micro-batch in a stage by autograd, without stopping between
-    units; returns a TapePass, which runs the backward pass. The input is `state.input`; `current`
-    is the Pass, whose step and samples determine the random numbers."""
+    units."""
     yield from ()
     return TapePass(stage, state, run_stage(stage, state, micro, current))
 
@@ -368,9 +361,8 @@ def pauses(units: Sequence[int]) -> Generator[None, None, None]:
 
 @dataclass(slots=True, eq=False)
 class PassState:
-    """The state of a micro-batch in a stage between its forward and its backward pass: `input`,
-    `stats` (which sums BatchNorm statistics over ranks), `kind` (facts about the backward pass),
-    and `run`, the StagePass that runs the backward pass."""
+    """The state of a micro-batch in a stage between its two passes: `input`, `stats` (sums
+    BatchNorm statistics), `kind` (facts about the backward pass), and `run`, its StagePass."""
 
     input: Tensors
     stats: BatchStats
@@ -383,7 +375,7 @@ class PassState:
         self._digests = [*map(digest, outputs)]
 
     def compare(self, outputs: Sequence[Array], stage: int) -> None:
-        """Raises ValueError, which names the stage, if the outputs of a recomputed forward pass
-        differ from those of the first one, by the checksums that `note` has kept."""
+        """Raises ValueError if the outputs of a recomputed forward pass differ from those that
+        `note` has seen."""
         if self._digests and self._digests != [*map(digest, outputs)]:
             raise ValueError(f"stage {stage}: {DIFFERS}")

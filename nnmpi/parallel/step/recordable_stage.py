@@ -1,6 +1,5 @@
-"""RecordableStage: records the passes of a pipeline stage as lists of function calls on arrays
-without data, and notices when the modules or values that its code reads have changed. A pass is
-recorded twice or more, and all recordings must agree."""
+"""RecordableStage: records the passes of a stage, twice or more, and notices when the modules or
+values that its code reads have changed. All recordings must agree."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast

@@ -68,9 +68,8 @@ class RecordedPass(NamedTuple):
 
 
 Forward: TypeAlias = Callable[[Sequence[Any]], tuple[Sequence[Tensor], Tensor]]
-"""(arrays): runs the forward pass of a stage, and its loss, on its input arrays and labels. Returns
-the inputs whose gradients another stage gets, and the tensor from which the backward pass starts:
-the loss, or JoinedOutputs."""
+"""(arrays): runs the forward pass of a stage, and its loss, on input arrays and labels. Returns the
+inputs whose gradients another stage gets, and the loss or JoinedOutputs."""
 
 
 def record(
@@ -136,9 +135,9 @@ def _backward(
     calls: Sequence[Call],
     unfit: list[str],
 ) -> tuple[list[Any], int]:
-    """Runs the backward pass from `root`, which adds to `calls`, given the gradients of the outputs
-    (`seeds`); if it may not be replayed, adds the reason to `unfit`. Returns the gradients of
-    `inputs`, and the number of the call at which its second half begins."""
+    """Runs the backward pass from `root`, given the gradients of the outputs, and notes in `unfit`
+    why it may not be replayed. Returns the gradients of `inputs`, and the number of the call at
+    which its second half begins."""
 
     def on_leaf(leaf: Any) -> None:
         if isinstance(leaf, Parameter):
@@ -208,9 +207,8 @@ class PlannedPass:
 
 
 class Slices(NamedTuple):
-    """For each unit, the range of the recorded calls that belong to it: in the forward pass, and in
-    the two halves of the backward pass, where the last unit comes first. If the backward pass has
-    no halves, `first` is empty and `second` has all of it."""
+    """For each unit, its range of the calls: in the forward pass, and in the two halves of the
+    backward pass, where the last unit comes first; without halves, `second` has all of it."""
 
     forward: Sequence[slice]
     first: Sequence[slice]

@@ -22,8 +22,7 @@ from nnmpi.parallel.wire import all_reduce_with_room, wire_around, wire_for
 
 
 def wires(around: Callable[[Comm, Any], Any] | None) -> AbstractContextManager[None]:
-    """Returns a context in which `around` makes the objects that carry out exchanges within passes;
-    None: the usual ones, which record nothing."""
+    """Returns a context in which `around` makes the wires within passes; None: the usual ones."""
     return variables_set((wire_around, around))
 
 
@@ -35,8 +34,8 @@ class Notes:
 
     @property
     def is_same(self) -> bool:
-        """True if the replay, which has ended, would have sent the same bits and received as many
-        arrays as autograd's pass."""
+        """True if the replay would have sent the same bits and received as many arrays as
+        autograd's pass."""
         return self._is_same and not (self._sent or self._arrived)
 
     def add_sent(self, array: Array) -> None:
@@ -75,8 +74,7 @@ def same_bits(a: Array | None, b: Array | None) -> bool:
 
 
 def _own_part(buffer: Array, comm: Comm, parts: Sequence[int] | None) -> Array:
-    """Returns this rank's slice of an all-gather's buffer; `parts` has the length of each rank's
-    slice, None: equal."""
+    """Returns this rank's slice of an all-gather's buffer; `parts` has the lengths."""
     row = buffer.reshape(-1)
     lengths = parts or [row.size // comm.size] * comm.size
     start = sum(lengths[: comm.rank])
@@ -101,8 +99,7 @@ def start_call(work: "_LoggedWork", name: str, comm: Comm, array: Array, *argume
 
 
 def _wait(work: "_LoggedWork", array: Array) -> None:
-    """The recorded call that waits for a transfer; `array` is an argument so that its memory gets
-    no other use before."""
+    """Waits for a transfer; `array` is an argument so that its memory gets no other use before."""
     with waiting("tensor"):
         work.started.wait()
 

@@ -40,9 +40,8 @@ class Replay:
     def forward(
         self, arrays: Sequence[Array], step: int, stats: BatchStats
     ) -> Generator[None, None, None]:
-        """Runs the forward pass on `arrays`, with the random numbers of this step; `stats` sums
-        BatchNorm statistics over ranks. The generator yields between units, so that its caller can
-        communicate there."""
+        """Runs the forward pass on `arrays`, with the random numbers of this step; yields between
+        units, so that its caller can communicate there."""
         raise NotImplementedError
 
     def _first(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
@@ -156,17 +155,15 @@ def _in_turn(slices: Sequence[Sequence[Call]]) -> Generator[None, None, None]:
 
 
 class Memory:
-    """The memory in which a pipeline stage runs its recorded passes: one buffer for temporary
-    arrays, and for each micro-batch in flight a buffer for the arrays that its backward pass needs.
-    Different recorded passes use it in turn."""
+    """The memory in which a stage runs its recorded passes, in turn: one buffer for temporary
+    arrays, and for each micro-batch in flight one for what its backward pass needs."""
 
     def __init__(self) -> None:
         self._scratch, self._size = arena_of(0), 0
         self._free = list[PassMemory]()
 
     def acquire(self, planned: PlannedPass) -> BoundCalls:
-        """Returns an object that runs the pass `planned` in memory that no micro-batch uses now;
-        the memory is allocated if needed."""
+        """Returns an object that runs the pass `planned` in memory that no micro-batch uses now."""
         if planned.kept.size > self._size or planned.scratch.size > len(self._scratch):
             self._size = max(self._size, planned.kept.size)
             self._scratch = arena_of(max(len(self._scratch), planned.scratch.size))

@@ -184,8 +184,8 @@ class StageLists:
         return (yield from by_tape(self._stage, state, number, current))
 
     def _unready(self, key: Any, micro: MicroBatch) -> Generator[None, None, StagePass]:
-        """Runs the forward pass of a micro-batch whose `key` no pass has that can be replayed now:
-        as the first replay of a pass that has been compared, or else by modules and autograd."""
+        """Runs a forward pass whose `key` has no ready replay: as the first one, or else by the
+        tape."""
         state, number, current, _ = micro
         first_run, whole_key = _of_first_run(state.stats), (self._of_stage, key)
         if not (first_run is LOCAL or isinstance(first_run, Synced)):
@@ -241,7 +241,7 @@ class StageLists:
 
     def _acquire_of(self, micro: MicroBatch, counts: Sequence[int]) -> Acquire | None:
         """Records the pass of a micro-batch, or lets the device capture it; returns what provides
-        its replays, or None, with `reason` set, if it cannot be replayed."""
+        its replays, or sets `reason`."""
         if len(self._lists) == MOST_LISTS:
             self.reason = f"each of {MOST_LISTS} passes was another one"
             return None

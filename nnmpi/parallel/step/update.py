@@ -42,9 +42,9 @@ from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.schedules.op import Kind
 
 DECIDED = 4
-"""The length of the fixed part of a decision: loss, request, number of ranks with a sum that is not
-finite, sum of squares of the gradient. Then come, for each tied parameter, the number of ranks on
-which it has a gradient; and, if the optimizer needs them, two sums of squares for each variable."""
+"""The length of the fixed part of a decision, as in `Outcome.of`. Then come, for each tied
+parameter, the number of ranks on which it has a gradient; and, if the optimizer needs them, two
+sums of squares for each variable."""
 
 
 class Outcome(NamedTuple):
@@ -188,9 +188,9 @@ class Update:
         return outcome
 
     def _summed_squares(self, squares: Sequence[float]) -> list[float]:
-        """Sums `squares`, two numbers for each parameter that this rank's optimizer updates, over
-        all ranks that have a shard of it. Returns two sums for each parameter and buffer of the
-        whole model, one after the other; 0 where no rank has given any."""
+        """Sums `squares`, two numbers for each parameter that this rank updates, over all ranks
+        that have a shard of it. Returns two sums for each variable of the whole model, one after
+        the other."""
         norms, rows = self._norms, np.zeros((self._norms.number, 2))
         rows[self._variables()] = np.reshape(squares, (-1, 2))
         row = rows.reshape(-1)
@@ -231,8 +231,8 @@ class Update:
 
 
 def _counted_slices(store: LocalStore, counts: Sequence[bool]) -> Iterator[FlatSlice]:
-    """Yields the slices of gradients that this rank counts in the norm: of parameters i with
-    counts[i]. Consecutive ones are joined, some may be empty."""
+    """Yields the slices of gradients that this rank counts in the norm; consecutive ones are
+    joined."""
     start = end = store.spans[0][0]
     for is_counted, (_, stop) in zip(counts, store.spans, strict=True):
         if is_counted:

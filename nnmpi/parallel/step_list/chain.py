@@ -68,8 +68,8 @@ def _crossings(a: Arrangement) -> Sequence[Sequence[int]]:
 def _parts(
     a: Arrangement, part: StagePart, bucket_of: Mapping[int, int]
 ) -> Iterable[Collection[int]]:
-    """Returns the numbers of each unit's variables in the graph; `bucket_of` maps trained
-    parameters to buckets."""
+    """Returns the numbers of each unit's variables; `bucket_of` maps trained parameters to
+    buckets."""
     if a.strategy.of_stages:
         return [part.variables]
     if a.store.scatters or gathers_for_use(a):
@@ -89,9 +89,8 @@ def gathers_for_use(a: Arrangement) -> bool:
 def _segments(
     a: Arrangement, nodes: range, bucket_of: Mapping[int, int]
 ) -> Iterable[partition.Unit]:
-    """Divides the graph of a stage, the nodes in `nodes`, into consecutive parts, each of which
-    uses a bucket of parameters that the part before it does not use. `bucket_of` is a dict: number
-    of a trained parameter -> its bucket."""
+    """Divides the graph of a stage into consecutive parts, each of which uses a bucket of
+    parameters that the part before it does not use."""
     graph = a.graph
     inside = [
         unit
@@ -115,9 +114,8 @@ def _segments(
 def _with_repeated(
     a: Arrangement, units: Sequence[Unit], segments: Iterable[partition.Unit]
 ) -> list[Unit]:
-    """Returns the units with their field `repeated` filled in. It has the buckets of other units
-    whose parameters the backward pass of a unit reads, since it recomputes the activations of these
-    units. `segments` has the graph nodes of each unit."""
+    """Returns the units with `repeated` filled in: the buckets of other units that the backward
+    pass of a unit reads, since it recomputes them. `segments` has the graph nodes of each."""
     nodes, with_repeated = [{*segment.nodes} for segment in segments], [*units]
     paths = [recomputed_with(node, a.config.recompute) for node in a.graph.nodes]
     together = [{*again} for again in a.graph.again]
@@ -153,8 +151,7 @@ class StageUnits(NamedTuple):
 def stage_units(
     a: Arrangement, rank: int, parameters: Sequence[Parameter]
 ) -> dict[int, StageUnits]:
-    """Returns a dict: stage of a rank -> its units (the parts, usually layers, between which a pass
-    can stop). `parameters` are the trained parameters of the rank."""
+    """Returns a dict: stage of a rank -> its units, given its trained parameters."""
     chain, held = chain_of(a, rank), a.model_on(rank)
     of_variable = {v.variable: p for v, p in zip(held.trained, parameters, strict=True)}
     members = [[of_variable[v.variable] for v in inside] for inside in held.inside().values()]

@@ -18,9 +18,8 @@ from nnmpi.schedules.op import ADDS, NONE, SENDS, Kind, Op
 
 
 def with_sums(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iterator[Op]:
-    """Yields a rank's operations with the sum of each gradient bucket added. SUM starts it, after
-    the last pass that adds to the bucket or, without `overlap`, after all passes. FINISH waits for
-    it, after all passes."""
+    """Yields a rank's operations with the sum of each bucket added. SUM starts it, after the last
+    pass that adds to the bucket or, without `overlap`, after all passes."""
     passes = [*ops]
     last = {op.at: _behind(passes, k) for k, op in enumerate(passes) if op.kind in ADDS}
     sums, after = defaultdict[int, list[Op]](list), passes.index(Op(Kind.NOTE))
@@ -64,9 +63,9 @@ def with_scatters(ops: Iterable[Op], chain: Chain, overlap: bool = True) -> Iter
 
 
 def gradient_slots(chain: Chain) -> dict[int, int]:
-    """Returns a dict: bucket -> its slot. A bucket always has the same slot, since recorded passes
-    write to fixed addresses; buckets that are open at the same time have different ones. There is
-    one slot more than that needs, so that one sum can overlap with a pass."""
+    """Returns a dict: bucket -> its slot, always the same, since recorded passes write to fixed
+    addresses. Buckets that are open at the same time have different ones. There is one slot more
+    than that needs, so that one sum can overlap with a pass."""
     passes = [Op(Kind.B, 0, s, u) for s, us in chain.of_stage.items() for u in reversed(us)]
     opened, summed = _spans(passes, chain)
     beside, open_buckets, most = defaultdict[int, set[int]](set), set[int](), 0
@@ -112,6 +111,5 @@ def _spans(passes: Sequence[Op], chain: Chain) -> tuple[Keys, Keys]:
 
 def _behind(passes: Sequence[Op], k: int) -> int:
     """Returns the index of the operation after which a sum may start that needs the result of pass
-    k. It is k, or k + 1 if operation k + 1 sends an output of the pass to another rank, since that
-    rank waits for the message."""
+    k: k, or k + 1 if that sends an output for which another rank waits."""
     return k + (k + 1 < len(passes) and passes[k + 1].kind in SENDS)

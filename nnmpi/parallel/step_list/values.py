@@ -63,9 +63,8 @@ def shared_slots(chain: Chain) -> dict[int, int]:
 
 
 def first_buckets(chain: Chain, slots: Mapping[int, int]) -> tuple[int, ...]:
-    """Returns the buckets of parameters whose all-gathers are in progress when a step begins. These
-    are the buckets that the first forward pass reads; if each bucket has memory of its own (`slots`
-    are all different), they are all buckets."""
+    """Returns the buckets whose all-gathers are in progress when a step begins: those that the
+    first forward pass reads; all, if each has memory of its own."""
     are_shared = len({*slots.values()}) < len(slots)
     return chain.units[0].buckets if are_shared else (*slots,)
 

@@ -53,15 +53,14 @@ class Buckets:
             self.members[b].append(i)
 
     def shards(self, over: Wire | None = None) -> list[Shard]:
-        """Returns this rank's shards, one of each bucket: the slices of the flat buffer that it
-        updates. Each bucket is divided evenly among the ranks of its `comm`, or of `over` if
-        given."""
+        """Returns this rank's shards, which it updates: one of each bucket, which is divided evenly
+        among the ranks of its `comm`, or of `over` if given."""
         chunks = ((start, (over or comm).chunk(stop - start)) for start, stop, comm in self.all)
         return shards_of((start + chunk.start, start + chunk.stop) for start, chunk in chunks)
 
     def views(self, memory: Array, b: int, parameters: Sequence[Parameter]) -> dict[int, Array]:
-        """Returns views into `memory`, which has bucket b from its start, in the shape of each
-        parameter, by its index."""
+        """Returns views into `memory`, which has bucket b from its start, by index of the
+        parameter."""
         origin, spans = self.all[b].start, self.spans
         view = FlatStore.view
         return {i: view(memory, parameters[i], spans[i][0] - origin) for i in self.members[b]}
@@ -69,8 +68,8 @@ class Buckets:
     def in_slots(
         self, slots: Mapping[int, int], parameters: Sequence[Parameter], dtype: Any, on: Backend
     ) -> tuple[list[Array], list[Array], int]:
-        """Allocates slots, memory that buckets use in turn: bucket b that of number slots[b].
-        Returns (the elements of each bucket, a view of each parameter, the bytes of all slots)."""
+        """Allocates slots; bucket b uses number slots[b]. Returns (the elements of each bucket, a
+        view of each parameter, the bytes of all slots)."""
         lengths = defaultdict[int, list[int]](list)
         for b, (start, stop, _) in enumerate(self.all):
             lengths[slots[b]].append(stop - start)

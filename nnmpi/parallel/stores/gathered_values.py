@@ -32,17 +32,16 @@ class GatheredValues:
         self._works: dict[int, Transfer] = {}
 
     def value(self, i: int) -> Array:
-        """Returns the values of parameter i, after waiting for the all-gather of its bucket. (A
-        forward pass may read a parameter before the rank's list of operations waits for the
-        bucket.)"""
+        """Returns the values of parameter i, after waiting for the all-gather of its bucket: a
+        forward pass may read a parameter before the rank's list waits for it."""
         if self._works or self._due:
             self.wait_for(self._buckets.of[i])
             self.poll()
         return self._values[i]
 
     def fixed(self, i: int) -> Array:
-        """Returns the array that always holds parameter i, without waiting for an all-gather that
-        may still write to it."""
+        """Returns the array of parameter i, without waiting for an all-gather that may write to
+        it."""
         return self._values[i]
 
     def current(self, i: int) -> Array:
@@ -55,8 +54,7 @@ class GatheredValues:
             self.gather(b)
 
     def gather(self, b: int) -> None:
-        """Starts or queues the gather of bucket b; every rank must have updated its shard
-        before."""
+        """Starts or queues the gather of bucket b, after every rank has updated its shard."""
         comm = self._buckets.all[b].comm
         if comm is self._sums:
             self._due.append(b)
@@ -75,8 +73,7 @@ class GatheredValues:
             self._start(self._due.popleft(), self._gathers)
 
     def wait(self) -> None:
-        """Waits until the updated values of all buckets are here, also of those whose gather has
-        not started yet."""
+        """Waits until the updated values of all buckets are here."""
         for b in range(len(self._buckets.all)):
             self.wait_for(b)
 

@@ -26,8 +26,8 @@ from nnmpi.schedules.op import Kind
 
 
 class WholeGradients:
-    """Keeps the gradients of all parameters of this rank in the flat array `flat` (ZeRO 1). The sum
-    of a bucket over all ranks replaces this rank's gradients, at least in this rank's shard."""
+    """Keeps all gradients of this rank in the flat array `flat` (ZeRO 1). The sum of a bucket
+    replaces them, at least in this rank's shard."""
 
     slot_bytes, has_slots = 0, False
 
@@ -46,8 +46,7 @@ class WholeGradients:
 
     def start(self, b: int) -> Transfer | None:
         """Starts to sum the gradients of bucket b over its ranks: by a reduce-scatter over dp if
-        the chosen algorithm has one, otherwise by an all-reduce. Returns None if there is only one
-        rank."""
+        the chosen algorithm has one, otherwise by an all-reduce."""
         (start, stop, comm), algorithm = self._buckets.all[b], self._buckets.algorithm
         if comm.size == 1:
             return None
@@ -63,9 +62,8 @@ class WholeGradients:
         """Does nothing when the sum of bucket b is complete, since the sum is written in place."""
 
     def whole(self, i: int) -> Array:
-        """Returns the whole gradient of parameter i, summed over ranks, which is gathered from the
-        shards of these ranks. Every rank that has the parameter calls it, also those of other
-        pipeline stages."""
+        """Returns the whole gradient of parameter i, gathered from the shards of ranks. Every rank
+        that has the parameter calls it, also those of other stages."""
         start, stop, comm = self._buckets.all[self._buckets.of[i]]
         # also after an all-reduce: a rank has clipped only its own shards
         comm.all_gather(self.flat[start:stop], GATHER)
@@ -73,9 +71,8 @@ class WholeGradients:
 
 
 class GradientSlots:
-    """Keeps the gradients of a rank under ZeRO 2 and 3. `flat` has this rank's shards, one after
-    the other, summed over all ranks and over the micro-batches so far. Gradients that are not
-    summed yet are in slots: memory for one bucket each, which buckets use in turn."""
+    """Keeps the gradients of a rank under ZeRO 2 and 3: `flat` has this rank's shards, summed over
+    all ranks and over the micro-batches so far; others are in slots, which buckets use in turn."""
 
     has_slots = True
 
@@ -95,8 +92,7 @@ class GradientSlots:
         self._padding = [self._padding_of(b) for b in range(len(self._rows))]
 
     def begin(self) -> None:
-        """Discards the sums of the last step; from here on no bucket may be written to before
-        `open` for it."""
+        """Discards the sums of the last step; no bucket may be written to before its `open`."""
         self._open.clear()
         self._begun.clear()
 
@@ -107,9 +103,8 @@ class GradientSlots:
             self._rows[b][lo:hi] = 0
 
     def grad_memory(self, i: int) -> Array:
-        """Returns the array to which a backward pass on this rank writes the gradient of parameter
-        i. Raises ValueError if its bucket is not open, because another bucket may use the memory
-        then."""
+        """Returns the array to which a backward pass writes the gradient of parameter i; raises
+        ValueError if its bucket is not open, because another bucket may use the memory then."""
         b = self._of[i]
         if b not in self._open:
             raise ValueError(
@@ -119,9 +114,8 @@ class GradientSlots:
         return self._memories[i]
 
     def fixed_gradient(self, i: int) -> Array:
-        """Returns the array to which backward passes write the gradient of parameter i; it is the
-        same in every step. Unlike `grad_memory` it can be called at any time, also while the
-        gradients of another bucket are in this memory."""
+        """Returns the array to which backward passes write the gradient of parameter i in every
+        step, also while the gradients of another bucket are in this memory."""
         return self._memories[i]
 
     def start(self, b: int) -> Transfer:
@@ -130,8 +124,7 @@ class GradientSlots:
         return self._dp.start_reduce_scatter(self._rows[b], self._buckets.algorithm)
 
     def finish(self, b: int) -> None:
-        """Adds this rank's shard of bucket b, whose reduce-scatter is complete, to the sum over
-        earlier micro-batches."""
+        """Adds this rank's shard of bucket b to the sum over earlier micro-batches."""
         new, shard = self._rows[b][self._chunks[b]], self._shards[b]
         if b in self._begun:
             shard += new
@@ -149,8 +142,8 @@ class GradientSlots:
         return self._buckets.views(array, b, self._parameters)[i]
 
     def _padding_of(self, b: int) -> list[FlatSlice]:
-        """Returns the gaps between the parameters of bucket b in the flat buffer, as (start, stop)
-        counted from the start of the bucket. They are set to 0."""
+        """Returns the gaps between the parameters of bucket b, counted from its start, which are
+        set to 0."""
         origin, spans = self._buckets.all[b].start, self._buckets.spans
         sizes = ((i, self._parameters[i].size) for i in self._buckets.members[b])
         gaps = ((spans[i][0] + size - origin, spans[i][1] - origin) for i, size in sizes)

@@ -117,9 +117,8 @@ class LocalStore(FlatStore):
         return self.shard_values(shard) if self.masters is None else self.masters[shard.packed]
 
     def _merged(self, shard: Shard, values: Array) -> Array:
-        """Returns the float32 masters of a shard, given its 16-bit `values`. Where a value was
-        changed from outside, so that its master does not round to it, the value replaces the
-        master."""
+        """Returns the float32 masters of a shard. Where a value was changed from outside, so that
+        its master does not round to it, the value replaces the master."""
         if self.masters is None:
             return values
         merged = self.masters[shard.packed].copy()
@@ -135,9 +134,8 @@ class LocalStore(FlatStore):
         return self._merged(self.own_shard(i, lo, hi), super().elements(i, lo, hi))
 
     def own_shard(self, i: int, lo: int, hi: int) -> Shard:
-        """Returns the first of this rank's shards (slices of the flat buffer that it updates) that
-        overlaps elements lo..hi of parameter i, cut to these elements; an empty shard if there is
-        none."""
+        """Returns the first of this rank's shards that overlaps elements lo..hi of parameter i, cut
+        to these elements; an empty shard if there is none."""
         start = self.spans[i][0]
         return next(within(self.shards, start + lo, start + hi), Shard(0, 0, 0))
 
@@ -145,9 +143,8 @@ class LocalStore(FlatStore):
 
     @property
     def scalars(self) -> Array:
-        """The loss, the request (to stop or save), and for each parameter the number of ranks on
-        which it has a gradient. Until they are summed over dp, these are the numbers of this
-        rank."""
+        """The loss, the request, and for each parameter the number of ranks on which it has a
+        gradient; until they are summed over dp, those of this rank."""
         return self.flat_grad[: self._in_front] if self._in_front else self._apart
 
     def set_loss(self, loss: Any, request: float) -> None:
@@ -157,8 +154,8 @@ class LocalStore(FlatStore):
         self.scalars[index] = value
 
     def write_used(self) -> None:
-        """Writes to `scalars` this rank's request to stop or save, and 1 for each parameter with a
-        gradient, else 0."""
+        """Writes this rank's request to `scalars`, and 1 for each parameter with a gradient, else
+        0."""
         scalars = self.scalars
         row = np.array([self.request, *map(_HAS_GRAD, self.parameters)], scalars.dtype)
         scalars[REQUEST : REQUEST + len(row)] = self.on.asarray(row) if self._in_front else row
@@ -168,9 +165,8 @@ class LocalStore(FlatStore):
         return within(self.shards, start, end)
 
     def step_sums(self, counted: Sequence[Shard]) -> Array:
-        """Returns the step's scalars (loss, request to stop or save, numbers of ranks with a
-        gradient), summed over dp, followed by the sum of squares of the summed gradients in
-        `counted`, slices of the flat buffer."""
+        """Returns the step's scalars, summed over dp, followed by the sum of squares of the summed
+        gradients in the slices `counted`."""
         sum_of_squares = self.squares(counted)
         if self._in_front:
             sum_of_squares = self.on.xp.asarray(sum_of_squares).reshape(1)
@@ -180,16 +176,14 @@ class LocalStore(FlatStore):
         return row
 
     def on_host(self, squares: Sequence[Array]) -> list[float]:
-        """Returns a list: the scalars of this rank (loss, request and so on), then the sum of
-        `squares`, which are sums of squares of parts of the gradients. One copy brings the loss and
-        `squares` from the device. Used by stores that sum scalars separately."""
+        """Returns the scalars of this rank, then the sum of `squares`, for stores that sum scalars
+        separately. One copy brings the loss and `squares` from the device."""
         self.scalars[LOSS], *sums = backend.to_floats(self.on, (self.loss, *squares))
         return [*self.scalars.tolist(), sum(sums)]
 
     def squares(self, shards: Sequence[Shard]) -> Array:
-        """Returns the sum of squares of the summed gradients in `shards`, slices of the flat
-        buffer, each multiplied by `factor` (loss scale and clipping). All ranks get the same
-        bits."""
+        """Returns the sum of squares of the summed gradients in `shards`, times `factor`, with the
+        same bits on all ranks."""
         terms = [squares(self.shard_gradient(shard), self.factor) for shard in shards]
         return sum(terms[1:], start=terms[0]) if terms else np.zeros(())
 
@@ -206,8 +200,8 @@ class LocalStore(FlatStore):
         self.factor = 1.0 if self.scaler is None else 1.0 / self.scaler.current.scale
 
     def start(self, b: int) -> Transfer | None:
-        """Starts to sum the gradients of bucket b over its ranks, in place; returns None if there
-        is only one rank."""
+        """Starts to sum the gradients of bucket b over its ranks, in place; None if there is only
+        one."""
         start, stop, comm = self.buckets.all[b]
         if comm.size == 1:
             return None
@@ -224,8 +218,7 @@ class LocalStore(FlatStore):
         """Waits for all messages that this store has started. Does nothing here."""
 
     def keep_residuals(self) -> None:
-        """Keeps what compressed sums left out, for the next step; called only if the update is not
-        skipped. Does nothing here."""
+        """Keeps what compressed sums left out, if the update is not skipped. Does nothing here."""
 
     def owned(self, shard: Shard) -> tuple[Array, Array, MixedStep]:
         values, beside = self.shard_values(shard), None
@@ -248,17 +241,15 @@ class LocalStore(FlatStore):
         return self.unscaled(self.grad_memories[i])
 
     def unscaled(self, summed: Array) -> Array:
-        """Converts a summed gradient for the optimizer: times `self.factor` (loss scale and
-        clipping), in the dtype of the masters."""
+        """Converts a summed gradient for the optimizer: times `factor`, in the dtype of the
+        masters."""
         return summed.astype(self.updated_dtype, copy=False) * self.factor
 
     def wait_for_updates(self) -> None:
-        """Waits until every rank has updated its shards, if ranks share the memory of parameters.
-        Does nothing here."""
+        """Waits until every rank has updated its shards of shared memory. Does nothing here."""
 
     def close(self) -> None:
-        """Frees shared memory, and moves parameters to memory of this rank; every rank calls it.
-        Does nothing here."""
+        """Moves parameters to memory of this rank; every rank calls it. Does nothing here."""
 
 
 def fill_unused(parameters: Iterable[Parameter]) -> None:

@@ -88,9 +88,8 @@ class NodeStore(LocalStore):
             self.flat_grad, self.grad_memories = self._total
 
     def squares(self, shards: Sequence[Shard]) -> Array:
-        """Returns the sum over all ranks of the squares of the summed gradients, multiplied by
-        `factor`. Each rank of the first node adds up its `shards`. Ranks of other nodes, which have
-        the same summed gradients, contribute 0."""
+        """Returns the sum over all ranks of the squares of the summed gradients, times `factor`:
+        ranks of the first node add up their `shards`, others, which have the same, contribute 0."""
         squares_here = super().squares(shards) if self._first_node else 0
         total = np.array([squares_here], "float64")
         self.dp.all_reduce(total, "doubling")

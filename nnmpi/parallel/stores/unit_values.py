@@ -38,9 +38,8 @@ class UnitValues:
 
     @staticmethod
     def of(calls: Calls) -> tuple[Calls, Sequence[AskingUnit]]:
-        """Divides a list into (operations that the executor carries out one after the other,
-        units). Operations on values belong to the unit whose pass is next; those at the end of the
-        list are left there."""
+        """Divides a list into (operations that the executor carries out, units). Operations on
+        values belong to the unit whose pass is next, but at the end of the list."""
         others, units, values = list[tuple[Do, Op]](), list[AskingUnit](), list[tuple[Do, Op]]()
         for do, op in calls:
             if op.kind in PASSES:
@@ -54,8 +53,7 @@ class UnitValues:
         self._left = deque(units)
 
     def carry_out(self, do: Do, op: Op) -> None:
-        """Carries out the pass of a unit, `op`, by do(op), after the operations on values that it
-        has not asked for yet."""
+        """Carries out the pass of a unit by do(op), after what it has not asked for yet."""
         if self._left and self._left[0].op is op:
             self._answer()
         self._under_way = op
@@ -92,9 +90,8 @@ class UnitValues:
 
     @contextmanager
     def telling(self, at_next_unit: Callable[[], object]) -> Iterator[None]:
-        """A context in which a pass runs that cannot stop between units, beside a replay that is
-        compared with it: at_next_unit() is called before the next unit begins, while the values of
-        the one before are still in memory."""
+        """A context for a pass that cannot stop, beside a replay: at_next_unit() is called before
+        the next unit begins, while the values of the one before are still in memory."""
         self._at_next_unit = at_next_unit
         try:
             yield

@@ -18,9 +18,8 @@ from nnmpi.parallel.wire import Transfer, Wire
 
 
 class WeightSlots:
-    """Keeps the parameters of a rank under ZeRO 3: its shards in `flat`, which in mixed precision
-    is the array of float32 masters; and slots, memory into which whole buckets are gathered in
-    turn."""
+    """Keeps the parameters of a rank under ZeRO 3: its shards in `flat`, in mixed precision the
+    float32 masters; and slots, into which whole buckets are gathered in turn."""
 
     rotates = True
 
@@ -48,8 +47,7 @@ class WeightSlots:
         return self._values[i]
 
     def fixed(self, i: int) -> Array:
-        """Returns the array in which parameter i is whenever its bucket is gathered; at other times
-        another bucket may use it."""
+        """Returns the array in which parameter i is whenever its bucket is gathered."""
         return self._values[i]
 
     def current(self, i: int) -> Array:
@@ -58,16 +56,14 @@ class WeightSlots:
         return self._values[i]
 
     def gather(self, b: int) -> None:
-        """Starts to gather bucket b into the memory that it shares in turn with other buckets.
-        Every rank must have updated its shard of the bucket before."""
+        """Starts to gather bucket b into its slot, after every rank has updated its shard."""
         self._there.pop(self._slots[b], None)
         self._my_chunks[b][...] = self._shards[b]
         self._arriving[b] = self._gathers.start_all_gather(self._weights[b], GATHER)
 
     def wait_for(self, b: int) -> None:
         """Waits until all parameters of bucket b are in memory, and starts the gather if that was
-        not done. (The list of a step starts gathers ahead of their use, except for those in
-        progress when the first step begins.)"""
+        not done: for those in progress when the first step begins."""
         if self._there.get(self._slots[b]) == b:
             return
         if b not in self._arriving:

@@ -97,8 +97,8 @@ class NodeChoices:
         self, k: int, states: Sequence[AxisCut | None], may_be_copy: bool
     ) -> Iterator[NodeChoice]:
         """Yields the choices for node k, the preferred one first; `states` are the cuts of its
-        inputs (None: whole). With `may_be_copy`, a layer that could be divided may also be whole on
-        every rank, for example because another node uses its parameters too."""
+        inputs (None: whole). With `may_be_copy`, a layer that could be divided may also be
+        whole."""
         graph, node = self.graph, self.graph.nodes[k]
         uncut = tuple((v, None) for v in node.variables)
         if node.layer is None:
@@ -126,9 +126,9 @@ class NodeChoices:
     def _by_samples(
         self, node: Node, states: Sequence[AxisCut | None], summed: PlanCost
     ) -> Iterator[NodeChoice]:
-        """Yields the choices in which each rank computes a layer for some of the samples of a
-        micro-batch: one leaves the output divided by samples, the other gathers it. `states` are
-        the cuts of the inputs, `summed` is the cost of summing the layer's gradients."""
+        """Yields the choices in which each rank computes a layer for some samples of a micro-batch:
+        one leaves the output divided, the other gathers it. `summed` is the cost of summing
+        gradients."""
         edges, pairs = self.graph.edges, zip(states, node.inputs, strict=True)
         graded = [state for state, e in pairs if edges[e].requires_grad]
         if {*states} - {None, SAMPLE_CUT} or (None in graded and len(graded) > 1):
@@ -145,8 +145,7 @@ class NodeChoices:
         yield from (choice, self.gathered(node, choice))
 
     def _cut_by(self, node: Node, way: Way, state: AxisCut | None) -> Iterator[NodeChoice]:
-        """Yields the choices that divide a layer in one way (such as column), with its input cut as
-        `state` says: with the output left cut, and with the output gathered."""
+        """Yields the choices that divide a layer in one way: the output left cut, and gathered."""
         graph, ranks = self.graph, self.ranks
         x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
         sides = (way.input, x), (way.output, y)
@@ -179,9 +178,8 @@ class NodeChoices:
         yield from self._with_bounds(node, way, state, behind)
 
     def _blocks(self, node: Node, size: int) -> Iterator[int]:
-        """Yields the possible sizes of blocks of consecutive channels that must stay on one rank,
-        if a layer has `size` channels: 1, and larger ones that following layers need, such as the
-        channels of an attention head."""
+        """Yields the possible sizes of blocks of channels that must stay on one rank: 1, and larger
+        ones that following layers need, such as the channels of an attention head."""
         yield 1
         seen, e = {1}, node.outputs[0]
         sample = self.graph.edges[e].sample
@@ -195,9 +193,8 @@ class NodeChoices:
     def _with_bounds(
         self, node: Node, way: Way, state: AxisCut | None, bounds: Bounds
     ) -> Iterator[NodeChoice]:
-        """Yields the choices that divide a layer in one way (such as column) at the channels
-        `bounds`: with the output left cut and, if possible, with the output gathered. `state` is
-        the cut of the input (None: whole)."""
+        """Yields the choices that divide a layer in one way at the channels `bounds`: the output
+        left cut and, if possible, gathered. `state` is the cut of the input (None: whole)."""
         y = self.graph.edges[node.outputs[0]]
         variables = _cuts(self.graph, node, way, bounds)
         cost = self.cost(node, *way.pattern.sends)
@@ -214,8 +211,7 @@ class NodeChoices:
 
     def terms(self, node: Node) -> tuple[tuple[int, AxisCut | None], ...]:
         """Returns (number, cut) for the parameters and buffers of a layer that every rank has
-        whole, but computes for a part of the data only. Parameters are marked PARTIAL_GRADIENT: a
-        rank has only a term of their gradient, and the terms have to be summed over ranks."""
+        whole, but computes for a part of the data only: parameters are marked PARTIAL_GRADIENT."""
         variables = self.graph.variables
         return tuple(
             (v, PARTIAL_GRADIENT if variables[v].is_parameter else None) for v in node.variables
@@ -232,8 +228,8 @@ class NodeChoices:
 
 
 def channels(graph: Graph, node: Node, way: Way) -> int:
-    """Returns the number of channels that are divided among ranks if a layer is cut in the given
-    way: its output channels or, for an embedding, the rows of its table."""
+    """Returns the number of channels that a way divides: output channels, or rows of an embedding's
+    table."""
     y = graph.edges[node.outputs[0]]
     if way.output is not None and not isinstance(way.output, Marker):
         return y.sample[_axis(way.output, y, -1)]
@@ -245,8 +241,7 @@ def channels(graph: Graph, node: Node, way: Way) -> int:
 
 def _axis(axis: Along, edge: Edge, same: int) -> int:
     """Returns `axis`, along which a layer is to be cut, as the number of an axis of one sample of
-    the activation `edge`, counted from 0. `...` (any axis) means the axis number `same`; a Marker
-    such as POSITIONS means axis 0."""
+    `edge`. `...` (any axis) means the axis number `same`; a Marker means axis 0."""
     if isinstance(axis, Marker):
         return 0
     assert axis is not None

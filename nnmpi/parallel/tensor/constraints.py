@@ -1,5 +1,5 @@
-"""Constraints: what --layout asks of the search for a division of the model: names of axes to cut,
-and ways to divide particular layers."""
+"""Constraints: what --layout asks of the search: names of axes to cut, and ways to divide
+layers."""
 
 from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
@@ -38,8 +38,8 @@ class Constraints(NamedTuple):
 
     @property
     def cuts(self) -> list[Marker]:
-        """The Markers (each stands for an axis other than channels) along which layers may be cut
-        in addition to positions: samples, and axes of add-ons, such as image rows."""
+        """The Markers along which layers may be cut besides positions: samples, and axes of
+        add-ons."""
         by_samples = bool(self.ways) or BATCH in self.names
         asked = LAYOUT_WAYS.of_fields(self.ways.values())
         return [*[SAMPLES] * by_samples, *dict.fromkeys((*self.named, *asked))]
@@ -51,9 +51,9 @@ class Constraints(NamedTuple):
 
     @property
     def per_step(self) -> int:
-        """The number of samples of a step, by which traffic that occurs once a step is divided; 0
-        if the layout names neither samples nor an axis of an add-on, so that cuts of channels need
-        no such comparison."""
+        """The number of samples of a step, by which traffic once a step is divided; 0 if the layout
+        names neither samples nor an axis of an add-on, since cuts of channels need no such
+        comparison."""
         return self.samples * (BATCH in self.names or bool(self.named))
 
     def allows(self, graph: Graph, node: Node, choice: NodeChoice) -> bool:
@@ -163,8 +163,7 @@ def refuse_positions(graph: Graph, ranks: int) -> None:
 
 
 def _heads(node: Node, ranks: int) -> list[tuple[int, str]]:
-    """Returns (number, name in messages) for the heads of an attention layer, and for its
-    key/value heads. For a layer without heads the number is `ranks`, so that it does not limit the
-    division."""
+    """Returns (number, name in messages) for the heads of an attention layer, and its key/value
+    heads; the number is `ranks` for a layer without them, which does not limit the division."""
     names = {"num_heads": "head", "num_kv_heads": "key/value head"}
     return [(node.settings.get(key, ranks), name) for key, name in names.items()]

@@ -9,9 +9,8 @@ from nnmpi.parallel.tensor.layers import ColumnSharded, Product, RowSharded
 
 
 class _ShardedConvolution(Product):
-    """The base class of convolutions whose channels are divided among ranks. Arguments are those of
-    the ordinary convolution, without `groups`, with a Comm, and with `gather_output` if output
-    channels are divided, `bounds` if input channels are."""
+    """The base class of convolutions whose channels are divided among ranks: arguments are the
+    usual ones, without `groups`, with a Comm, and `gather_output` or `bounds`."""
 
     axis = 1
 
@@ -35,22 +34,19 @@ class _ShardedConvolution(Product):
 
 
 class ColumnConv2d(_ShardedConvolution, ColumnSharded, Conv2d):
-    """A Conv2d of which each rank has the whole input, and computes some output channels (see
-    `ColumnSharded`)."""
+    """A Conv2d of which each rank computes some output channels (see `ColumnSharded`)."""
 
     fuses_as = Conv2d
 
 
 class RowConv2d(_ShardedConvolution, RowSharded, Conv2d):
-    """A Conv2d whose input channels are divided among the ranks of a Comm (see `RowSharded`). ReLU
-    and pooling come after the sum over ranks, so they are not fused."""
+    """A Conv2d with divided input channels (see `RowSharded`); ReLU and pooling come after the sum
+    over ranks."""
 
 
 class ColumnConv1d(_ShardedConvolution, ColumnSharded, Conv1d):
-    """A Conv1d of which each rank has the whole input, and computes some output channels (see
-    `ColumnSharded`)."""
+    """A Conv1d of which each rank computes some output channels (see `ColumnSharded`)."""
 
 
 class RowConv1d(_ShardedConvolution, RowSharded, Conv1d):
-    """A Conv1d with divided input channels; terms are summed, and every rank gets the whole output
-    (see `RowSharded`)."""
+    """A Conv1d with divided input channels (see `RowSharded`)."""

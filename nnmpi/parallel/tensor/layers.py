@@ -107,8 +107,7 @@ class ColumnSharded(Product):
         self.bias = part_of(self.bias, 0, self.bounds, comm)
 
     def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
-        """Returns this rank's part of the output, or the whole output with `gather_output`. `relu`
-        and (for images) `pool` apply a fused ReLU and pooling."""
+        """Returns this rank's part of the output, or the whole one, with fused ReLU and pooling."""
         y = self._applied(column, x, relu=relu, pool=pool)
         return gather(y, self.comm, self.bounds, self.axis) if self.gather_output else y
 
@@ -122,17 +121,16 @@ class RowSharded(Product):
         self._take(comm, 1, "inputs", bounds)
 
     def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
-        """Returns the whole output, summed over ranks; `relu` applies a fused ReLU to it. Raises
-        ValueError if `pool` is True, since pooling cannot be fused before the sum."""
+        """Returns the whole output, with a fused ReLU; refuses `pool`, which cannot be fused before
+        the sum."""
         if pool:
             raise ValueError(f"{type(self).__name__} cannot fuse pooling: it sums over ranks first")
         return self._applied(row, x, relu=relu)
 
 
 class _ShardedLinear(Product):
-    """The base class of Linear layers whose features are divided among the ranks of a Comm. `part`
-    are further keyword arguments: `gather_output` (all-gather the output) if output features are
-    divided, `bounds` (the features of each rank) if input features are."""
+    """The base class of Linear layers whose features are divided among the ranks of a Comm, with
+    `gather_output` if output features are, `bounds` if input features are."""
 
     axis = -1
 
@@ -144,8 +142,7 @@ class _ShardedLinear(Product):
 
 
 class ColumnLinear(_ShardedLinear, ColumnSharded, Linear):
-    """A Linear of whose weight (out_features, in_features) each rank has some rows (see
-    `ColumnSharded`)."""
+    """A Linear of whose weight each rank has some rows (see `ColumnSharded`)."""
 
     fuses_as = Linear
 
@@ -164,8 +161,7 @@ class GatheringLinear(ColumnLinear):
 
 
 class RowLinear(_ShardedLinear, RowSharded, Linear):
-    """A Linear of whose weight (out_features, in_features) each rank has some columns (see
-    `RowSharded`)."""
+    """A Linear of whose weight each rank has some columns (see `RowSharded`)."""
 
     fuses_as = Linear
 
@@ -220,9 +216,8 @@ def column(
 def gathering_linear(
     x: Array, w: Array, b: Array | None, *, spec: Spec, relu: bool = False
 ) -> Result:
-    """Returns this rank's channels of the output of `linear` (followed by a ReLU if `relu`) for all
-    positions or samples. x has this rank's positions or samples, and is all-gathered first, as
-    `spec` says along which axis."""
+    """Returns this rank's channels of the output of `linear` (and ReLU) for all positions or
+    samples: x, this rank's, is all-gathered first, as `spec` says."""
     of_all = linear(spec.whole(x), w, b, relu=relu)
     y, prepare, xp = of_all.value, of_all.prepare, xp_of(x)
 
@@ -272,8 +267,7 @@ def row(
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Any]:
         """Returns (the gradient before the ReLU, intermediate results for the gradients of x and
-        w), given the gradient g of the output. needs[i] is True if argument i (x, w, b) needs a
-        gradient."""
+        w); needs[i] is True if argument i (x, w, b) needs a gradient."""
         if passed is not None:
             g = g * (passed > 0)
         # if g is cut, it is gathered here once, for the vjps of both x and w

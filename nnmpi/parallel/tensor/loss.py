@@ -61,15 +61,13 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
         return float(total), int(correct.sum()), int(kept.sum())
 
     def whole(self, scores: Tensor) -> np.ndarray:
-        """Gathers this rank's logits (`scores`) and those of all other classes from their ranks;
-        returns the logits of all classes on every rank, in host memory. Every rank calls it."""
+        """Gathers the logits of all classes on every rank, in host memory. Every rank calls it."""
         start, stop = span_of(self.bounds, self.comm)
         bounds = tuple(b * (scores.shape[1] // (stop - start)) for b in self.bounds)
         return backend.to_host(all_gather(scores.array, self.comm, bounds, 1))
 
     def _softmax(self, logits: Tensor, labels: Any) -> "_Softmax":
-        """Returns this rank's part of the softmax; every rank calls it, since ranks exchange maxima
-        and sums."""
+        """Returns this rank's part of the softmax; every rank calls it."""
         start, stop = span_of(self.bounds, self.comm)
         if logits.ndim < 2 or logits.shape[1] % (stop - start):
             raise ValueError(
@@ -91,8 +89,8 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
 
 
 def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "mean") -> Result:
-    """An op: the cross-entropy of logits z of this rank's classes, (N, classes, ...), given the
-    maxima and sums that ranks have exchanged before. Its backward pass sends no message."""
+    """An op: the cross-entropy of logits z of this rank's classes, (N, classes, ...), whose
+    backward pass sends no message."""
     shape = z.shape
     y, scale = softmax.labels.reduced(softmax.losses(), reduction)
     if y.ndim:
@@ -127,9 +125,8 @@ class _Softmax(NamedTuple):
     def of(
         cls, z: Array, labels: Labels, smoothing: Smoothing | None, classes: range, comm: Comm
     ) -> "_Softmax":
-        """Computes the softmax of z, the logits of this rank's classes (the numbers in `classes`),
-        and exchanges maxima and sums with other ranks; every rank calls it. Like `cross_entropy`,
-        it computes on the transpose of z, with an axis of classes first."""
+        """Computes the softmax of z, the logits of this rank's `classes`, and exchanges maxima and
+        sums; every rank calls it. It computes on the transpose, with an axis of classes first."""
         xp, n = xp_of(z), len(labels.classes)
         held = (labels.classes >= classes.start) & (labels.classes < classes.stop)
         rows = (labels.classes - classes.start) * held

@@ -40,8 +40,8 @@ CHANNELS_LAST = (0, 2, 3, 1)
 
 
 def even_bounds(channels: int, ranks: int, label: str) -> Bounds:
-    """Divides channels into nearly equal parts: rank r gets channels bounds[r] to bounds[r + 1] -
-    1. Raises ValueError, with `label`, if a rank would have none."""
+    """Divides channels into nearly equal parts; raises ValueError, with `label`, if a rank has
+    none."""
     if channels < ranks:
         have = f"{channels} channel{'s' * (channels != 1)}"
         raise ValueError(
@@ -186,15 +186,13 @@ def reduce(x: Tensor, comm: Comm) -> Tensor:
 
 
 def gather(x: Tensor, comm: Comm, bounds: Bounds, axis: int = 1) -> Tensor:
-    """Concatenates the parts of all ranks along an axis; the gradient of x is this rank's part of
-    the output's."""
+    """Concatenates the parts of all ranks along an axis."""
     _check(x, bounds[comm.rank + 1] - bounds[comm.rank], axis, "gather", bounds)
     return apply(_gather, x, comm=comm, bounds=bounds, axis=axis)
 
 
 def scatter(x: Tensor, comm: Comm, bounds: Bounds, axis: int = 1) -> Tensor:
-    """Returns this rank's part, along an axis, of a tensor that all ranks have; its gradient is
-    gathered from all ranks."""
+    """Returns this rank's part, along an axis, of a tensor that all ranks have."""
     _check(x, bounds[-1], axis, "scatter", bounds)
     return apply(_scatter, x, comm=comm, bounds=bounds, axis=axis)
 

@@ -154,9 +154,8 @@ def _part(
     cuts: Mapping[str, AxisCut | None],
     comm: Comm,
 ) -> Any:
-    """Returns this rank's part of a layer: a copy of the layer with this rank's parts of its
-    parameters and buffers. `at` says how the layer is divided, `cut` how its input is cut, and
-    `cuts`, by name, how its parameters and buffers are."""
+    """Returns a copy of a layer with this rank's parts of its variables. `at` says how the layer is
+    divided, `cut` how its input is, and `cuts`, by name, how its variables are."""
     new: Any = copy(layer)
     new._way = at.way
     start, stop = span_of(at.bounds, comm)
@@ -187,9 +186,8 @@ def _part(
 
 
 class _Exchanging(Sharded):
-    """The base class of a rank's part of a layer for which there is no special sharded class: calls
-    the layer's own `forward` on parts of the input and of the parameters, and sums the output, or
-    the gradient of the input, over ranks if needed."""
+    """The base class of a rank's part of a layer without a sharded class: calls the layer's own
+    `forward` on parts, and sums the output, or the gradient of the input, over ranks if needed."""
 
     _way: Way
     gather_output: bool

@@ -10,9 +10,8 @@ from nnmpi.parallel.tensor.ways import POSITIONS, Marker, Way
 
 
 def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Way]:
-    """Returns the ways in which ranks may divide the layer of a node; none if one of its inputs or
-    outputs is no tensor with an axis of samples. Ways that cut channels are always considered;
-    others only if `cuts` has the marker of their axis."""
+    """Returns the ways in which ranks may divide the layer of a node; none unless all inputs and
+    outputs are tensors of samples. Only ways that cut channels need no marker in `cuts`."""
     edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
     if node.layer is None or not is_plain(node) or not all(edge.of_samples for edge in edges):
         return []
@@ -33,8 +32,8 @@ def is_plain(node: Node) -> bool:
 
 
 def keeps_cut(graph: Graph, node: Node) -> bool:
-    """True if an op works unchanged on parts: it treats each element separately, and its other
-    arguments are untrained scalars."""
+    """True if an op treats each element separately, and its other arguments are untrained
+    scalars."""
     return node.op in OPS and all(_is_number(graph, a) for a in node.arguments[0])
 
 
@@ -56,16 +55,14 @@ def takes_samples(graph: Graph, node: Node) -> bool:
 
 def follows(node: Node) -> bool:
     """Returns True if a layer has no parameters and works unchanged on a part of its input, such as
-    ReLU: its output is cut as its input is. True too for layers that only some layouts replace,
-    such as pooling if --layout cuts images by rows."""
+    ReLU, or, but for some layouts, pooling: its output is cut as its input is."""
     if node.layer is None or rule_of(node.layer) is None or node.variables:
         return False
     return not any(way.rebuilds for way in ways(node.layer))
 
 
 def variables_of(graph: Graph, node: Node) -> dict[str, int]:
-    """Returns the index in `graph.variables` of each parameter and buffer of a layer, by its
-    attribute name."""
+    """Returns the index in `graph.variables` of each variable of a layer, by attribute name."""
     by_name = {}
     for v in node.variables:
         for path in graph.variables[v].names:
@@ -76,9 +73,8 @@ def variables_of(graph: Graph, node: Node) -> dict[str, int]:
 
 
 def _check_own(graph: Graph, node: Node, way: Way) -> None:
-    """Checks a way to divide the layer of a node that comes from the attribute `sharding` of a
-    user's layer class. Raises ValueError if `way` cuts an axis that does not exist, or if ranks
-    would compute wrong values."""
+    """Checks a way from the attribute `sharding` of a user's class; raises ValueError if it cuts an
+    axis that does not exist, or if ranks would compute wrong values."""
     label = f"layer {node.name} ({node.kind}): the way {way.pattern.how!r} of its rule"
     if (way.input is POSITIONS) != (way.output is POSITIONS):
         raise ValueError(

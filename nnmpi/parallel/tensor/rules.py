@@ -33,9 +33,8 @@ class LayerRule(NamedTuple):
 
 
 def _normalizes_positions(settings: Options) -> bool:
-    """Returns True if a LayerNorm or RMSNorm with these settings normalises over the last axis
-    alone, and so treats each position of (N, T, C) separately: then ranks may have some positions
-    each."""
+    """Returns True if a LayerNorm or RMSNorm normalises over the last axis alone, and so treats
+    each position of (N, T, C) separately."""
     return len(settings["normalized_shape"]) == 1
 
 
@@ -71,14 +70,13 @@ def _joins_all_axes(settings: Options) -> bool:
 
 
 def _flattened(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """`Way.behind` of Flatten: each channel of a sample (C, ...) becomes prod(sample[1:])
-    consecutive features."""
+    """`Way.behind` of Flatten: each channel of a sample (C, ...) becomes consecutive features."""
     return tuple(b * prod(sample[1:]) for b in bounds)
 
 
 def _has_many_slopes(settings: Options) -> bool:
-    """Returns True if a PReLU has a slope for each channel, so that the slopes can be divided with
-    the channels. A single slope cannot: each rank would compute only a term of its gradient."""
+    """Returns True if a PReLU has a slope for each channel; of a single one a rank would have a
+    term."""
     return bool(settings["num_parameters"] > 1)
 
 

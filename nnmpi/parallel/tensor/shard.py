@@ -64,9 +64,8 @@ KnownChoices = dict[tuple[AxisCut | None, ...], list[tuple[NodeChoice, dict[Subj
 
 
 class Transition(NamedTuple):
-    """A choice of how to divide one node among ranks, as a step of the search: it leads from the
-    state `before` (the known cuts of tensors) to the state `after`. `total` is the cost of the best
-    plan for the whole model that makes this choice."""
+    """A choice for one node, as a step of the search: it leads from the state `before` to the state
+    `after`. `total` is the cost of the best plan for the whole model that makes it."""
 
     before: State
     choice: NodeChoice
@@ -201,9 +200,8 @@ class _Search:
     def _next(
         self, k: int, state: dict[Subject, Any], known_choices: KnownChoices
     ) -> Iterator[tuple[NodeChoice, State]]:
-        """Yields (choice, next state) for each way to divide node k that agrees with `state` (the
-        cuts known so far). `known_choices` caches the choices of the node by the cuts of its
-        inputs."""
+        """Yields (choice, next state) for each way to divide node k that agrees with `state`.
+        `known_choices` caches the choices by the cuts of the node's inputs."""
         node = self.graph.nodes[k]
         cuts = tuple(state.get(("edge", e)) for e in node.inputs)
         if cuts not in known_choices:
@@ -229,9 +227,8 @@ class _Search:
     def _facts(
         self, node: Node, choice: NodeChoice, cuts: tuple[AxisCut | None, ...]
     ) -> dict[Subject, Any]:
-        """Returns the facts that a choice for a node fixes for later nodes: how parameters are cut
-        that other nodes use too and, if the module is called again, how it is divided. A choice for
-        a later node must agree with these facts."""
+        """Returns what a choice for a node fixes for later nodes: how parameters are cut that
+        others use too and, if the module is called again, how it is divided."""
         facts: dict[Subject, Any] = {("variable", v): cut for v, cut in choice.variables}
         facts["module", node.name] = (choice.words, choice.bounds, *cuts)
         return {subject: fact for subject, fact in facts.items() if subject in self.last}
@@ -248,9 +245,9 @@ class _Search:
         return (choice for choice in all_of_them if constraints.allows(graph, node, choice))
 
     def _cost(self, k: int, choice: NodeChoice) -> PlanCost:
-        """Returns the cost of a choice for node k: its price in seconds if `constraints` has
-        prices, otherwise the number of elements that are sent. With sequence parallelism or axes of
-        add-ons, an output that is whole on every rank costs too."""
+        """Returns the cost of a choice for node k: its price in seconds, or the number of elements
+        that are sent. With sequence parallelism or axes of add-ons, an output that is whole costs
+        too."""
         if self.constraints.price is not None:
             return PlanCost(sent=self.constraints.price(k, choice))
         outputs = self.graph.nodes[k].outputs
@@ -298,9 +295,8 @@ class _Search:
 
 
 def _cheapest(reached: dict[State, PlanCost]) -> dict[State, PlanCost]:
-    """Returns the states from which the search goes on, with their costs: all that were `reached`
-    or, if these are more than `MOST_STATES`, so many of them: the cheapest ones, and the one that
-    cuts the fewest activations."""
+    """Returns the states from which the search goes on: all or, if these are more than
+    `MOST_STATES`, the cheapest ones, and the one that cuts the fewest activations."""
     if len(reached) <= MOST_STATES:
         return reached
     least_cut = min(reached, key=lambda state: sum(subject == "edge" for (subject, _), _ in state))

@@ -68,8 +68,7 @@ class ShardedLayer(NamedTuple):
 
 
 class PositionCut(Protocol):
-    """The interface of a division of the positions of sequences among the ranks along an axis of
-    the mesh."""
+    """A division of the positions of sequences among the ranks along an axis of the mesh."""
 
     def of(self, rank: int, /) -> np.ndarray:
         """Returns the positions that a rank along the axis has, in increasing order."""
@@ -151,14 +150,13 @@ class Sharding(NamedTuple):
 
     @property
     def ways(self) -> dict[str, str]:
-        """The way in which each layer is divided, such as "column", by the layer's path, as
-        --layout takes it."""
+        """The way in which each layer is divided, by its path, as --layout takes it."""
         joins = self.owned.calls
         return {layer.path: layer.how for layer in self.layers if layer.node not in joins}
 
     def own_positions(self, at: Mapping[str, int]) -> np.ndarray | None:
-        """Returns the positions of sequences that a rank has, in increasing order; None if it has
-        all positions. `at` is a dict: axis of the mesh -> the rank's coordinate along it."""
+        """Returns the positions of sequences of a rank at these coordinates, in increasing order;
+        None: all."""
         return next((cut.of(at[axis]) for axis, cut in self.positions.items()), None)
 
 
@@ -179,9 +177,8 @@ def _key(layer: type[Module] | None) -> str:
 
 
 def divide_modules(graph: Graph, ranks: int) -> OwnedParts:
-    """Decides which rank along tp gets which parts of modules that are not cut but given to single
-    ranks, such as parallel branches; the same on all ranks. Raises ValueError if no division is
-    possible."""
+    """Decides which rank along tp gets which parts of modules, such as parallel branches, that are
+    on single ranks. Raises ValueError if no division is possible."""
     owned = NOTHING_OWNED
     for key in dict.fromkeys(_key(call.layer) for call in outermost(graph)):
         calls, nodes, variables = _MODULE_RULES.needed(key)(graph, ranks)
@@ -268,7 +265,6 @@ def _sent(graph: Graph, layer: ShardedLayer, ranks: int) -> Iterator[LayerMessag
 
 
 def message_of(row: Message, numbers: int, bounds: Bounds = ()) -> LayerMessage:
-    """Returns a LayerMessage for one layer: a message of the kind `row` that carries `numbers`
-    elements for each sample, in all passes that `row` names. `bounds` says which of the elements
-    each rank contributes or gets."""
+    """Returns a message of the kind `row` for one layer that carries `numbers` elements for each
+    sample. `bounds` says which of the elements each rank contributes or gets."""
     return LayerMessage(row, numbers, row.passes, bounds)

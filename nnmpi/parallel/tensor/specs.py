@@ -44,9 +44,9 @@ from nnmpi.parallel.tensor import ops
 
 
 def sample_bounds(x: Any, comm: Comm) -> ops.Bounds:
-    """Returns bounds of the samples of a micro-batch: rank r has bounds[r] to bounds[r + 1] - 1; x
-    has those of this rank. In a training step all ranks know the number of samples, and divide it
-    evenly; elsewhere ranks exchange their numbers of samples."""
+    """Returns bounds of the samples of a micro-batch: rank r has bounds[r] to bounds[r + 1] - 1. In
+    a training step all ranks know their number, and divide it evenly; elsewhere they exchange
+    it."""
     current = current_pass.get()
     if current is not None and current.samples is not None:
         return bounds(len(current.samples), comm.size)
@@ -108,9 +108,8 @@ def on_own_samples(comm: Comm, at: ops.Bounds) -> Iterator[None]:
 
 
 class NestedStats:
-    """BatchNorm statistics over several levels of ranks: sums the moments over the ranks of `comm`
-    (which have other samples or rows of the micro-batch), then passes them to `others`, which sums
-    them over further ranks."""
+    """BatchNorm statistics over several levels of ranks: sums the moments over `comm`, then passes
+    them to `others`, which sums them over further ranks."""
 
     def __init__(self, comm: Comm, others: BatchStats) -> None:
         self._ranks, self._others = Synced(comm), others
@@ -128,16 +127,14 @@ class NestedStats:
 
 
 class Replicated(NamedTuple):
-    """A spec says how the ranks of `comm`, those along tp, hold a layer's input or output whose
-    channels are not cut. With this spec every rank has all of it: `sum`, which adds up one array of
-    each rank, is an all-reduce, and `whole` has nothing to gather."""
+    """A spec says how ranks along tp hold a layer's input or output whose channels are not cut:
+    here every rank has all of it, `sum` is an all-reduce, and `whole` gathers nothing."""
 
     comm: Comm
 
     def of(self, x: Any, is_part: bool = False) -> "Spec":
-        """Returns the spec for one call with an input x, which has only this rank's samples if
-        `is_part`. Only SampleSharded reads x: where ranks cut a micro-batch depends on its number
-        of samples."""
+        """Returns the spec for one call with an input x, with only this rank's samples if
+        `is_part`. Only SampleSharded reads x."""
         return self
 
     def sum(self, terms: Array, order: Sequence[int] | None = None) -> Array:
@@ -152,9 +149,8 @@ class Replicated(NamedTuple):
 
 
 class AxisSharded(NamedTuple):
-    """The spec of a layer's input or output that the ranks of `comm` cut along an axis (0: samples,
-    1: positions): rank r has the indices from bounds[r] to bounds[r + 1] - 1. `sum` is a
-    reduce-scatter, and `whole` an all-gather."""
+    """The spec of what the ranks of `comm` cut along an axis (0: samples, 1: positions): rank r has
+    bounds[r] to bounds[r + 1] - 1. `sum` is a reduce-scatter, and `whole` an all-gather."""
 
     comm: Comm
     bounds: ops.Bounds
@@ -174,9 +170,8 @@ Spec: TypeAlias = Replicated | AxisSharded
 
 
 class SampleSharded(NamedTuple):
-    """Stands for the spec of a layer's input or output that ranks cut along the samples of a
-    micro-batch, while the number of samples is not known. In each call of the layer, `of` returns
-    the AxisSharded for the samples of that call; Replicated explains the arguments."""
+    """Stands for the spec of what ranks cut along samples, while their number is not known: in each
+    call of the layer, `of` returns the AxisSharded for the samples of that call."""
 
     comm: Comm
 

@@ -59,9 +59,8 @@ def facts_of(model: Module) -> ModelFacts:
 
 
 def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]:
-    """Returns (config, build), where `build` makes the model; None: `config.model` names it. If the
-    user gives no function and --load names a folder whose config.json describes a model, they are
-    for this model."""
+    """Returns (config, build), where `build` makes the model; None: `config.model` names it. If it
+    is described by config.json of --load, and not by the user, they are for that."""
     is_own = build is not None or user_code.is_named(config.model)
     if config.load and not is_own:
         is_named = config.model != Config().model

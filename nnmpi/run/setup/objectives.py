@@ -172,9 +172,8 @@ def model_graph(
     loss: Criterion,
     build: Callable[[], Module] | None = None,
 ) -> Graph:
-    """Records the graph of the model; `build` makes another instance of it. Raises ValueError if
-    model, data and loss do not fit, and MemoryError if recording needs arrays that do not fit in
-    memory."""
+    """Records the graph of the model; raises ValueError if model, data and loss do not fit, and
+    MemoryError if recording needs arrays that do not fit in memory."""
     label = f"model {shown(config.model)} and data {shown(dataset.name)} do not fit"
     x, dtype = dataset.train.x, dtypes.on_paper(config.dtype)
 

@@ -23,9 +23,8 @@ OptimizerOf: TypeAlias = Callable[[Sequence[Parameter]], Optimizer]
 
 
 def optimizer_of(config: Config, function: MakeOptimizer | None, comm: Comm) -> OptimizerOf:
-    """Returns a function that makes the optimizer of the parameters that this rank updates: by the
-    config, or by the user's `function`, which every rank calls, since their optimizers are
-    compared."""
+    """Returns a function that makes the optimizer of what this rank updates: by the config, or by
+    the user's `function`, which every rank calls, since their optimizers are compared."""
     if function is None:
         return partial(of_config, config)
     return partial(_agreed, _checked("optimizer", function), comm)

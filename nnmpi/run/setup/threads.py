@@ -27,8 +27,7 @@ LEAST = 1 << 23
 
 def useful_threads(a: Arrangement, cores: int) -> int:
     """Returns the largest number of threads, at most one per core, for which more than half of the
-    work is in large products of linear layers. Convolutions and attention do not count: their
-    products are small, or compiled for one thread."""
+    work is in large products of linear layers: others are small, or compiled for one thread."""
     if a.strategy.one_thread:
         return 1
     rows = a.config.batch_size / min(a.config.micro_batches, a.config.batch_size)

@@ -65,9 +65,9 @@ def with_note(ops: Iterable[Op]) -> Iterator[Op]:
 
 
 def with_messages(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
-    """Yields a rank's passes with the sends and receives between stages added. A send comes right
-    after its pass. A receive is posted early: before the preceding pass of a whole stage, so that
-    the message can arrive while that pass computes."""
+    """Yields a rank's passes with messages between stages. A send comes right after its pass; a
+    receive is posted before the preceding pass of a whole stage, so that the message can arrive
+    meanwhile."""
     stages = [[*run] for _, run in groupby(ops, attrgetter("kind", "stage", "micro"))]
     arriving = ((message_of(op, chain, sends=False) for op in stage) for stage in stages)
     receives = [[*filter(None, messages)] for messages in arriving]
