@@ -28,8 +28,7 @@ class AddOn(NamedTuple):
     modules   its folders and files
     uses      the add-ons that it imports
     rows      the rows that it adds to tables of core, {table: {key: "module:name"}}; "module" alone
-              stands for the module itself. Core declares the tables, as objects
-              of the class Table
+              stands for the module itself
     commands  by name: the module whose `parser()` defines the options, and a short description
     files     other files and folders that are removed with the add-on, besides tests that import
               its modules
@@ -47,18 +46,13 @@ class AddOn(NamedTuple):
 
 @cache
 def table(name: str) -> Mapping[str, str]:
-    """Returns a table of add-ons, such as "optimizers": where the object of each key is defined.
-
-    The result is {key: "module:name"}, from all add-ons that are installed.
-    """
+    """Returns the rows of a table, {key: "module:name"}, of all add-ons that are installed."""
     return {key: where for a in ADD_ONS.values() for key, where in a.rows.get(name, {}).items()}
 
 
 def names_of(package: str) -> dict[str, str]:
-    """Returns the names that add-ons add to a package, "nnmpi" or a package in it.
-
-    The result is {name: "module:name"}: where each name is defined.
-    """
+    """Returns {name: "module:name"}: the names that add-ons add to a package, "nnmpi" or one in
+    it, and where each is defined."""
     full = {f"nnmpi.{key}".rpartition("."): where for key, where in table("names").items()}
     return {name: where for (of, _, name), where in full.items() if of == package}
 
@@ -75,7 +69,7 @@ class Table(Generic[T]):
 
     def row(self, key: str) -> T | None:
         """Returns the object under a key, such as the class RAdam under "radam" in the table of
-        optimizers. None if no installed add-on has this key."""
+        optimizers; None if no installed add-on has it."""
         where = self.where.get(key)
         return None if where is None else loaded(where)
 
@@ -90,13 +84,8 @@ class Table(Generic[T]):
         return map(loaded, self.where.values())
 
     def given(self, options: object) -> Iterator[T]:
-        """Yields the objects that the options of a run, such as a Config, ask for: for instance
-        the functions that check the options in use.
-
-        The keys of such a table are options, which ask for their object if their value is not the
-        default, or features, which ask for it if they are switched on. A feature is what a run can
-        be asked to do by one or more options.
-        """
+        """Yields the objects that `options`, such as a Config, ask for. Their keys are options
+        whose value is not the default, or features (`_features`) that are switched on."""
         features, plain = _features(), type(options)  # a dataclass has its defaults as attributes
         for key, where in self.where.items():
             if key in features and features[key].asks:
@@ -107,13 +96,11 @@ class Table(Generic[T]):
                 yield loaded(where)
 
     def chosen(self, options: object) -> T | None:
-        """Returns the first object that `options`, such as a Config, ask for: by an option whose
-        value is not its default, or by a feature that is switched on. None if they ask for none."""
+        """Returns the first object that `options` ask for (see `given`), or None."""
         return next(self.given(options), None)
 
     def of_fields(self, fields: Container[str]) -> Iterator[T]:
-        """Yields the objects whose keys are among `fields`, the keys of an entry of the run's
-        log."""
+        """Yields the objects whose keys are among `fields`, those of an entry of the run's log."""
         return (loaded(where) for key, where in self.where.items() if key in fields)
 
 
@@ -133,11 +120,8 @@ def loaded(where: str) -> Any:
 
 
 def places(modules: Mapping[str, str], package: str = "") -> dict[str, str]:
-    """Returns rows for the table `names`, which lists what add-ons add to the namespace of nnmpi.
-
-    The result is {"package.name": "nnmpi.module:name"}. `modules` has for each module its names,
-    separated by spaces; `package` is a prefix of the keys.
-    """
+    """Returns rows for the table `names`, {"package.name": "nnmpi.module:name"}. `modules` has for
+    each module its names, separated by spaces; `package` is a prefix of the keys."""
     return {
         f"{package}{name}": f"nnmpi.{module}:{name}"
         for module, names in modules.items()
@@ -162,8 +146,7 @@ simulator compression swapping nccl cuda winograd planning pages images language
 pipedream checks recovery checkpoints trace course layer_ways transformer recurrent
 torchlike optimizers interop compile doctor
 """
-"""The names of the add-ons, which are those of their folders, in the order of their options in
-`--help`."""
+"""The add-ons, by the names of their folders, in the order of their options in `--help`."""
 
 _HERE = Path(__file__).parent
 ADD_ONS = {name: _read(name) for name in NAMES.split() if (_HERE / name / "addon.py").is_file()}

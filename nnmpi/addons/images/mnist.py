@@ -58,7 +58,7 @@ def load(name: str, request: DatasetRequest) -> Dataset:
 
 
 def _find(directory: Path) -> dict[str, Path]:
-    """Returns MNIST's files in a directory, by name without .gz, plain ones preferred."""
+    """Returns MNIST's files in a directory, by name without .gz; plain files come first."""
     stems = [(stem, stem + suffix) for suffix in (".gz", "") for stem in (*TRAIN, *TEST)]
     return {stem: directory / name for stem, name in stems if (directory / name).is_file()}
 

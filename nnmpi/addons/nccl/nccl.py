@@ -212,7 +212,7 @@ class NcclComm(StagedComm):
         return [(row.data.ptr + lo * row.itemsize, hi - lo) for lo, hi in pairwise(ends)]
 
     def _equal(self, places: list[tuple[int, int]]) -> tuple[int, int] | None:
-        """Returns this rank's place if those of all have one length, or None."""
+        """Returns this rank's place if those of all ranks are equally long, or None."""
         return places[self._comm.rank] if len({n for _, n in places}) == 1 else None
 
 

@@ -44,7 +44,7 @@ class Curves(NamedTuple):
 
 
 def _add(rows: list[Event], row: Event) -> None:
-    """Appends a row; those of the same or later steps, which a resumed run repeats, go."""
+    """Appends a row; first removes those of steps that a resumed run repeats."""
     while rows and rows[-1]["steps"] >= row["steps"]:
         rows.pop()
     rows.append(row)

@@ -177,7 +177,8 @@ class LowerBounds:
         return min(candidate.micro_batches, self._arranger.plain.batch_size)
 
     def _sizes(self, candidate: Candidate) -> tuple[int, int]:
-        """Returns the samples of the smallest and the largest micro-batch on any rank."""
+        """Returns the samples of the smallest and the largest micro-batch, on the rank along dp
+        with most samples."""
         batch, count = self._arranger.plain.batch_size, self._count(candidate)
         return ceil(batch // count / candidate.dp), ceil(ceil(batch / count) / candidate.dp)
 

@@ -18,7 +18,7 @@ class RankEnds(NamedTuple):
     start  until its first pass begins
     busy   spent in all of its passes
     end    until its last backward pass ends, which waits for those of later stages
-    last   of the passes beside which sums may still run, when a stage's gradients are complete
+    last   of passes that follow when a stage's gradients are complete, while they are summed
     """
 
     start: np.ndarray

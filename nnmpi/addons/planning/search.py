@@ -113,12 +113,12 @@ def _of_ends(a: Arrangement) -> set[int]:
 
 
 def largest(a: Arrangement) -> int:
-    """Returns the peak bytes of any rank, of those in `_of_ends`."""
+    """Returns the peak bytes of the rank of `_of_ends` that needs most."""
     return max(needed(a, r, a.config.batch_size) for r in _of_ends(a))
 
 
 def most_sent(a: Arrangement) -> tuple[Traffic, int]:
-    """Returns the most traffic of a rank in `_of_ends`, and the number of steps that it is for."""
+    """Returns the traffic of the rank of `_of_ends` that sends most, and for how many steps."""
     logged = ((r, exchanges(a, r, a.config.batch_size)) for r in _of_ends(a))
     return max(sent_in_period(a, r, chain.from_iterable(along.values())) for r, along in logged)
 

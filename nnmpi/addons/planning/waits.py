@@ -42,7 +42,7 @@ def waits(times: ListTimes) -> Waits:
 
 def _of_list(times: ListTimes, micro: int) -> Waits:
     """Returns for how long a rank waits in a step up to its last sum over replicas. With ZeRO 1 and
-    2, gathers take the time by which the step is longer with them than without."""
+    2, the wait for gathers is the time by which they make the step longer."""
     step = _until_summed(times.a, times.rank, micro)
     end, computing = _walked(times, step)
     if times.a.store.zero and not gathers_for_use(times.a):

@@ -51,7 +51,7 @@ class PackedRows(NamedTuple):
         return state.copy() if self.order is None else state[self.order]
 
     def unsorted(self, state: Array) -> Array:
-        """Returns a state (N, H) sorted by descending length in the original order."""
+        """Returns a state (N, H), sorted by descending length, with its rows in original order."""
         if self.order is None:
             return state
         unsorted_state = xp_of(state).empty_like(state)

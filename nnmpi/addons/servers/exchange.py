@@ -73,8 +73,8 @@ class Reply(NamedTuple):
 
 
 def poll_until(system: System, is_done: Callable[[], bool]) -> None:
-    """Calls `is_done` until it returns True, after POLLS calls with pauses, since polling without a
-    pause would take a core from another rank."""
+    """Calls `is_done` until it returns True; with pauses, since polling would take a core from
+    another rank, but not between the first POLLS calls: a pause takes longer than a call."""
     polls = 0
     while not is_done():
         polls += 1

@@ -130,9 +130,9 @@ def seconds_a_step(model: Model, schedule: LocalSteps, piece: float) -> float:
 
 
 def gbit_needed(computing: float, seconds: Callable[[float], float]) -> dict[str, float | None]:
-    """Returns the Gbit/s at which `computing` seconds are 50%, 80%, ... of a step (SHARES), by this
-    text; None if no bandwidth suffices. `seconds(rate)` are those of a step at so many bytes per
-    second."""
+    """Returns the Gbit/s at which `computing` seconds are 50%, 80%, ... (SHARES) of a step, by the
+    share as text; None if no bandwidth suffices. `seconds(rate)` are those of a step at so many
+    bytes per second."""
     rates = {f"{share:.0%}": rate_needed(computing / share, seconds) for share in SHARES}
     return {share: rate and rate / GBIT for share, rate in rates.items()}
 

@@ -99,7 +99,7 @@ class RankEntries(NamedTuple):
 
     events      a row for each operation, and for each wait within one, in the order of their ends
     works       a row for each collective or message in the background, in the order of their starts
-    operations  (name, algorithm, bytes) of each kind of collective or message, by its number
+    operations  (name, algorithm, bytes) of each kind of collective or message, which works number
     """
 
     events: np.ndarray
@@ -117,8 +117,8 @@ class RankEntries(NamedTuple):
 
 
 class Works(list[Work]):
-    """The list of a rank's unfinished Works, which records each that started within a step at its
-    end."""
+    """The list of a rank's unfinished Works, which records each one at its end, if it started
+    within a step."""
 
     def __init__(self, recording: "Recording") -> None:
         self._recording, self._began = recording, dict[Work, tuple[int, float]]()

@@ -130,8 +130,8 @@ class FolderFormat(FileFormat):
         return *sizes, None if intermediate in (0, WIDER * self.sizes.width) else intermediate
 
     def model(self, dropout: float = 0.0, published: Mapping[str, Any] | None = None) -> Any:
-        """Returns a model of these sizes with initial weights, with which the JSON files
-        `published` are saved."""
+        """Returns a model of these sizes with initial weights; the JSON files `published` are saved
+        together with it."""
         layers, heads, width, vocabulary, positions, within = self.sizes
         return GPT(layers, heads, width, vocabulary, positions, dropout, published, within)
 

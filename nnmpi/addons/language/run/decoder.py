@@ -65,8 +65,8 @@ class Decoder:
         self._past = KVCache(self._positions) if self._keeps else None
 
     def next(self, tokens: Sequence[int], choose: Callable[[np.ndarray], int]) -> int:
-        """Returns the token after the text `tokens`, on every rank, which choose(scores of all
-        tokens) returns. Raises ValueError, on all ranks, if the scores are NaN or infinite."""
+        """Returns the token that follows the text `tokens`, on every rank: choose(scores of all
+        tokens). Raises ValueError, on all ranks, if the scores are NaN or infinite."""
         if len(tokens) - self._begin > self._positions:
             self.start(len(tokens) - max(self._positions // 2, 1))
         known = self._begin + (self._past.length if self._past else 0)

@@ -188,7 +188,8 @@ def _path(name: str) -> str:
 
 
 def _flat(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields (path, value), such as ("near.alpha", 1e-6); `peak` and `sums` are one each."""
+    """Yields (path, value), such as ("near.alpha", 1e-6). The tables `peak` and `sums` are single
+    values, since their keys are not fields."""
     for name, value in fields.items():
         if isinstance(value, dict) and name not in ("peak", "sums"):
             yield from ((f"{name}.{inner}", item) for inner, item in value.items())

@@ -22,7 +22,8 @@ BACKUPS: Table[Callable[[Arrangement], Callable[[int], Any] | None]] = Table("ba
 """By an option: a function of a rank that returns a backup's traffic and bytes, or None."""
 
 FEW = 64
-"""Up to so many ranks, each is computed separately; else by this many first and last rounds."""
+"""Up to so many ranks, each is computed separately. More are compared by this number of first and
+of last rounds."""
 
 MANY = 1 << 16
 """Above so many replicas, a kind has the messages of its first rank."""

@@ -86,7 +86,7 @@ def _wait(comm: Comm) -> None:
 
 
 def _twice(setup: Setup, comm: Comm, deadline: Deadline) -> Machine:
-    """Returns the average of two measurements of a node, or the only one of a figure."""
+    """Returns the average of two measurements of a node; figures measured only once are kept."""
     (first, missing), (second, later) = (
         _measure_node(setup, m.Node(comm, deadline, quantile)) for quantile in QUARTILES
     )

@@ -54,7 +54,7 @@ class NoLayoutFitsError(ValueError):
 
 
 def asked(config: Config) -> list[Field[Any]]:
-    """Returns those options that make ranks send less than whole gradients, and are given."""
+    """Returns those options not at their defaults that make ranks send less than gradients."""
     return [o for o in SENDING_LESS if getattr(config, o.name) != o.default]
 
 

@@ -253,8 +253,8 @@ class Backups:
         self._steps, self._seconds, self._cost = 0, 0.0, self._clock() - began
 
     def _finish(self, began: float) -> None:
-        """Waits for a backup's messages, since `began`, and agrees with all ranks when the next is
-        due."""
+        """Waits for a backup's messages, from the time `began` on, and agrees with all ranks when
+        the next is due."""
         for work in self._works:
             work.wait()
         cost = self._cost + self._clock() - began

@@ -26,7 +26,7 @@ def _norms(x: Tensor, p: float, dim: int, least: float) -> Tensor:
 
 
 def _widened(*values: Any) -> tuple[Any, list[Tensor]]:
-    """Returns (common type, tensors converted to the type in which it is summed, as float32)."""
+    """Returns (common type, tensors in the type of its sums), such as float32 for float16."""
     tensors = as_tensors(*values)
     dtype = reduce(common_type, [t.dtype for t in tensors])
     if not is_float(dtype):

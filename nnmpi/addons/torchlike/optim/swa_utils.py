@@ -33,7 +33,7 @@ def get_ema_avg_fn(decay: float = 0.999) -> Average:
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> Averages:
-    """Returns f(averaged, current, count) of lists of tensors, which does as `get_ema_avg_fn`."""
+    """Returns f(averaged, current, count) of lists of tensors: `get_ema_avg_fn` of each."""
     return _of_each(get_ema_avg_fn(decay))
 
 
@@ -43,7 +43,7 @@ def get_swa_avg_fn() -> Average:
 
 
 def get_swa_multi_avg_fn() -> Averages:
-    """Returns f(averaged, current, count) of lists of tensors, which does as `get_swa_avg_fn`."""
+    """Returns f(averaged, current, count) of lists of tensors: `get_swa_avg_fn` of each."""
     return _of_each(get_swa_avg_fn())
 
 

@@ -28,12 +28,12 @@ def same_axis(settings: Options, axes: int, axis: int) -> int | None:
 
 
 def channels_last(settings: Options, axes: int, axis: int) -> int | None:
-    """Positions stay where they are, unless along the last axis, whose elements the layer mixes."""
+    """Positions stay where they are; None if along the last axis, which the layer mixes."""
     return axis if axis < axes - 1 else None
 
 
 def before_normalized(settings: Options, axes: int, axis: int) -> int | None:
-    """Positions stay where they are, unless along an axis of the option `normalized_shape`."""
+    """Positions stay where they are; None if along an axis of the option `normalized_shape`."""
     return axis if axis < axes - len(settings["normalized_shape"]) else None
 
 
@@ -44,7 +44,7 @@ def channels_to_front(settings: Options, axes: int, axis: int) -> int | None:
 
 
 def of_sequences(settings: Options, axes: int, axis: int) -> int | None:
-    """Positions stay where they are in inputs (N, T, C), if they lie along T."""
+    """Positions stay where they are if along T of inputs (N, T, C); None elsewhere."""
     return axis if (axes, axis) == (3, 1) else None
 
 
