@@ -38,7 +38,6 @@ from nnmpi.parallel.step.ports import (
     Tensors,
     joined,
 )
-from nnmpi.parallel.step.scaling import ScaledLossSink
 from nnmpi.parallel.step_list.chain import StageUnits
 from nnmpi.parallel.wire import Transfer, Wire, wire_of
 from nnmpi.schedules.op import MESSAGES, Kind, Op
@@ -292,7 +291,11 @@ class Ports(NamedTuple):
         values: "UnitValues | None",
     ) -> Self:
         samples, scaler, objective = Samples(task.on), task.scaler, task.objective
-        loss = ScaledLossSink(objective, scaler) if scaler else LossSink(objective)
+        loss = LossSink(objective)
+        if scaler is not None:
+            from nnmpi.parallel.step.scaling import ScaledLossSink  # of 16-bit runs
+
+            loss = ScaledLossSink(objective, scaler)
         stages = {
             s: Stage(
                 module,
