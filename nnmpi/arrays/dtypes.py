@@ -86,6 +86,11 @@ def fitting(value: Any, dtype: Any) -> Any:
     return value
 
 
+def float_type(x: Any) -> Any:
+    """Returns the dtype of x if it is a float, otherwise float32."""
+    return np.dtype(np.float32) if x.dtype.kind in "biu" else x.dtype
+
+
 def in_16_bits(array: Any) -> bool:
     """True if `array` is an array of any backend with a 16-bit floating-point dtype."""
     dtype = getattr(array, "dtype", None)

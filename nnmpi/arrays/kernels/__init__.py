@@ -6,8 +6,6 @@ from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.native.table import Out, kernel
@@ -61,11 +59,6 @@ a rank computes; code that has messages in flight sets it.
 It is called between the layers of a Sequential, and in backward passes between nodes and between
 the chunks of a kernel. It is a context variable, since ranks may be threads.
 """
-
-
-def float_type(x: Array) -> Any:
-    """Returns the dtype of x if it is a float, otherwise float32."""
-    return np.dtype(np.float32) if x.dtype.kind in "biu" else x.dtype
 
 
 _CACHED = 1 << 14  # the longest vector of ones that is cached

@@ -8,7 +8,8 @@ import math
 from typing import Any
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.kernels import Result, float_type
+from nnmpi.arrays.dtypes import float_type
+from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.native.table import Kernel, Out, kernel
 
 

@@ -1,7 +1,8 @@
 """Softmax and cross-entropy over rows of scores."""
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.kernels import column_sum, float_type
+from nnmpi.arrays.dtypes import float_type
+from nnmpi.arrays.kernels import column_sum
 from nnmpi.arrays.native.table import Out, kernel
 
 

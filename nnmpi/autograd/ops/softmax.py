@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from nnmpi.arrays.backend import Array, of, xp_of
-from nnmpi.arrays.dtypes import types_of
-from nnmpi.arrays.kernels import Result, float_type
+from nnmpi.arrays.dtypes import float_type, types_of
+from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels import softmax as kernels
 from nnmpi.arrays.kernels.activations import of_value
 from nnmpi.arrays.kernels.precision import cast
