@@ -33,10 +33,10 @@ class LossScale(NamedTuple):
     is_dynamic: bool = False
 
     @classmethod
-    def of(cls, dtype: str) -> Self | None:
-        """Returns the loss scale of the first step for a 16-bit dtype, None for other dtypes. For
-        bfloat16, which has the range of float32, it is constantly 1."""
-        return {"float16": cls(2.0**16, is_dynamic=True), "bfloat16": cls()}.get(dtype)
+    def of(cls, dtype: str) -> Self:
+        """Returns the loss scale of the first step for a 16-bit dtype. For bfloat16, which has the
+        range of float32, it is constantly 1."""
+        return {"float16": cls(2.0**16, is_dynamic=True), "bfloat16": cls()}[dtype]
 
     def after(self, updated: bool) -> "LossScale":
         """Returns the loss scale of the next step; `updated` is False if this step was skipped."""

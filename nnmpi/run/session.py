@@ -189,9 +189,9 @@ class Session:
             setup.loss, setup.metrics, arrangement.sharding, layout.axis
         )
         here = arrangement.model_on(layout.all.rank).trained
-        scale = LossScale.of(self.config.dtype)
+        scaler = Scaler(LossScale.of(self.config.dtype)) if arrangement.is_mixed else None
         return TrainSpec(
-            Task(part.model, objective, setup.on, scale and Scaler(scale)),
+            Task(part.model, objective, setup.on, scaler),
             part,
             [named[arrangement.graph.variables[p.variable].path] for p in here],
             arrangement,

@@ -45,7 +45,6 @@ def test_the_scale_is_that_of_pytorch_s_grad_scaler() -> None:
     assert GROWTH_INTERVAL == 2000
     assert LossScale.of("float16") == (2.0**16, 0, True)
     assert LossScale.of("bfloat16") == LossScale.of("bfloat16").after(False) == (1.0, 0, False)
-    assert LossScale.of("float32") is None
     assert LossScale(8.0, 3, True).after(False) == (4.0, 0, True)
     assert LossScale(2.0**-24, 0, True).after(False).scale == 2.0**-24
     scale, found = LossScale(8.0, 0, True), list[tuple[float, int]]()

@@ -55,8 +55,9 @@ def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator
             yield from (x.named(f"{path}.{name}") for name in state_arrays_of(a.config))
         count = Place.of_whole(f"{path}.{states.STEP}", ())
         yield StateArray(count, (), 0, 1, "int64")
-    if (scale := LossScale.of(a.config.dtype)) is not None:
-        yield from (x.on_paper() for x in Scaler(scale).state_arrays())
+    if a.is_mixed:
+        scaler = Scaler(LossScale.of(a.config.dtype))
+        yield from (x.on_paper() for x in scaler.state_arrays())
 
 
 def untrained_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:

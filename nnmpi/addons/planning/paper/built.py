@@ -39,12 +39,12 @@ def built(a: Arrangement, rank: int) -> PaperRank:
     }
     elsewhere = Parameter.lazy((0,), None)
     tied = [(by_path.get(path, elsewhere), ranks) for path, ranks in a.tied.items()]
-    model, scale = Module(), LossScale.of(a.config.dtype)
+    model, scaler = Module(), Scaler(LossScale.of(a.config.dtype)) if a.is_mixed else None
     model._parameters.update(by_path)  # not as attributes, which would change their paths
     vars(model).update(by_path)
     part = ModelPart(model, {0: model}, tied=tied)
     nothing: Any = None  # a rank without steps has no loss, and reads no settings
-    task = Task(model, nothing, META, scale and Scaler(scale))
+    task = Task(model, nothing, META, scaler)
     parameters = [*by_path.values()]
     spec = TrainSpec(task, part, parameters, a, partial(of_config, a.config), nothing)
     return PaperRank(memory, *held(layout_on_paper(a, rank, memory), spec))
