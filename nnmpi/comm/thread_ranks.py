@@ -9,7 +9,6 @@ from typing import Any, NoReturn, TypeVar
 from nnmpi.comm.call_log import CallLog, DebugSettings
 from nnmpi.comm.communicator import Comm
 from nnmpi.comm.debug.compare import mismatch
-from nnmpi.comm.debug.waiting_ranks import join
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.transport.base import AbortedError, OtherRankError, RankLost
 from nnmpi.comm.transport.hub import Hub
@@ -40,6 +39,8 @@ def run(
     the others then get RankLost, and the result of a lost rank is None. A `scheduler` decides
     when ranks run, when messages arrive and when losses are noticed; tests replay runs with it.
     """
+    from nnmpi.comm.debug.waiting_ranks import join  # `comm_self` does not need it
+
     hub = Hub(size, per_node or size, free_memory, fault_tolerant, killed, scheduler)
     results, errors = dict[int, Any](), dict[int, BaseException]()
     settings = DebugSettings.of(os.environ)
