@@ -28,7 +28,8 @@ from nnmpi.nn.seeding import seeded
 from nnmpi.nn.segment import segment
 from nnmpi.nn.tracing import unchanged
 from nnmpi.parallel.arrangement.partition import SplitPoints, Unit, bounds
-from nnmpi.parallel.step.ports import JoinedOutputs, Tensors, forward, needing_gradients
+from nnmpi.parallel.step.ports import Tensors
+from nnmpi.parallel.step.stage import JoinedOutputs, forward, needing_gradients
 
 LIMIT = 0.5
 """Once the passes of a unit have taken that many seconds, they are not repeated again."""

@@ -28,10 +28,11 @@ from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats, current_pass, variables_set
 from nnmpi.nn.record import KeyedPass
-from nnmpi.parallel.step.ports import LossSink, Samples, Stage, pauses
+from nnmpi.parallel.step.ports import LossSink, Samples
 from nnmpi.parallel.step.recordable_stage import MicroBatch
 from nnmpi.parallel.step.recorded_pass import Forward, on_tape
 from nnmpi.parallel.step.replay import Replay
+from nnmpi.parallel.step.stage import Stage, pauses
 
 
 def captured(

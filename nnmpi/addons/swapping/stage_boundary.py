@@ -22,7 +22,8 @@ from nnmpi.autograd import Tensor
 from nnmpi.data import StepBatch
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.channels import Channels, Sends
-from nnmpi.parallel.step.ports import Sink, Source, joined
+from nnmpi.parallel.step.ports import Sink, Source
+from nnmpi.parallel.step.stage import joined
 from nnmpi.schedules.op import Kind
 
 

@@ -17,9 +17,9 @@ from nnmpi.data.inputs import parts
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.step.buffers import Received
-from nnmpi.parallel.step.ports import ENDED, PassState, Stage, TapePass
 from nnmpi.parallel.step.recorded_wires import Notes, same_bits, wires
 from nnmpi.parallel.step.replay import Replay
+from nnmpi.parallel.step.stage import ENDED, PassState, Stage, TapePass
 
 
 class ForwardBeside:

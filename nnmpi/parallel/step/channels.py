@@ -26,18 +26,8 @@ from nnmpi.nn.passes import BatchStats
 from nnmpi.parallel.model.parts import Boundary, ModelPart
 from nnmpi.parallel.recorder import Do, waiting
 from nnmpi.parallel.step.buffers import Buffer, Pool, Received
-from nnmpi.parallel.step.ports import (
-    JoinedOutputs,
-    LossSink,
-    Port,
-    Samples,
-    Sink,
-    Source,
-    Stage,
-    Task,
-    Tensors,
-    joined,
-)
+from nnmpi.parallel.step.ports import LossSink, Port, Samples, Sink, Source, Task, Tensors
+from nnmpi.parallel.step.stage import JoinedOutputs, Stage, joined
 from nnmpi.parallel.step_list.chain import StageUnits
 from nnmpi.parallel.wire import Transfer, Wire, wire_of
 from nnmpi.schedules.op import MESSAGES, Kind, Op

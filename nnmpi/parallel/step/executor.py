@@ -38,7 +38,7 @@ from nnmpi.nn.recompute import CHECKED_STEPS
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.step.objective import Outputs
-from nnmpi.parallel.step.ports import (
+from nnmpi.parallel.step.stage import (
     ENDED,
     ForwardPass,
     PassState,

@@ -26,10 +26,11 @@ from nnmpi.nn.users_code import ReadValues, UnfitError, foreign, name_of
 from nnmpi.parallel.arrangement.cluster import DEVICE_PARTS
 from nnmpi.parallel.step.buffers import Buffer, Received
 from nnmpi.parallel.step.objective import SumOfMean
-from nnmpi.parallel.step.ports import LossSink, PassState, Stage, Tensors, call, joined
+from nnmpi.parallel.step.ports import LossSink, Tensors
 from nnmpi.parallel.step.recorded_pass import Forward, PlannedPass, RecordedPass, record
 from nnmpi.parallel.step.recorded_wires import LoggedWire, wires
 from nnmpi.parallel.step.replay import Replay
+from nnmpi.parallel.step.stage import PassState, Stage, call, joined
 
 CHANGES = "forward changes what it reads, or draws random numbers itself"
 

@@ -34,7 +34,7 @@ from nnmpi.nn.record import (
     recorded_calls,
     uses,
 )
-from nnmpi.parallel.step.ports import outputs_of, seed_of
+from nnmpi.parallel.step.stage import outputs_of, seed_of
 
 
 class RecordedPass(NamedTuple):

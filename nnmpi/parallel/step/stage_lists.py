@@ -24,19 +24,11 @@ from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.step.beside_tape import Compared, ForwardBeside, NotedStats, RecalledStats
 from nnmpi.parallel.step.buffers import Received
 from nnmpi.parallel.step.channels import Inlet, Outlet
-from nnmpi.parallel.step.ports import (
-    LossSink,
-    PassState,
-    Samples,
-    Stage,
-    StagePass,
-    TapePass,
-    by_tape,
-    run_stage,
-)
+from nnmpi.parallel.step.ports import LossSink, Samples
 from nnmpi.parallel.step.recordable_stage import MicroBatch, RecordableStage
 from nnmpi.parallel.step.recorded_wires import Notes
 from nnmpi.parallel.step.replay import Memory, Replay
+from nnmpi.parallel.step.stage import PassState, Stage, StagePass, TapePass, by_tape, run_stage
 
 MOST_LISTS = 16
 """The most recorded passes of a stage; with more, each seems to be another."""

@@ -33,7 +33,8 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.mesh import BATCH
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import SumOfMean
-from nnmpi.parallel.step.ports import Task, forward
+from nnmpi.parallel.step.ports import Task
+from nnmpi.parallel.step.stage import forward
 
 SAMPLES = 16
 

@@ -12,7 +12,7 @@ from nnmpi.addons.pipedream.versions import VersionStore
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.passes import Pass
-from nnmpi.parallel.step.ports import forward
+from nnmpi.parallel.step.stage import forward
 
 CUTS = {
     "mlp:64-48-40-32-10": {1: "", 2: "3", 3: "3,5", 4: "3,5,7"},

@@ -9,9 +9,9 @@ import pytest
 from nnmpi import Tensor, nn
 from nnmpi.nn.passes import LOCAL
 from nnmpi.parallel.step.beside_tape import Compared
-from nnmpi.parallel.step.ports import PassState, Stage, TapePass
 from nnmpi.parallel.step.recorded_wires import Notes
 from nnmpi.parallel.step.replay import Replay
+from nnmpi.parallel.step.stage import PassState, Stage, TapePass
 from nnmpi.schedules.lists.step_list import BackwardKind
 
 UNITS = 0, 1

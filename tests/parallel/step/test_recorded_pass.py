@@ -11,9 +11,9 @@ from nnmpi.arrays import meta
 from nnmpi.autograd import Tensor
 from nnmpi.nn.passes import LOCAL
 from nnmpi.nn.record import KeyedPass
-from nnmpi.parallel.step.ports import joined
 from nnmpi.parallel.step.recorded_pass import PlannedPass, record
 from nnmpi.parallel.step.replay import Memory
+from nnmpi.parallel.step.stage import joined
 
 
 def test_a_check_of_computed_values_is_not_moved_before_them() -> None:

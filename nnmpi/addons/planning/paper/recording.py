@@ -30,8 +30,8 @@ from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.facts.passes import PassBytes, PassExchange, bytes_of, exchanges_of
 from nnmpi.parallel.step.objective import widened
-from nnmpi.parallel.step.ports import joined
 from nnmpi.parallel.step.recorded_pass import record
+from nnmpi.parallel.step.stage import joined
 from nnmpi.schedules.op import Kind
 
 
