@@ -1,11 +1,12 @@
 """Prints the files and functions of nnmpi that a training step enters, in the order of first calls.
 
-    python scripts/step_path.py 2 --model digits-cnn --data digits --pp 2
+    python scripts/step_path.py 4 --model digits-cnn --data digits --zero 3 --pp 2 --rank 2
 
-The arguments are the number of ranks, which are threads, and options of nnmpi.train. It follows
-rank 0 in its fourth step, when everything that is measured once has been measured.
+The arguments are the number of ranks, which are threads, and options of nnmpi.train. It follows one
+rank (--rank, or 0) in its fourth step, when everything that is measured once has been measured.
 """
 
+import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -57,10 +58,14 @@ def calls_of_a_step(comm: Comm, config: Config) -> Calls:
 
 def main(arguments: Sequence[str]) -> None:
     """Prints a line for each file."""
-    ranks, *options = arguments or [""]
+    usage = "python scripts/step_path.py RANKS [--rank N] [options of nnmpi.train]"
+    ranks, *others = arguments or [""]
     if not ranks.isdecimal() or int(ranks) < 1:
-        raise SystemExit("usage: python scripts/step_path.py RANKS [options of nnmpi.train]")
-    calls, *_ = thread_ranks.run(int(ranks), calls_of_a_step, train.config(options))
+        raise SystemExit(f"usage: {usage}")
+    parser = argparse.ArgumentParser(usage=usage, add_help=False, allow_abbrev=False)
+    parser.add_argument("--rank", type=int, default=0, choices=range(int(ranks)))
+    given, options = parser.parse_known_args(others)
+    calls = thread_ranks.run(int(ranks), calls_of_a_step, train.config(options))[given.rank]
     files = defaultdict[str, list[str]](list)
     for (path, name), count in calls.items():
         files[path].append(f"{name} x{count}" if count > 1 else name)

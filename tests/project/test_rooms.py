@@ -34,14 +34,14 @@ ABSENT = {
 """By room, what the architecture says that it does not import: rooms end with a slash."""
 
 
-def command_and_options() -> tuple[str, str]:
-    (command,) = re.findall(r"^python (scripts/step_path\.py .*)$", WAY_IN, re.M)
-    return command, command.replace(" --no-compile", "")
+def commands() -> tuple[str, str, str]:
+    tape, zero = re.findall(r"^python (scripts/step_path\.py .*)$", WAY_IN, re.M)
+    return tape, tape.replace(" --no-compile", ""), zero
 
 
-@pytest.mark.parametrize("table", [0, 1], ids=["tape", "replay"])
+@pytest.mark.parametrize("table", [0, 1, 2], ids=["tape", "replay", "zero"])
 def test_the_way_in_leads_through_functions_of_a_step(table: int) -> None:
-    run = python(*shlex.split(command_and_options()[table]), folder=ROOT)
+    run = python(*shlex.split(commands()[table]), folder=ROOT)
     entered = {
         file: {call.split()[0] for call in calls.split(", ")}
         for file, calls in re.findall(r"^(\S+\.py) +(.*)$", run.out, re.M)
