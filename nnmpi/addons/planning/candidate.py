@@ -77,7 +77,8 @@ def shapes(ranks: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def candidates(config: Config, shape: tuple[int, int, int, int]) -> Iterator[Candidate]:
-    """Yields the layouts of this shape that may be fastest; to recompute only saves memory."""
+    """Yields the layouts of this shape (dp, cp, pp, tp) that may be fastest. None recomputes, since
+    that only saves memory."""
     dp, cp, pp, tp = shape
     for zero, in_parts, schedule, count in product(
         (0, 1, 2, 3) if dp * cp > 1 else (0,),

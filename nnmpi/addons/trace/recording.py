@@ -99,7 +99,7 @@ class RankEntries(NamedTuple):
 
     events      a row for each operation, and for each wait within one, in the order of their ends
     works       a row for each collective or message in the background, in the order of their starts
-    operations  (name, algorithm, bytes) of each kind of collective or message, which works number
+    operations  what the kinds of works stand for: (name, algorithm, bytes)
     """
 
     events: np.ndarray

@@ -64,7 +64,7 @@ def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler:
 
 
 def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:
-    """Returns the Sampler for texts every `every` steps; raises ValueError if data is no text."""
+    """Returns the Sampler for every `every` steps; raises ValueError if the data is not text."""
     (x, *others), y = arrays(dataset.train.x), dataset.train.y
     if dataset.language is None or others or x.shape != y.shape:
         raise ValueError(
