@@ -22,7 +22,7 @@ from nnmpi.arrays.meta import as_constant, copy_of, is_meta, owner
 from nnmpi.arrays.meta.shapes import refuse
 from nnmpi.autograd import replacements, tape
 from nnmpi.autograd.arguments import axis_of
-from nnmpi.autograd.base import (
+from nnmpi.autograd.method_factories import (
     both_operators,
     extreme,
     in_place,

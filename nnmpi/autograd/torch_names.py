@@ -16,7 +16,8 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.dtypes import fitting, is_float
 from nnmpi.arrays.kernels import Result
 from nnmpi.autograd.arguments import axis_of, flat, type_and_device
-from nnmpi.autograd.base import TensorBase, along, method_of, reduction, scaled
+from nnmpi.autograd.base import TensorBase
+from nnmpi.autograd.method_factories import along, method_of, reduction, scaled
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape, softmax
 from nnmpi.autograd.recording import TapeNode, memory_needed, memory_row
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from nnmpi.addons.torchlike.ops import gather as ops
 from nnmpi.addons.torchlike.ops import scatter_reduce as ops_of_places
-from nnmpi.autograd.base import write_result
 from nnmpi.autograd.functional import as_tensors
+from nnmpi.autograd.method_factories import write_result
 from nnmpi.autograd.ops import shape
 from nnmpi.autograd.tensor import Tensor, apply, array_on
 

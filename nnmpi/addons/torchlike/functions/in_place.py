@@ -11,7 +11,7 @@ from operator import methodcaller
 from typing import Any
 
 from nnmpi.arrays.backend import xp_of
-from nnmpi.autograd.base import becomes, scaled, write_result
+from nnmpi.autograd.method_factories import becomes, scaled, write_result
 from nnmpi.autograd.tensor import Tensor
 
 
