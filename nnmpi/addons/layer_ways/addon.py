@@ -18,6 +18,20 @@ ADD_ON = AddOn(
             "layer_ways.branch_ops": "nnmpi.addons.layer_ways.branch_ops",
             "layer_ways.expert_ops": "nnmpi.addons.layer_ways.expert_ops",
         },
+        "op_types": {
+            "nnmpi.addons.layer_ways.expert_ops:route": (
+                "nnmpi.addons.layer_ways.op_types:in_float32"
+            ),
+            **{
+                f"nnmpi.addons.layer_ways.{op}": "nnmpi.addons.layer_ways.op_types:in_16_bits"
+                for op in (
+                    "expert_ops:experts",
+                    "experts_on_ranks:experts_by_exchange",
+                    "experts_on_ranks:experts_on_ranks",
+                    "image_rows.layers:conv2d",
+                )
+            },
+        },
         "of_step": {
             f"layer_ways.{name}": f"nnmpi.addons.layer_ways.{name}"
             for name in ("branches", "branch_ops", "experts", "expert_ops")

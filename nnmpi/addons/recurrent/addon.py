@@ -25,6 +25,9 @@ ADD_ON = AddOn(
             "recurrent.ops": "nnmpi.addons.recurrent.ops",
             "recurrent.distinct_rows": "nnmpi.addons.recurrent.distinct_rows",
         },
+        "op_types": {
+            "nnmpi.addons.recurrent.ops:recurrent": "nnmpi.addons.recurrent.ops:in_16_bits"
+        },
         "of_step": {"recurrent": "nnmpi.addons.recurrent"},
     },
 )

@@ -11,13 +11,14 @@ multiplied once, and the gradients of z are first summed over equal rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nnmpi.addons.recurrent import kernels as kernels
 from nnmpi.addons.recurrent.distinct_rows import DistinctRows, distinct
 from nnmpi.addons.recurrent.packed_rows import PackedRows, packed
 from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.dtypes import is_half
 from nnmpi.arrays.kernels import Result, Vjp, column_sum, progress_hook
 from nnmpi.arrays.kernels.linear import gradients, linear_outputs, outputs, prefers_compiled
 from nnmpi.autograd.ops.linear import check_dtype
@@ -193,6 +194,16 @@ def recurrent(x: Array, *arrays: Any, mode: str, sequences: Sequences = ALL) -> 
     of_states = map(_of_state, range(cell.states))
     vjps = done.vjp_x, *of_states, done.vjp_w_ih, done.vjp_w_hh, _of_b_ih, _of_b_hh
     return Result(value, vjps, done.prepare)
+
+
+def in_16_bits(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Returns whether the op computes in 16 bits within autocast. GRU, GRUCell and LSTMCell do not,
+    as in PyTorch, if their initial state (c of an LSTMCell) is float32."""
+    mode, is_layer = options["mode"], "sequences" in options
+    if mode.startswith("RNN") or (mode == "LSTM" and is_layer):
+        return True
+    state = args[2 if mode == "LSTM" else 1]
+    return is_half((args[0] if state is None else state).dtype)
 
 
 def _of_state(k: int) -> Vjp:

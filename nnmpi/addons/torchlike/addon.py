@@ -178,6 +178,10 @@ ADD_ON = AddOn(
             "optim.lbfgs": "nnmpi.addons.torchlike.optim.lbfgs",
             "optim.scheduler": "nnmpi.addons.torchlike.optim.scheduler",
         },
+        "op_types": {  # ops of layers that ranks divide
+            f"nnmpi.parallel.tensor.layers:{op}": "nnmpi.addons.torchlike.autocasting:is_product"
+            for op in ("column", "gathering_linear", "row")
+        },
         "of_step": {
             f"torchlike.{name}": f"nnmpi.addons.torchlike.{name}"
             for name in (

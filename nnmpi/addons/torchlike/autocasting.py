@@ -1,25 +1,26 @@
 """PyTorch's `autocast`: products in 16 bits, from parameters and inputs in float32.
 
-    PRODUCTS   ops that compute in the 16-bit type: float32 arguments are converted
-    WIDE       ops that compute in float32: 16-bit arguments are converted
-    all other  ops compute in the types of their arguments, of which the wider one wins; so do ops
-               of both lists that have an argument in float64
+    in 16 bits  ops whose float32 arguments are converted
+    in float32  ops whose 16-bit arguments are converted
+    all other   ops compute in the types of their arguments, of which the wider one wins; so do ops
+                of both kinds that have an argument in float64
 
-The lists are those of PyTorch; on a GPU more ops are wide, as float16 is its default. A conversion
-is an op, so gradients of parameters are float32. The copy of a leaf, such as a parameter, is kept
-until the context ends or the leaf is written, but each use of it gets a node of its own: several
-backward passes may go through it.
+RULES says which ops are of which kind, as in PyTorch; on a GPU more ops are in float32, as float16
+is its default. A conversion is an op, so gradients of parameters are float32. The copy of a leaf,
+such as a parameter, is kept until the context ends or the leaf is written, but each use of it gets
+a node of its own: several backward passes may go through it.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ContextDecorator
-from functools import partial
+from functools import cache, partial
 from threading import get_ident
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from nnmpi.addons import Table
 from nnmpi.addons.torchlike.ops import distance, einsum
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
@@ -43,73 +44,61 @@ from nnmpi.options.notes import note
 DEFAULTS = {"cpu": "bfloat16", "cuda": "float16"}
 """The type of products on each type of device, unless another one is given."""
 
-Rule = Callable[[Sequence[Any], Mapping[str, Any]], bool]
-"""Returns, given the arguments and options of an op, whether a list has the op."""
+Rule = Callable[[Sequence[Any], Mapping[str, Any]], bool | None]
+"""Returns, given the arguments and options of an op, whether it computes in 16 bits (True) or in
+float32 (False); None: in the types of its arguments."""
 
 
-def _contracts(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+def _contracts(args: Sequence[Any], options: Mapping[str, Any]) -> bool | None:
     """True if a call of einsum adds up products of several tensors: autocast casts only these."""
     terms, _, output = options["equation"].replace(" ", "").partition("->")
     letters = [c for term in terms.split(",") for c in {*term} - {"."}]
-    return any(letters.count(c) > 1 and c not in output for c in {*letters})
+    return any(letters.count(c) > 1 and c not in output for c in {*letters}) or None
 
 
-def _keeps_state(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """True if a recurrent op keeps its state in float32 under autocast, as PyTorch does: GRU,
-    GRUCell and LSTMCell, if their initial state (c of an LSTMCell) is float32."""
-    mode, is_layer = options["mode"], "sequences" in options
-    if mode.startswith("RNN") or (mode == "LSTM" and is_layer):
-        return False
-    state = args[2 if mode == "LSTM" else 1]
-    return not is_half((args[0] if state is None else state).dtype)
+def _pads_by_copies(args: Sequence[Any], options: Mapping[str, Any]) -> bool | None:
+    return False if options.get("mode") in ("reflect", "replicate") else None
 
 
-def _on_gpu(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """True if the first argument is on a GPU: the rule of ops cast to float32 only there."""
-    return not backend.of(_array_of(args[0])).is_host
+def _wide_on_gpu(args: Sequence[Any], options: Mapping[str, Any]) -> bool | None:
+    """Returns False if the first argument is on a GPU: the rule of ops cast to float32 only
+    there."""
+    return None if backend.of(_array_of(args[0])).is_host else False
 
 
-def _always(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+def is_product(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Returns True: the rule of products, which always compute in 16 bits."""
     return True
 
 
-PRODUCTS: dict[str, dict[str, Rule]] = {
-    linear.__name__: dict.fromkeys(("linear", "matmul", "mlp"), _always),
+RULES: dict[str, dict[str, Rule]] = {
+    linear.__name__: dict.fromkeys(("linear", "matmul", "mlp"), is_product),
     conv.__name__: dict.fromkeys(
-        ("after_padding", "conv1d", "conv2d", "conv_transpose2d"), _always
-    ),
-    "nnmpi.addons.transformer.ops.attention": dict.fromkeys(
-        ("attention", "self_attention"), _always
+        ("after_padding", "conv1d", "conv2d", "conv_transpose2d"), is_product
     ),
     einsum.__name__: {"einsum": _contracts},
-    "nnmpi.addons.layer_ways.expert_ops": {"experts": _always},
-    activations.__name__: {"prelu": _always},
-    "nnmpi.addons.recurrent.ops": {"recurrent": lambda *given: not _keeps_state(*given)},
-    # the ops of layers that are divided among ranks
-    "nnmpi.parallel.tensor.layers": dict.fromkeys(("column", "gathering_linear", "row"), _always),
-    "nnmpi.addons.layer_ways.image_rows.layers": {"conv2d": _always},
-    "nnmpi.addons.layer_ways.experts_on_ranks": dict.fromkeys(
-        ("experts_by_exchange", "experts_on_ranks"), _always
-    ),
-    "nnmpi.addons.transformer.context.ring": {"ring_attention": _always},
-}
-"""Ops that compute in 16 bits, by the module that defines them."""
-
-WIDE: dict[str, dict[str, Rule]] = {
-    reduce.__name__: {"cumsum": _on_gpu, "prod": _always, "sum": _on_gpu},
-    resample.__name__: {
-        "pad": lambda args, options: options.get("mode") in ("reflect", "replicate"),
-        "upsample2d": _on_gpu,
+    activations.__name__: {"prelu": is_product, "softplus": _wide_on_gpu},
+    reduce.__name__: {
+        "cumsum": _wide_on_gpu,
+        "prod": lambda args, options: False,
+        "sum": _wide_on_gpu,
     },
-    softmax.__name__: dict.fromkeys(("log_softmax", "softmax"), _on_gpu),
-    norm.__name__: dict.fromkeys(("group_norm", "layer_norm", "rms_norm"), _on_gpu),
-    elementwise.__name__: dict.fromkeys(("exp", "log", "power"), _on_gpu),
-    activations.__name__: {"softplus": _on_gpu},
-    distance.__name__: {"p_norm": _on_gpu},
-    "nnmpi.addons.layer_ways.expert_ops": {"route": _always},
-    "nnmpi.addons.recurrent.ops": {"recurrent": _keeps_state},
+    resample.__name__: {"pad": _pads_by_copies, "upsample2d": _wide_on_gpu},
+    softmax.__name__: dict.fromkeys(("log_softmax", "softmax"), _wide_on_gpu),
+    norm.__name__: dict.fromkeys(("group_norm", "layer_norm", "rms_norm"), _wide_on_gpu),
+    elementwise.__name__: dict.fromkeys(("exp", "log", "power"), _wide_on_gpu),
+    distance.__name__: {"p_norm": _wide_on_gpu},
 }
-"""Ops that compute in float32. Functions of several ops, such as losses, call `functional.wide`."""
+"""The types of ops, by the module that defines them, then by name. Functions of several ops, such
+as losses, call `functional.wide`."""
+
+MORE_RULES: Table[Rule] = Table("op_types")
+"""By "module:op": the type of an op of an add-on, or of a layer that ranks divide."""
+
+
+@cache
+def _rule(module: str, op: str) -> Rule | None:
+    return RULES.get(module, {}).get(op) or MORE_RULES.row(f"{module}:{op}")
 
 
 class _Copy(NamedTuple):
@@ -149,12 +138,11 @@ class Casts(OpTypes):
     ) -> tuple[Any, ...]:
         """Returns the arguments of an op, converted to the types in which it is to compute."""
         op = op.func if isinstance(op, partial) else op
-        for table, convert in ((PRODUCTS, self._narrow), (WIDE, self.wide)):
-            rule = table.get(op.__module__, {}).get(op.__name__)
-            if rule is not None and rule(args, options):
-                is_double = any(_dtype_of(a) == np.float64 for a in args)
-                return args if is_double else (*map(convert, args),)
-        return args
+        rule = _rule(op.__module__, op.__name__)
+        in_16_bits = rule(args, options) if rule else None
+        if in_16_bits is None or any(_dtype_of(a) == np.float64 for a in args):
+            return args
+        return (*map(self._narrow if in_16_bits else self.wide, args),)
 
     def wide(self, t: Any) -> Any:
         """Returns a 16-bit argument in float32, and any other unchanged."""

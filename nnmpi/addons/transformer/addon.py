@@ -45,6 +45,14 @@ ADD_ON = AddOn(
         "classes_of_step": {
             "transformer.ops": "nnmpi.addons.transformer.ops",
         },
+        "op_types": dict.fromkeys(
+            (
+                "nnmpi.addons.transformer.ops.attention:attention",
+                "nnmpi.addons.transformer.ops.attention:self_attention",
+                "nnmpi.addons.transformer.context.ring:ring_attention",
+            ),
+            "nnmpi.addons.transformer.ops.attention:in_16_bits",
+        ),
         "of_step": {"transformer": "nnmpi.addons.transformer"},
     },
 )

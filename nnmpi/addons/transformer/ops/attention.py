@@ -9,7 +9,8 @@ So the product of a rotated query and a rotated key depends only on the differen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -75,6 +76,11 @@ def self_attention(
         return d
 
     return Result(y, (vjp,))
+
+
+def in_16_bits(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Returns True: attention computes in 16 bits within autocast, as products do."""
+    return True
 
 
 def _parts(qkv: Array) -> tuple[Array, Array, Array]:

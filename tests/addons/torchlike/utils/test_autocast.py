@@ -15,7 +15,8 @@ from helpers.ops import autocast_cases as cases
 
 import nnmpi
 from nnmpi import nn, optim
-from nnmpi.addons.torchlike.autocasting import PRODUCTS, WIDE
+from nnmpi.addons import loaded
+from nnmpi.addons.torchlike.autocasting import MORE_RULES, RULES, Casts
 from nnmpi.autograd.recording import op_types
 from nnmpi.utils.checkpoint import checkpoint
 
@@ -42,10 +43,30 @@ def test_types_of_results(name: str, half: str) -> None:
     assert cases.first(result).dtype == ("float32" if name in cases.FLOAT32 else half)
 
 
-def test_ops_in_the_lists_are_there() -> None:
-    for table in (PRODUCTS, WIDE):
-        for module, ops in table.items():
-            assert all(callable(getattr(import_module(module), op)) for op in ops)
+def test_ops_with_rules_are_there() -> None:
+    for module, ops in RULES.items():
+        assert all(callable(getattr(import_module(module), op)) for op in ops)
+    for op in MORE_RULES.where:
+        assert callable(loaded(op))
+
+
+OF_ADD_ONS = {
+    "nnmpi.addons.transformer.ops.attention:attention": "bfloat16",
+    "nnmpi.addons.transformer.ops.attention:self_attention": "bfloat16",
+    "nnmpi.addons.transformer.context.ring:ring_attention": "bfloat16",
+    "nnmpi.addons.layer_ways.expert_ops:experts": "bfloat16",
+    "nnmpi.addons.layer_ways.expert_ops:route": "float32",
+    "nnmpi.addons.layer_ways.experts_on_ranks:experts_by_exchange": "bfloat16",
+    "nnmpi.addons.layer_ways.experts_on_ranks:experts_on_ranks": "bfloat16",
+    "nnmpi.addons.layer_ways.image_rows.layers:conv2d": "bfloat16",
+}
+
+
+@pytest.mark.parametrize("op", OF_ADD_ONS)
+def test_types_of_ops_of_add_ons(op: str) -> None:
+    given = numbers(3), numbers(3).astype(nnmpi.bfloat16)
+    taken = Casts({"cpu": nnmpi.bfloat16}, None).arguments(loaded(op), given, {})
+    assert [a.dtype for a in taken] == [OF_ADD_ONS[op]] * 2
 
 
 def test_values_and_gradients_of_a_product() -> None:
