@@ -116,21 +116,14 @@ class CodeReader:
                 for of in self._methods:
                     self._values.add_name(vars(value), of)
         elif isinstance(value, Parameter):
-            self.parameters.append(value)
-            if self._is_closed and not any(
-                p is value for m in self.modules for p in m.parameters()
-            ):
-                raise UnfitError(f"{name} is a parameter from outside of the model")
+            self._take_parameter(value, name)
         elif isinstance(value, MethodType):
             self._take_method(value, name)
         elif isinstance(value, partial) and not vars(value):
             self._values.add_partial(value)
             self._take_all((value.func, *value.args, *value.keywords.values()), name)
         elif isinstance(value, FunctionType) and value.__code__ is _DECORATED:
-            cells = dict(zip(_DECORATED.co_freevars, value.__closure__ or (), strict=True))
-            if not isinstance(contents(cells["self"]), no_grad):
-                raise UnfitError(f"{name} is decorated with {kind_of(contents(cells['self']))}")
-            self._take_all([contents(cells["func"])], name)
+            self._take_decorated(value, name)
         elif isinstance(value, FunctionType) and not (is_own(value) or is_known(value)):
             self._follow(value, name, FREE)
             return value
@@ -164,6 +157,19 @@ class CodeReader:
         if self._is_closed and module not in self.all_modules:
             raise UnfitError(f"{name} is a module from outside of the model")
         self.modules.append(module)
+
+    def _take_parameter(self, parameter: Parameter, name: str) -> None:
+        self.parameters.append(parameter)
+        if self._is_closed and not any(
+            p is parameter for m in self.modules for p in m.parameters()
+        ):
+            raise UnfitError(f"{name} is a parameter from outside of the model")
+
+    def _take_decorated(self, function: FunctionType, name: str) -> None:
+        cells = dict(zip(_DECORATED.co_freevars, function.__closure__ or (), strict=True))
+        if not isinstance(contents(cells["self"]), no_grad):
+            raise UnfitError(f"{name} is decorated with {kind_of(contents(cells['self']))}")
+        self._take_all([contents(cells["func"])], name)
 
     def _take_method(self, method: MethodType, name: str) -> None:
         function, owner = method.__func__, method.__self__
@@ -205,6 +211,11 @@ class CodeReader:
             return self._of_python_module(owner, attribute, where)
         if attribute[:2] == "__":
             raise UnfitError(f"{code} uses {attribute}, by which it may read what changes")
+        return self._of_object(owner, attribute, where)
+
+    def _of_object(self, owner: Any, attribute: str, where: str) -> Any:
+        """Adds the places in which Python looks for an attribute of an object or a class, and its
+        value, which it returns as `_take` does."""
         is_class = isinstance(owner, type)
         classes = (owner if is_class else type(owner)).__mro__[:-1]
         self._values.add_class_of(owner)
