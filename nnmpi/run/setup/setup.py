@@ -129,10 +129,6 @@ def set_up(
     is_first = config.download and comm.rank == 0  # the others then find the file that it fetched
 
     def checked() -> tuple[Backend, Criterion, Dataset | None]:
-        native.check()
-        if not INSTEAD.chosen(config):  # it trains
-            for checks in CHECKS.given(config):
-                checks.job(config, comm)
         on = _checked_device(config, comm, ranks or comm.size)
         criterion = objectives.checked(given.loss, metrics)
         return on, criterion, dataset_of(config, given.data, criterion) if is_first else None
@@ -200,6 +196,11 @@ def _name_of(function: object) -> str:
 
 
 def _checked_device(config: Config, comm: Comm, ranks: int) -> Backend:
+    """Checks what does not depend on the data, and returns the device that the config names."""
+    native.check()
+    if not INSTEAD.chosen(config):  # it trains
+        for checks in CHECKS.given(config):
+            checks.job(config, comm)
     if comm.rank == 0:  # only rank 0 writes files
         check_outputs(config)
     strategies.check(config, ranks)
