@@ -121,6 +121,21 @@ def test_it_computes_what_numpy_does(name: str, seeds: Seeds) -> None:
         agree(name, drawn(name, seed), seed)
 
 
+def halved(value: Any) -> Any:
+    """Half a number, or an array of halves; whole numbers stay as they are."""
+    if isinstance(value, np.ndarray) and value.dtype == np.float32:
+        return np.asarray(value / np.float32(2))
+    return value / 2 if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_call_like_one_before_takes_its_own_arrays_and_numbers(name: str) -> None:
+    for seed in range(3):
+        args = drawn(name, seed)
+        agree(name, args, seed)
+        agree(name, [halved(value) for value in args], seed)
+
+
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", [name for name in KERNELS if name not in OF_FLOAT32])

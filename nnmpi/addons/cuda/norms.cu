@@ -131,12 +131,16 @@ KERNEL row_norm_sums(const T *g, const T *x, const float *mean, const float *r, 
              v += LOAD(g[at]), STORE_SUMS)
 }
 
-/* out (n) = the sum of R parts */
-KERNEL add_parts(const float *parts, T *out, unsigned n, unsigned R) {
-    EACH(i, n) {
+/* out (n) = the sum of R parts of `first`; other, unless it is NULL, that of `second` */
+KERNEL add_parts(const float *first, const float *second, T *out, T *other, unsigned n,
+                 unsigned R) {
+    unsigned all = other ? 2 * n : n;
+    EACH(k, all) {
+        unsigned i = k < n ? k : k - n;
+        const float *parts = k < n ? first : second;
         float sum = parts[i];
-        for (unsigned k = 1; k < R; k++) sum += parts[AT(k, n) + i];
-        out[i] = ROUND(sum);
+        for (unsigned part = 1; part < R; part++) sum += parts[AT(part, n) + i];
+        (k < n ? out : other)[i] = ROUND(sum);
     }
 }
 

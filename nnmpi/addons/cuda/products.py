@@ -169,7 +169,7 @@ def _calls(xp: Any, stacks: list[Matrices], lead: tuple[int, ...], adds: bool, t
         sums, compute = "float64", blas.CUBLAS_COMPUTE_64F
     elif kind == "float32" and tf32:
         compute = blas.CUBLAS_COMPUTE_32F_FAST_TF32
-    zero, one = (FACTORS[sums][i:].ctypes.data for i in range(2))
+    zero, unit = (FACTORS[sums][i:].ctypes.data for i in range(2))
     transpositions = ((blas.CUBLAS_OP_T, blas.CUBLAS_OP_N)[x.by_rows] for x in (b, a))
     (count, *steps), begins = _batches(lead, [x.steps for x in stacks])
     first, second, result = (
@@ -177,9 +177,9 @@ def _calls(xp: Any, stacks: list[Matrices], lead: tuple[int, ...], adds: bool, t
         for x, step in zip(stacks, steps, strict=True)
     )
     return Calls(
-        (*transpositions, c.shape[1], *a.shape, one),
+        (*transpositions, c.shape[1], *a.shape, unit),
         first,
-        (*second, one if adds else zero),
+        (*second, unit if adds else zero),
         (*result, count, compute, blas.CUBLAS_GEMM_DEFAULT),
         [[at * x.dtype.itemsize for at, x in zip(i, stacks, strict=True)] for i in begins],
     )
