@@ -56,7 +56,10 @@ def cuda_headers() -> Path | None:
     return header.parent if header else None
 
 
-UNITS = (("memory", "nccl", "grid"), ("cub", "cublas", "driver", "graphs", "orders", "streams"))
+UNITS = (
+    ("memory", "nccl", "grid"),
+    ("cub", "cublas", "driver", "graphs", "null", "orders", "streams"),
+)
 """Files of the driver that are compiled together: what takes longest are the headers of each."""
 
 

@@ -3,12 +3,12 @@
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from emulator import build
+from emulator import build, ptx
 from emulator.ptx import UnknownPtxError
 from emulator.translate import translate
 
@@ -24,6 +24,7 @@ class Options(NamedTuple):
     devices: int = 1
     patience: float = 60.0  # seconds until a wait is a deadlock
     seed: int = 0
+    null: bool = False  # calls are noted, and nothing runs; for a whole process
 
 
 def of_environment() -> Options:
@@ -34,6 +35,12 @@ def of_environment() -> Options:
 
 
 @lru_cache(maxsize=1)
+def is_null() -> bool:
+    """True if calls are noted, and nothing runs: modules that are loaded then have no code."""
+    return bool(of_environment().null)
+
+
+@lru_cache(maxsize=1)
 def library() -> ctypes.CDLL:
     """The driver, whose names all libraries of this process find."""
     if reason := build.missing():
@@ -41,14 +48,16 @@ def library() -> ctypes.CDLL:
     driver = ctypes.CDLL(str(build.emulator_library()), ctypes.RTLD_GLOBAL)
     driver.emulator_problems.restype = ctypes.c_char_p
     driver.emulator_notes.restype = ctypes.c_char_p
-    driver.emulator_set_translator(_translate)
+    driver.emulator_set_translator(_table if is_null() else _translate)
     set_options(of_environment(), driver)
     return driver
 
 
 def set_options(options: Options, driver: ctypes.CDLL | None = None) -> None:
+    if options.null != is_null():
+        raise ValueError('the null device is chosen before the start, by NNMPI_EMULATOR="null=1"')
     order = ORDERS.index(options.order)
-    numbers = (order, options.shuffled, options.races, options.devices)
+    numbers = (order, options.shuffled, options.races, options.devices, options.null)
     patience, seed = ctypes.c_double(options.patience), ctypes.c_uint64(options.seed)
     (driver or library()).emulator_set(*numbers, patience, seed)
 
@@ -88,14 +97,33 @@ def waits(calls: list[tuple[str, str]]) -> int:
     return sum(kind == "wait" for kind, _ in calls)
 
 
-@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_char), ctypes.c_int)
-def _translate(ptx: bytes, path: "ctypes._Pointer[ctypes.c_char]", length: int) -> int:
-    """Called by cuModuleLoadData: writes the path of the compiled module."""
-    try:
-        name = str(build.kernel_library(translate(ptx.decode()))).encode() + b"\0"
-    except (UnknownPtxError, RuntimeError) as error:
-        print(f"emulator: {error}", file=sys.stderr)
-        library().emulator_problem(str(error).encode())
-        return 1
-    ctypes.memmove(path, name, min(len(name), length))
-    return 0
+def _translator(translated: Callable[[str], str]) -> Any:
+    """What cuModuleLoadData calls: it gets PTX, and memory for a text that is made of it."""
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_char), ctypes.c_int)
+    def called(text: bytes, memory: "ctypes._Pointer[ctypes.c_char]", length: int) -> int:
+        try:
+            found = translated(text.decode()).encode() + b"\0"
+            if len(found) > length:
+                raise RuntimeError(f"a module has a table of {len(found)} bytes, not {length}")
+        except (UnknownPtxError, RuntimeError) as error:
+            print(f"emulator: {error}", file=sys.stderr)
+            library().emulator_problem(str(error).encode())
+            return 1
+        ctypes.memmove(memory, found, len(found))
+        return 0
+
+    return called
+
+
+_translate = _translator(lambda text: str(build.kernel_library(translate(text))))
+"""Compiles a module; its text is the path of the library."""
+
+_table = _translator(lambda text: "\n".join(map(row, ptx.kernels(text))))
+"""Reads no more of a module than the table of its kernels, for the null device."""
+
+
+def row(kernel: ptx.Function) -> str:
+    """A kernel's name, the most threads of a block, and the bytes of each parameter."""
+    sizes = (p.nbytes for p in kernel.parameters)
+    return " ".join(map(str, (kernel.name, kernel.most_threads, *sizes)))

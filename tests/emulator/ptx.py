@@ -61,6 +61,7 @@ HEAD = re.compile(
     LINKAGE + r"\.(?P<kind>entry|func)\s*(?:\.noreturn\s*)?(?:\((?P<results>[^)]*)\))?"
     r"\s*(?P<name>[$\w]+)\s*(?:\((?P<parameters>[^)]*)\))?(?P<directives>[^{;]*)"
 )
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 IGNORED = re.compile(r"\.(version|target|address_size|file|section)[^\n]*\n|\.pragma[^;]*;")
 MOST_THREADS = re.compile(r"\.(?:maxntid|reqntid)\s+([\d,\s]+)")
 STATEMENT = re.compile(
@@ -70,7 +71,7 @@ STATEMENT = re.compile(
 
 def parse(text: str) -> Module:
     """The functions and variables of a text."""
-    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S) + "\n"
+    text = COMMENT.sub("", text) + "\n"
     module, at = Module([], []), 0
     while at < len(text):
         if text[at].isspace():
@@ -90,6 +91,12 @@ def parse(text: str) -> Module:
         else:
             raise UnknownPtxError(f"unknown PTX: {text[at : at + 80].splitlines()[0]}")
     return module
+
+
+def kernels(text: str) -> list[Function]:
+    """The kernels of a text, without their statements."""
+    heads = HEAD.finditer(COMMENT.sub("", text))
+    return [_function(head, "") for head in heads if head["kind"] == "entry"]
 
 
 def variable(found: re.Match[str]) -> Variable:

@@ -74,16 +74,16 @@ template <class F> void with_type(int letter, F f) {
                 std::string("CUB and Thrust are not emulated for type ") + char(letter), cudaErrorNotSupported);
     }
 }
-template <class F> void start(void* stream, const char* name, int letter, const void* p, F f) {
+template <class F> void start(void* stream, const char* name, int letter, const void* p, s64 n, s64 results, F f) {
     Lock lock(machine::mutex);
-    machine::note("library", name);
-    machine::issue(stream, name, [=] {
+    std::string details = (char)letter + ("\t" + std::to_string(n)) + "\t" + std::to_string(results);
+    machine::call(stream, {"library", name, details}, [=] {
         if (!p || machine::side_of(p) == machine::Side::DEVICE) with_type(letter, f);  // null: of an empty array
         else machine::problem(std::string(name) + " of freed memory", cudaErrorIllegalAddress);  // by a graph
     });
 }
 API void emulator_reduce(void* stream, int type, const void* x, void* y, s64 rows, s64 n, int op) {
-    start(stream, "reduce", type, x, [=]<class T>(T*) {
+    start(stream, "reduce", type, x, rows * n, rows, [=]<class T>(T*) {
         for (s64 r = 0; r < rows; r++) {
             if (op == ARGMIN || op == ARGMAX) ((s64*)y)[r] = place_of((const T*)x + r * n, n, op);
             else ((T*)y)[r] = reduced((const T*)x + r * n, n, op);
@@ -91,10 +91,10 @@ API void emulator_reduce(void* stream, int type, const void* x, void* y, s64 row
     });
 }
 API void emulator_scan(void* stream, int type, void* x, s64 n, int op) {
-    start(stream, "scan", type, x, [=]<class T>(T*) {
+    start(stream, "scan", type, x, n, n, [=]<class T>(T*) {
         for (s64 i = 1; i < n; i++) ((T*)x)[i] = combined(((T*)x)[i - 1], ((T*)x)[i], op);
     });
 }
 API void emulator_sort(void* stream, int type, void* x, s64* places, s64 rows, s64 n) {
-    start(stream, "sort", type, x, [=]<class T>(T*) { sort_rows((T*)x, places, rows, n); });
+    start(stream, "sort", type, x, rows * n, rows * n, [=]<class T>(T*) { sort_rows((T*)x, places, rows, n); });
 }

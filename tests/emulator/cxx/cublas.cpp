@@ -117,6 +117,13 @@ static void carry_out(const Product& p) {
         (p.a.type == CUDA_R_64F ? multiply<double> : multiply<float>)(p, at(p.a, g), at(p.b, g), at(p.c, g));
 }
 
+static std::string details_of(const Product& p) {
+    std::string text = std::to_string(p.m);
+    bool in_tf32 = p.compute == IN_TF32, adds = p.beta != 0;
+    for (int n : {p.n, p.k, p.count, bytes_of(p.a.type), bytes_of(p.c.type), int(in_tf32), int(adds)})
+        text += "\t" + std::to_string(n);
+    return text;
+}
 static Status start(void* handle, int ta, int tb, Product p) {
     Lock lock(machine::mutex);
     auto* h = (Handle*)handle;
@@ -133,8 +140,7 @@ static Status start(void* handle, int ta, int tb, Product p) {
     if (Status s = checked(p.b, p.count, "B")) return s;
     if (Status s = checked(p.c, p.count, "C")) return s;
     if (!p.m || !p.n || !p.count) return OK;
-    machine::note("library", "gemm");
-    machine::issue(h->stream, "gemm", [=] { carry_out(p); });
+    machine::call(h->stream, {"library", "gemm", details_of(p)}, [=] { carry_out(p); });
     return OK;
 }
 static double scalar(const void* p, int compute) {

@@ -1,8 +1,9 @@
-// Modules, launches, and what the device says about itself: an H100 with 8 GB.
+// Modules, launches, and what the device says about itself: an H100 with 8 GB, or 140 GB if it is null.
 #include <cstring>
 #include <dlfcn.h>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <vector>
 
 #include "machine.h"
@@ -23,8 +24,23 @@ API void emulator_set_translator(Translator f) { translate = f; }
 
 // ---- modules: text of PTX, of which Python makes a library with tables of kernels and variables
 
+// Kernels without code, for the null device: each line has a name, the most threads, and the sizes of parameters.
+static Module* module_of_table(const std::string& table) {
+    auto* m = new Module;
+    std::istringstream lines(table);
+    for (std::string line; std::getline(lines, line);) {
+        std::istringstream words(line);
+        auto* name = new std::string;
+        u32 most_threads, size;
+        words >> *name >> most_threads;
+        auto* sizes = new std::vector<u32>;
+        while (words >> size) sizes->push_back(size);
+        (*m)[*name] = new Kernel{name->c_str(), nullptr, u32(sizes->size()), sizes->data(), 0, most_threads};
+    }
+    return m;
+}
 API CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-    char path[4096];
+    char path[1 << 16];  // or the table of a null device
     if (!memcmp(image,
             "\x7f"
             "ELF",
@@ -34,6 +50,7 @@ API CUresult cuModuleLoadData(CUmodule* module, const void* image) {
     {
         Lock lock(machine::mutex);
         if (machine::refuses_unsafe("a module is loaded")) return CUresult(machine::status());
+        if (machine::options.null) return *module = (CUmodule)module_of_table(path), CUDA_SUCCESS;
     }
     void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
@@ -83,10 +100,14 @@ API CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsig
         fprintf(stderr, "emulator: %s is not launched with %s\n", f.name, why.c_str());
         return CUDA_ERROR_INVALID_VALUE;
     }
-    machine::note("kernel", f.name);
+    if (machine::options.null) {
+        machine::Call call{"kernel", f.name, machine::is_noted(stream) ? machine::parameters_of(f, parameters) : ""};
+        machine::call(stream, call, nullptr);
+        return CUresult(machine::status());
+    }
     auto values = std::make_shared<std::vector<std::string>>();  // those of now
     for (u32 i = 0; i < f.parameters; i++) values->emplace_back((const char*)parameters[i], f.sizes[i]);
-    machine::issue(stream, f.name, [=, &f] {
+    machine::call(stream, {"kernel", f.name}, [=, &f] {
         std::vector<void*> places;
         for (std::string& v : *values) places.push_back(v.data());
         machine::run_grid({&f, grid, block, dynamic, places.data()});
@@ -130,7 +151,8 @@ API cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int
 API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
     *p = {};
     strcpy(p->name, "emulated H100");
-    p->totalGlobalMem = 8ul << 30, p->sharedMemPerBlock = PLAIN_SHARED, p->sharedMemPerBlockOptin = SHARED_MOST;
+    p->totalGlobalMem = machine::device_bytes();
+    p->sharedMemPerBlock = PLAIN_SHARED, p->sharedMemPerBlockOptin = SHARED_MOST;
     p->warpSize = int(WARP), p->maxThreadsPerBlock = MOST_THREADS, p->major = 9, p->multiProcessorCount = 132;
     p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024, p->maxThreadsDim[2] = 64;
     p->maxGridSize[0] = 0x7fffffff, p->maxGridSize[1] = p->maxGridSize[2] = 65535;

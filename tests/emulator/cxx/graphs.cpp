@@ -61,7 +61,7 @@ static bool is_lost(const Capture& c, const std::string& name) {
 bool takes(Stream& s, Item& item) {
     if (!s.capture) return refuse_in_null(s, item.name);
     if (is_lost(*s.capture, item.name)) return true;
-    s.capture->items.push_back({item.name, item.work, nullptr, {}});
+    s.capture->items.push_back({item.name, item.work, nullptr, {}, item.note});
     return ++s.seen[&s];
 }
 bool takes_record(Stream& s, Event& e) {
@@ -151,7 +151,10 @@ API cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     Item first{"a graph", [] {}, nullptr, {}};
     if (g.last.stream) first.after.push_back(g.last);  // it never runs twice at a time
     put_behind(s, std::move(first));
-    for (const Item& item : g.items) machine::issue(stream, item.name, item.work);
+    for (const Item& item : g.items) {
+        if (!item.note.empty()) machine::note("node", item.note);
+        if (item.work) machine::issue(stream, item.name, item.work);
+    }
     if (!s.capture) g.last = {&s, s.issued};
     return status();
 }

@@ -22,6 +22,7 @@ struct Options {
     int shuffled;     // threads and blocks run in a random order
     int devices;      // how many there are
     double patience;  // seconds that a wait may take
+    int null;         // calls are noted, and nothing runs (null.cpp)
 };
 extern Options options;
 u32 random_number();
@@ -29,6 +30,7 @@ u32 random_number();
 // ---- what went wrong, and what was called
 void problem(const std::string& text, cudaError_t error = cudaErrorLaunchFailure);
 void note(const char* kind, const std::string& name);
+bool is_noting();
 API int emulator_unknown(const char* name);  // a call that is not emulated
 cudaError_t status();  // the error of the first problem, until Python has read the problems
 
@@ -38,11 +40,21 @@ Side side_of(const void* p);
 bool is_inside(const void* p, size_t bytes);
 void add_allocation(void* p, size_t bytes, Side side);
 void remove_allocation(void* p);
+size_t device_bytes();
 
 // ---- streams
 using Work = std::function<void()>;
 using Ready = std::function<bool()>;
-void issue(void* stream, const std::string& name, Work work, Ready ready = nullptr);
+void issue(void* stream, const std::string& name, Work work);
+struct Call {
+    const char* kind;
+    std::string name;
+    std::string details = "";     // noted on the null device: by them bytes and operations are counted
+    std::string label = name;     // for messages
+    bool writes_to_host = false;  // so it runs on the null device too
+};
+void call(void* stream, const Call& call, Work work, Ready ready = nullptr);  // notes and issues it
+bool is_noted(void* stream);                                                   // by Python, or by a graph
 cudaError_t wait_for_all(Lock& lock);
 void drop_work();
 int current_device();
@@ -58,5 +70,10 @@ std::string last_calls();  // of each device, in words
 
 // ---- kernels
 void run_grid(const Launch& launch);
+
+// ---- the null device
+std::string parameters_of(const Kernel& kernel, void** parameters);
+void* reserved(size_t bytes);
+void release_reserved(void* p, size_t bytes);
 
 }  // namespace machine

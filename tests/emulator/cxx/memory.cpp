@@ -12,7 +12,7 @@ using machine::Lock;
 using machine::Side;
 
 std::mutex machine::mutex;
-machine::Options machine::options{0, 0, 1, 120};
+machine::Options machine::options{0, 0, 1, 120, 0};
 static u64 random_state = 88172645463325252;
 u32 machine::random_number() {
     random_state ^= random_state << 13, random_state ^= random_state >> 7, random_state ^= random_state << 17;
@@ -40,15 +40,16 @@ void machine::note(const char* kind, const std::string& name) {
     if (is_noting && !(waits && has_waited)) notes += kind + std::string("\t") + name + "\n";
     has_waited = is_noting && waits;
 }
+bool machine::is_noting() { return ::is_noting; }
 cudaError_t machine::status() { return first_error; }
 
 int emulator_races = 0;
 u64 emulator_generation = 1;
 
 static std::string& read_text = *new std::string;
-API void emulator_set(int order, int shuffled, int races, int devices, double patience, u64 seed) {
+API void emulator_set(int order, int shuffled, int races, int devices, int null, double patience, u64 seed) {
     Lock lock(machine::mutex);
-    machine::options = {order, shuffled, devices, patience};
+    machine::options = {order, shuffled, devices, patience, null};
     emulator_races = races;
     random_state = 88172645463325252 ^ seed * 2654435761;
 }
@@ -77,7 +78,7 @@ int machine::emulator_unknown(const char* name) {
 
 // ---- allocations
 
-constexpr size_t DEVICE_BYTES = 8ul << 30;
+size_t machine::device_bytes() { return (options.null ? 140ul : 8ul) << 30; }
 struct Allocation {
     size_t bytes;
     Side side;
@@ -125,11 +126,12 @@ static cudaError_t allocate(void** p, size_t bytes, Side side) {
     *p = nullptr;
     if (machine::refuses_unsafe("memory is allocated")) return machine::status();
     if (bytes == 0) return machine::status();
-    if (side == Side::DEVICE && used_bytes + bytes > DEVICE_BYTES) return cudaErrorMemoryAllocation;
+    if (side == Side::DEVICE && used_bytes + bytes > machine::device_bytes()) return cudaErrorMemoryAllocation;
     size_t align = side == Side::DEVICE ? 512 : 4096;
-    *p = aligned_alloc(align, (bytes + align - 1) / align * align);
+    bool is_null = side == Side::DEVICE && machine::options.null;
+    *p = is_null ? machine::reserved(bytes) : aligned_alloc(align, (bytes + align - 1) / align * align);
     if (!*p) return cudaErrorMemoryAllocation;
-    memset(*p, 0xff, bytes);  // nan, so that reads of what nothing has written show
+    if (!is_null) memset(*p, 0xff, bytes);  // nan, so that reads of what nothing has written show
     machine::add_allocation(*p, bytes, side);
     machine::note(side == Side::DEVICE ? "malloc" : "pin", std::to_string(bytes));
     return machine::status();
@@ -144,10 +146,11 @@ static cudaError_t release(void* p, Side side) {
         machine::problem("free of an address that was not allocated");
         return cudaErrorInvalidValue;
     }
-    memset(p, 0xee, it->second.bytes);
-    machine::note("free", std::to_string(it->second.bytes));
+    size_t bytes = it->second.bytes;
+    machine::note("free", std::to_string(bytes));
     machine::remove_allocation(p);
-    free(p);
+    if (side == Side::DEVICE && machine::options.null) machine::release_reserved(p, bytes);
+    else memset(p, 0xee, bytes), free(p);
     return cudaSuccess;
 }
 API cudaError_t cudaMalloc(void** p, size_t bytes) { return allocate(p, bytes, Side::DEVICE); }
@@ -156,7 +159,7 @@ API cudaError_t cudaFree(void* p) { return release(p, Side::DEVICE); }
 API cudaError_t cudaFreeHost(void* p) { return release(p, Side::PINNED); }
 API cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     Lock lock(machine::mutex);
-    *total = DEVICE_BYTES, *free = DEVICE_BYTES - used_bytes;
+    *total = machine::device_bytes(), *free = *total - used_bytes;
     return machine::status();
 }
 API cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
@@ -199,12 +202,15 @@ API cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMe
             return refused("a copy beyond the end of an allocation");
         bool pageable = is != 3 && (a == Side::HOST || b == Side::HOST);
         if (pageable && machine::refuses_in_capture(stream, "a copy of pageable memory")) return machine::status();
-        machine::note("copy", NAMES[is] + std::string(pageable ? " pageable" : ""));
-        if (pageable && is == 1) {  // the call returns when the bytes are staged
+        machine::Call call{"copy", NAMES[is] + std::string(pageable ? " pageable" : ""), std::to_string(bytes), "copy",
+            a != Side::DEVICE};
+        if (machine::options.null && b == Side::DEVICE)  // all of its memory reads as zeros
+            machine::call(stream, call, [=] { memset(to, 0, bytes); });
+        else if (pageable && is == 1 && !machine::options.null) {  // the call returns when the bytes are staged
             std::string staged((const char*)from, bytes);
-            machine::issue(stream, "copy", [=] { memcpy(to, staged.data(), bytes); });
+            machine::call(stream, call, [=] { memcpy(to, staged.data(), bytes); });
         } else
-            machine::issue(stream, "copy", [=] {
+            machine::call(stream, call, [=] {
                 if (is_there(to, bytes, a) && is_there(from, bytes, b)) memmove(to, from, bytes);
             });
         waits = pageable && is != 1;
@@ -225,8 +231,7 @@ API cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t s
     Side side = machine::side_of(p);
     if (side == Side::HOST || !machine::is_inside(p, bytes))
         return refused("memset beyond an allocation");
-    machine::note("kernel", "memset");
-    machine::issue(stream, "memset", [=] {
+    machine::call(stream, {"kernel", "memset", std::to_string(bytes)}, [=] {
         if (is_there(p, bytes, side)) memset(p, value, bytes);
     });
     return machine::status();

@@ -118,6 +118,8 @@ static int start(
     if (operation != SUM) return machine::emulator_unknown("NCCL's operation other than a sum"), INVALID_ARGUMENT;
     Call call{0, count, kind, type, root};
     auto make = [=](u64 number_of_group) mutable {
+        std::string bytes = std::to_string(call.given(comm->size));
+        if (machine::options.null) return machine::call(stream, {"library", NAMES[kind], bytes}, nullptr);
         if (machine::refuses_in_capture(stream, "NCCL's " + call.text() + ", not emulated", cudaErrorNotSupported))
             return;
         size_t result = count * BYTES[type] * (kind == ALL_GATHER ? comm->size : 1);
@@ -131,9 +133,9 @@ static int start(
             return all_have_come(*comm, call.number);
         };
         orders::called(comm->device, number_of_group, comm->place(call.number), call.text());
-        machine::note("library", NAMES[kind]);
         std::string name = "NCCL's " + call.text() + " (" + comm->place(call.number) + ")";
-        machine::issue(stream, name, [=] { carry_out(*comm, call, (char*)to); }, ready);
+        machine::call(
+            stream, {"library", NAMES[kind], bytes, name}, [=] { carry_out(*comm, call, (char*)to); }, ready);
     };
     Lock lock(machine::mutex);
     Group& group = groups[std::this_thread::get_id()];

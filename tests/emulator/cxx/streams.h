@@ -18,6 +18,7 @@ struct Item {
     machine::Work work;
     machine::Ready ready;
     std::vector<Place> after;
+    std::string note = "";  // of the call that issued it, on the null device
 };
 using Seen = std::map<Stream*, u64>;  // how many works of each stream of a capture come before a point of one of them
 struct Capture {
