@@ -262,9 +262,8 @@ def cut_buckets(
     for i in reversed(range(len(spans))):
         start, stop = spans[i][0], spans[end - 1][1]
         if i == 0 or edges[i - 1] != edges[i] or stop - start >= numbers:
-            buckets.append(BucketSlice(start, stop, edges[i][0]))
+            buckets.insert(0, BucketSlice(start, stop, edges[i][0]))
             end = i
-    buckets.reverse()
     if buckets[0].tied == NOT_TIED or not spans[0][0]:  # scalars are summed with it
         return [buckets[0]._replace(start=0), *buckets[1:]]
     return [BucketSlice(0, spans[0][0]), *buckets]
