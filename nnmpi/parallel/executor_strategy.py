@@ -2,9 +2,8 @@
 
 Rules:
 
-- Differences between strategies are fields of StrategyParts, filled by the functions that their
-  `StrategyKind` names. Nothing here has an `if` about them: a new store or way to sum gradients
-  changes neither this file nor the executor.
+- Differences between strategies are fields of StrategyParts. Nothing here has an `if` about them: a
+  new store or way to sum gradients changes neither this file nor the executor.
 - `close` frees what uses a communicator before the communicator: the store moves its parameters out
   of shared memory, which all ranks do together.
 """
@@ -79,7 +78,6 @@ class StrategyParts(NamedTuple):
     """The parts of an ExecutorStrategy, in which alone the strategies differ.
 
     cut          divides a training batch into the micro-batches that this rank computes
-    evaluation   how test batches are divided, and the results summed
     check        (loader): raises an error if a part of a batch has one sample and a layer needs
                  more
     describe     facts about the layout, for the start event
@@ -241,11 +239,9 @@ def executor_of(
     channels: Channels | None = None,
     hooks: PassHooks = (),
 ) -> Executor:
-    """Returns the Executor of this rank.
+    """Returns the Executor of this rank; `ends` and `hooks` as there.
 
-    ends       a dict: kind of operation at the end of a step (AGREE, APPLY) -> its function
     channels   carry tensors between stages; None: messages along pp
-    hooks      (kind of pass, hook) pairs: hook(do, op) is called in place of do(op)
     """
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
     channels = channels or Channels(part.boundaries, part.stages, layout.axis["pp"], spec.task.on)

@@ -79,8 +79,7 @@ EQUAL = UnitCost(1.0, 1.0, 1.0, 0, 0, 0)
 class MeasuredStages(NamedTuple):
     """The stages of a model, and the measurements by which it was cut.
 
-    facts     describe the cut, for the start event
-    measured  a dict: name -> the cut, or the costs of the units; empty for one stage
+    measured   a dict: name -> the cut, or the costs of the units; empty for one stage
     """
 
     division: Division

@@ -40,8 +40,7 @@ ALL, NOTHING = slice(None), slice(0, 0)
 
 
 class Staging:
-    """A piece of a device array on its way through host memory: the slice `comes` is copied to the
-    host before a message or collective, the slice `goes` to the device after it.
+    """A piece of a device array on its way through host memory.
 
     The message may begin when the copy to the host is complete, and the message of `before`, the
     Staging that was made before this one, has begun.

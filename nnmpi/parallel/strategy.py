@@ -65,8 +65,6 @@ class TrainSpec(NamedTuple):
     parameters      the trained ones, in the order of the flat buffer
     optimizer       makes the optimizer of the parameters that this rank updates; every rank calls
                     it
-    control         functions that read settings of the run, such as the learning rate
-    recorder        is told of each operation and each wait in the steps, for a trace
     single_rank     for --verify: the same with another copy of the model
     next_steps      the position of each worker in its data, if each has its own pace
     """
@@ -130,12 +128,10 @@ class Strategy(Protocol):
     """Trains a model on several ranks: makes steps, evaluates, and frees resources. Every rank has
     one, and all call its methods in the same order.
 
-    layout       the communicators of this rank, and the mesh of ranks
     optimizer    updates the parameters of this rank
     full_state   the whole arrays of the model, gathered from the ranks
     last         undoes or finishes the last step if a rank is lost; None if that cannot happen or
                  be done
-    traffic      counts the bytes that this rank sends in a step
     """
 
     layout: Layout

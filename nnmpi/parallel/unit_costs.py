@@ -101,9 +101,8 @@ class Timing(NamedTuple):
     """Settings for measuring passes: each is made `repeats` times after a warm-up, and the shortest
     time counts.
 
-    together   the Comms among whose ranks layers are divided; these ranks make the passes together
+    together   the Comms among whose ranks layers are divided; these make the passes together
     clock      returns seconds; the times include communication, unless it stops while a rank waits
-               for messages
     check      is called before each unit is measured; it may raise an error to stop
     """
 

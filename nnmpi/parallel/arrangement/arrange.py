@@ -106,11 +106,7 @@ def strategy_of(config: Config) -> StrategyKind:
 
 def _kinds(sharding: Sharding, mesh: Mesh) -> dict[tuple[int, int], object]:
     """Returns a key for each (pp, tp) coordinate of the mesh; ranks with equal keys share a
-    RankModel, since their parts of the model have the same shapes.
-
-    A key has the coordinate along pp; that along tp, if some parameters are on single ranks; and
-    the length of this rank's part for each way in which some tensor is cut along tp.
-    """
+    RankModel, since their parts of the model have the same shapes."""
     bounds = {cut.bounds for cut in sharding.variables.values()}
     owns = bool(sharding.owned.variables)
     return {
@@ -170,11 +166,11 @@ def _check_samples(graph: Graph, sharding: Sharding, division: Division) -> None
 
 
 def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
-    """Numbers regions of the flat gradient buffer; returns the region of each trained parameter.
+    """Numbers the regions (`HeldVariable`) of the flat gradient buffer; returns the region of each
+    trained parameter.
 
-    Consecutive parameters that all ranks along tp have form a region with an even number; those of
-    single ranks one with an odd number. A bucket never spans two regions, so buckets of parameters
-    that all ranks have are added up in the same order everywhere.
+    A bucket never spans two regions, so buckets of parameters that all ranks have are added up in
+    the same order everywhere.
     """
     regions, region = dict[int, int](), 0
     for v in trained:
@@ -186,7 +182,6 @@ def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
 def _store(config: Config, copies: int, is_in_window: bool, is_tied: bool) -> StoreKind:
     """Returns the kind of store of parameters and gradients.
 
-    copies         the number of ranks with the same parameters
     is_in_window   True if the ranks of a node sum gradients in shared memory, which then has the
                    parameters too
     """
@@ -222,8 +217,7 @@ def _bucketed(a: Arrangement, held: RankModel) -> RankModel:
 
 
 def _tied(a: Arrangement, groups: Sequence[Sequence[HeldVariable]]) -> list[int]:
-    """Returns the indices of the groups that contain a tied parameter, one that other stages use
-    too.
+    """Returns the indices of the groups that contain a tied parameter.
 
     Raises ValueError if only some parameters of a group, which ZeRO gathers together, are tied.
     """

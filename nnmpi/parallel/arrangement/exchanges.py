@@ -40,7 +40,6 @@ class Exchange(NamedTuple):
     during      the kind of operation (forward pass, sum, ...) during which it happens
     stage       the stage of that operation; -1 if it belongs to none
     edges       the boundaries of the chunks of the buffer; (): chunks of about equal length
-    times       how often it happens in a step
     every       n: it happens in one of n steps, where replicas make local steps
     sums        the dtype in which partial sums are sent, if not `dtype`
     """
@@ -150,10 +149,8 @@ def algorithm_traffic(
     edges: Sequence[int] = (),
     sums: np.dtype | None = None,
 ) -> Traffic:
-    """Returns what a rank sends when a collective runs on n elements over the ranks `group`.
-
-    edges   the boundaries of the chunks, if their lengths are not about equal
-    sums    the dtype of partial sums, if it is not `dtype`
+    """Returns what a rank sends when a collective runs on n elements over the ranks `group`;
+    `edges` and `sums` as in Exchange.
 
     For rings there is a formula: in each pass a rank sends all chunks except one. It leaves out its
     own where partial sums are added up, its right neighbour's where complete sums are distributed.
@@ -211,10 +208,7 @@ def largest_receive(
     algorithm: Algorithm, group: Sequence[int], rank: int, n: int, edges: Sequence[int] = ()
 ) -> int:
     """Returns the most elements that a rank receives into temporary memory at once in a collective
-    on n elements: terms that it then adds, and elements that cannot arrive in their final place.
-
-    `edges` are the boundaries of the chunks, if they are not about equal.
-    """
+    on n elements: terms that it then adds, and elements that cannot arrive in their final place."""
     p, r = len(group), group.index(rank)
     chunks = algorithm.chunks(p)
     if algorithm in PASSES_OF_RINGS:

@@ -37,13 +37,11 @@ class Unit(NamedTuple):
     """A unit: layers that stay together in one pipeline stage, usually one, or several that run as
     one op.
 
-    first        the index of its first layer
-    nodes        its graph nodes: its layers, and the ops that follow them
-    layers       the class name of each layer
-    path         the path of the first layer in the whole model
-    variables    the numbers of parameters and buffers that its nodes use, and of unused ones stored
-                 with them
-    is_trained   whether it has a trained parameter
+    first       the index of its first layer
+    nodes       its graph nodes: its layers, and the ops that follow them
+    layers      the class name of each layer
+    path        the path of the first layer in the whole model
+    variables   as in StagePart
     """
 
     first: int

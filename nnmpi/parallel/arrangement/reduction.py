@@ -132,8 +132,7 @@ def is_cut_unlike(cluster: Cluster, mesh: Mesh) -> bool:
 
 
 def shares_values(config: Config, cluster: Cluster) -> bool:
-    """Returns True if ranks that sum gradients in shared memory also keep their parameters there,
-    where each rank updates a part.
+    """Returns True if ranks that sum gradients in shared memory also keep their parameters there.
 
     False if ranks continue after one is lost, since it may leave the memory half updated; and for
     an optimizer that needs whole matrices.

@@ -1,9 +1,5 @@
 """STORE_KINDS: the ways to keep parameters, gradients and optimizer state (replicated, ZeRO, in
-shared memory, ...), each with its properties. `parallel/replicas/` makes the stores.
-
-Add-ons add kinds for their options; a strategy may have one of its own (`StrategyKind.store`).
-Memory is not listed: the store itself says what it takes.
-"""
+shared memory, ...), each with its properties. `parallel/replicas/` makes the stores."""
 
 from functools import partial
 

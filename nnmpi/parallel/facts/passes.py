@@ -37,11 +37,10 @@ PARTS = ((Kind.F,), (Kind.F, Kind.B), (Kind.F, Kind.I, Kind.W))
 
 class PassExchange(NamedTuple):
     """An exchange within a pass, without the ranks that take part, so that it stands for those of
-    all ranks with the same layers.
+    all ranks with the same layers. `edges` as in Exchange.
 
     axis       the axis of the mesh along which it is made, or STATISTICS
     elements   in the buffer; of one rank for an all-gather of STATISTICS
-    edges      the boundaries of the chunks of the buffer; (): chunks of about equal length
     places     the indices along the axis of the sender and the receiver of a message
     """
 

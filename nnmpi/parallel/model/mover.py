@@ -45,7 +45,6 @@ class Mover:
 
     have      the arrays of all ranks and files, on paper (without data)
     need      (rank, array) for each array that a rank needs
-    nodes     the node of each rank
     sources   (name of a needed array): the names of the arrays whose sum it is
 
     Raises ValueError if `have` lacks elements of `need`, or has other shapes.
@@ -144,8 +143,7 @@ def move(
     """Fills the target arrays of all ranks from the source arrays of all ranks and files. Every
     rank calls it, with the same files. An error on one rank is raised on all, after all messages.
 
-    sources  (arrays): returns a function that maps the name of a target to the names of those of
-             the arrays whose sum it gets; by default these are the arrays with its own name
+    sources   (arrays): returns the `sources` of the Mover that has these arrays
     """
     local = [x.on_paper() for x in source if not x.file], [x.on_paper() for x in target]
     of_ranks = gather_objects(comm, (*local, comm.node()[0]))  # a node has the number of a rank

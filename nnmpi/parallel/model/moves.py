@@ -227,12 +227,7 @@ class MovedBytes(NamedTuple):
 
 class MovePlan(NamedTuple):
     """All copies of tensor elements between ranks, equal on all ranks and in the order of the
-    tensors.
-
-    tensors   a dict: path -> the whole tensor of which ranks have parts
-    needs     (rank, range) for each range of elements that a rank needs
-    moves     which rank sends which elements for which of these ranges
-    """
+    tensors. `needs` has (rank, range) for each range of elements that a rank needs."""
 
     tensors: Mapping[str, MovedTensor]
     needs: tuple[tuple[int, Range], ...]

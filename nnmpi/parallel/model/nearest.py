@@ -39,12 +39,9 @@ def plan_moves(
     """Plans a source for each element that a rank needs. Of several candidates, the one that has
     sent least so far is taken. The plan is the same on all ranks.
 
-    tensors   the tensors to which the ranges belong, in the order in which they are moved
-    have      (rank or file, range) for each range of elements that a rank or a file contains
-    need      (rank, range) for each range that a rank needs
-    nodes     the number of the node of each rank
-
-    No rank forwards received elements. Raises ValueError for an element that no rank or file has.
+    `tensors` are in the order in which they are moved; `have` and `need` name ranks or files, and
+    ranges of these tensors. No rank forwards received elements. Raises ValueError for an element
+    that no rank or file has.
     """
     had, needs = defaultdict[str, list[Held]](list), defaultdict[str, list[tuple[int, Range]]](list)
     for holder, item in have:

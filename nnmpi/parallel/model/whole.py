@@ -52,11 +52,10 @@ class WholeArrays:
     """An iterable of whole arrays on the host, in C order, gathered from all ranks to rank 0, the
     writer. Every rank makes it, and iterates to the end.
 
-    arrays   the whole arrays to gather, without data, in order
-    have     the ranges of all ranks and files
-    source   returns the arrays of this rank and of files, to read; called once an iteration
-    sources  (name): the names of the arrays whose sum is the array with this name
-    digested the names of the arrays that `sha256` includes
+    arrays          the whole arrays to gather, without data, in order
+    have, sources   as in Mover
+    source          returns the arrays of this rank and of files, to read; called once an iteration
+    digested        the names of the arrays that `sha256` includes
 
     Raises ValueError, on all ranks, unless the ranges in `have` cover the arrays.
     """

@@ -103,7 +103,7 @@ def _store_and_sync(
     """Moves the parameters to the kind of store that the arrangement names; returns the store, and
     the GradientSync, which also sums, over tp, gradients of which each rank has only one term.
 
-    tied   for each parameter that stages of other ranks use too, by index, the Comm that sums it
+    tied   the Comm that sums each parameter of several stages, by index
     """
     a, dp, on, scaler = spec.arrangement, layout.replicas, spec.task.on, spec.task.scaler
     held, parameters = a.model_on(layout.all.rank), spec.parameters

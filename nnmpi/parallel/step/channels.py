@@ -86,8 +86,8 @@ class Here:
 
 
 class BoundaryEnd(Port):
-    """One side of the boundary between two consecutive stages: receives tensors from the neighbour,
-    and sends tensors to it.
+    """One side of the boundary between two consecutive stages: exchanges tensors with the
+    neighbour.
 
     away   -1 if the neighbour is the previous stage, 1 if it is the next
     give   (micro-batch, tensors): stores the tensors that leave the stage until `send`; if the

@@ -99,14 +99,12 @@ class StepState(NamedTuple):
 class StepResult(NamedTuple):
     """The result of a step, the same on all ranks.
 
-    state             the position of training after the step
-    samples           of the step's batch, on all ranks together
-    divisor           the number by which the loss is divided to get its mean
-    loss              the sum of the samples' losses
-    request           the sum of the ranks' requests: from STOPS on, some rank wants to end the run
-    updated           False if the update was skipped, as a value was not finite
-    gradient_norm     before clipping; None if no rank knows all of it
-    next_is_computed  True if the next step has already been computed
+    state              the position of training after the step
+    samples            of the step's batch, on all ranks together
+    divisor            the number by which the loss is divided to get its mean
+    next_is_computed   True if the next step has already been computed
+
+    The other fields are those of Outcome.
     """
 
     state: StepState
@@ -162,12 +160,8 @@ class Executor:
     """Carries out the steps of one rank, by running their lists of operations. It keeps no
     counters, and leaves communication to the objects that it is given.
 
-    ports     the stages of this rank, each with the source of its input and the sink of its output
-    sync      carries out operations on buckets, such as sums over ranks
     ends      a dict: kind of operation at the end of a step (AGREE, APPLY) -> its function
     request   returns this rank's request to stop or save
-    lists     the lists of operations of a step and of an evaluation
-    recorder  is told of each operation when it ends, for a trace
     hooks     (kind of pass, hook) pairs: hook(do, op) is called in place of do(op)
     passes    replays the passes of stages; None: autograd runs all of them
     """

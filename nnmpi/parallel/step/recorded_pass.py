@@ -85,8 +85,6 @@ def record(
 
     parts     the module of the stage, and the loss function if it is a module
     current   the Pass, which is for this recording alone
-    adds      True if the backward pass adds to gradients that another one has computed
-    halves    True if the backward pass has two halves: gradients of inputs, then of parameters
     edge      is called where a part of the pass begins or ends
     """
     stand_ins = StandIns(current.stand_in)

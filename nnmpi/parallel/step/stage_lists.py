@@ -95,8 +95,7 @@ class StageLists:
     replays           the number of passes that ran as a replay only
     calls             the number of function calls in the longest recorded pass
     reason            why all passes run by the tape; None if they are replayed
-    version           returns another number after code of the user has run between two steps: then
-                      the stage is looked at again, since it may have changed
+    version           that of StepControl: if it changes, the stage is looked at again
     tell              (these lists): reports to the log whether passes are replayed
     """
 

@@ -60,13 +60,11 @@ class LocalStore(FlatStore):
     """Keeps the whole values and gradients of a rank's parameters in two flat arrays, and starts
     the sums of gradients; the base class of other stores.
 
-    masters     float32 copies of this rank's shards of 16-bit parameters, one after the other,
-                which the optimizer updates; None if it updates the parameters themselves
-    factor      the number that gradients are multiplied by when the update reads them: 1 / loss
-                scale, times clipping; 1 without masters; an array if the device computes it
-    ops         a dict: kind of operation -> the function that carries it out, for operations that
-                only this kind of store has, such as gathers of values (ZeRO)
-    units       answers units that ask for their values, if these take turns in memory (ZeRO 3)
+    masters      float32 copies of this rank's shards of 16-bit parameters, one after the other;
+                 None if the optimizer updates the parameters themselves
+    factor       the number that gradients are multiplied by when the update reads them: 1 / loss
+                 scale, times clipping; 1 without masters; an array if the device computes it
+    ops, units   as in GradientSync, for operations that only this kind of store has
     """
 
     masters: Array | None = None

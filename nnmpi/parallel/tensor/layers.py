@@ -45,9 +45,8 @@ class Sharded(Module):
     """The base class of layers of which each rank along tp has a part: rank r has channels (or
     rows, or experts) bounds[r] to bounds[r + 1] - 1.
 
-    bounds   the first channel of each rank, and the number of all channels
-    spec     how ranks hold the activations that are not cut along channels: whole on every rank, or
-             cut along positions or samples
+    spec   how ranks hold the activations that are not cut along channels: whole on every rank, or
+           cut along positions or samples
     """
 
     comm: Comm
@@ -198,11 +197,8 @@ def column(
     x: Array, w: Array, b: Array | None, *, of: OpFunction, spec: Spec, axis: int, **options: Any
 ) -> Result:
     """Returns this rank's part of the outputs of the op `of` (linear or a convolution), given the
-    whole x and this rank's rows of w and b; backward, the gradient of x is summed over ranks.
-
-    spec   how ranks hold x outside of the layer: its `sum` is an all-reduce or a reduce-scatter
-    axis   the axis of channels of x
-    """
+    whole x and this rank's rows of w and b; backward, the gradient of x, whose channels are `axis`,
+    is summed over ranks: by all-reduce or reduce-scatter, as `spec` says."""
     result = of(x, w, b, **options)
     of_x, *other_vjps = result.vjps
 

@@ -90,11 +90,11 @@ def copy_of(p: P) -> P:
 
 
 def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> None:
-    """Replaces the array by its sum over the ranks.
+    """Replaces the array by its sum over the ranks; all add in the same order, so all get the same
+    bits.
 
     `order` is the order of its axes in memory: by default (N, H, W, C) for four axes, else C order.
-    An array in that order is summed without a copy. All ranks add in the same order, so all get the
-    same bits.
+    An array in that order is summed without a copy.
 
     Short arrays use `doubling`, others memory that the node shares, or `ring` where there is none.
     `auto` might choose differently in two groups along tp, and copies of a parameter would get

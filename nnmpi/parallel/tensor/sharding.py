@@ -82,12 +82,12 @@ class DividedCall(NamedTuple):
     """A call of a module, such as parallel branches, whose parts are each computed by one of the
     ranks along tp.
 
-    word        the word for its parts in messages, such as "branches"
-    nodes       the graph nodes of its parts; the next node joins their outputs
-    layers      the entries for the joining node in `Sharding.layers`
-    part        the class that the module becomes; its `drop_others` frees the parameters of other
-                ranks
-    attributes  the attributes that the module gets, besides `comm`
+    word         the word for its parts in messages, such as "branches"
+    nodes        the graph nodes of its parts; the next node joins their outputs
+    layers       the entries for the joining node in `Sharding.layers`
+    part         the class that the module becomes; its `drop_others` frees the parameters of other
+                 ranks
+    attributes   those that the module gets, besides `comm`
     """
 
     path: str
@@ -126,17 +126,15 @@ NOTHING_OWNED = OwnedParts()
 
 class Sharding(NamedTuple):
     """How the layers, activations (edges of the graph), parameters and buffers of a model are
-    divided among ranks. A cut is an axis and bounds: rank r has the part from bounds[r] to bounds[r
-    + 1] - 1.
+    divided among ranks.
 
-    layers             those with parameters or that are divided, in the order in which they run
-    edges              a dict: number of an edge -> the cut of its activation; others are whole
-    variables          the same for the numbers of parameters and buffers
-    output             the bounds of the channels of the output; None if it is whole
-    partial_gradients  parameters that are whole on every rank, while each rank computes only a part
-                       of the sum that is their gradient
-    positions          a dict: axis of the mesh (such as cp) -> how sequences are cut along it
-    owned              the parts of modules that single ranks along tp have and compute alone
+    layers              those with parameters or that are divided, in the order in which they run
+    edges               a dict: number of an edge -> the cut of its activation; others are whole
+    variables           the same for the numbers of parameters and buffers
+    output              the bounds of the channels of the output; None if it is whole
+    partial_gradients   parameters that are whole on every rank, while each rank computes only a
+                        part of the sum that is their gradient
+    positions           a dict: axis of the mesh (such as cp) -> how sequences are cut along it
     """
 
     ranks: int

@@ -103,11 +103,9 @@ class LayerMessage(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """The name, such as "column", and the messages that several ways of dividing a layer have in
-    common.
+    """The name, such as "column", and the messages that several ways of dividing a layer share.
 
-    sends    the messages, in the order in which they are described
-    divides  whether such a way cuts channels, or rows of a table, that were not cut in its input
+    divides   whether such a way cuts channels, or rows of a table, that were not cut in its input
     """
 
     how: str
