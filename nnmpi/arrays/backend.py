@@ -135,7 +135,6 @@ def xp_of(array: Array) -> Any:
 
 
 def of(array: Array) -> Backend:
-    """Returns the backend of an array."""
     if type(array) is np.ndarray:
         return CPU
     xp = xp_of(array)

@@ -75,7 +75,6 @@ class CallRunner:
         return call
 
     def described(self, signature: CallSignature) -> CallSignature:
-        """Returns the signature with the purpose of this call."""
         how, self.purpose = f"{signature.algorithm}, {self.purpose}", ""
         return signature._replace(algorithm=how)
 

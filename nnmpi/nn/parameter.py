@@ -200,7 +200,6 @@ class Parameter(Tensor):
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
         return len(self._shape)
 
     @property
@@ -252,7 +251,6 @@ class Parameter(Tensor):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The element type."""
         return self._drawn_store().dtype
 
     @property

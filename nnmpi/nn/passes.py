@@ -108,7 +108,6 @@ class Pass(NamedTuple):
     again: bool = False
 
     def is_in_first(self, steps: int) -> bool:
-        """Returns True if this pass belongs to one of the first `steps` steps."""
         return self.step < steps
 
     def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:

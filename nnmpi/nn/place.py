@@ -93,7 +93,6 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return self.hi - self.lo
 
 
@@ -132,7 +131,6 @@ class StateArray(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return self.hi - self.lo
 
     @property

@@ -68,7 +68,6 @@ class Sequential(NumberedLayers):
 
 
 def only_runs_layers(module: Module) -> TypeGuard[Sequential]:
-    """True if the module is a Sequential and has no other `forward` than that of its class."""
     return isinstance(module, Sequential) and type(module).forward is Sequential.forward
 
 

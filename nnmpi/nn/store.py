@@ -149,11 +149,9 @@ class FlatStore(Store):
             self.grad_memories[i][...] = self.on.asarray(p.grad_array)
 
     def value(self, i: int) -> Array:
-        """Returns the values of parameter i."""
         return self.values[i]
 
     def grad_memory(self, i: int) -> Array:
-        """Returns the memory of the gradient of parameter i."""
         return self.grad_memories[i]
 
     def owned(self, shard: Shard) -> tuple[Array, Array, MixedStep]:

@@ -136,12 +136,10 @@ class ReadValues:
         self.add_items(function.__kwdefaults__ or {})
 
     def add_partial(self, function: partial[Any]) -> None:
-        """Adds the function and the arguments of a `partial`."""
         self._add(function, "@.func", "@.args", "@.keywords")
         self.add_items(function.keywords)
 
     def add_class(self, cls: type) -> None:
-        """Adds all attributes of a class."""
         self.is_foreign = True
         self._classes.append(cls)
         self._add(cls, "*vars(@).values()", "@.__mro__")

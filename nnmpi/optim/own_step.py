@@ -48,11 +48,9 @@ class OwnStep:
 
     @property
     def parameters(self) -> list[Tensor]:
-        """The parameters of all groups."""
         return [p for group in self.param_groups for p in group["params"]]
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
-        """Adds a group of parameters."""
         self.param_groups += grouped([param_group], self.defaults, True)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

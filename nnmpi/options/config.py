@@ -313,6 +313,5 @@ _OPTIONS = sorted(
 
 
 def not_an_option(name: str) -> str:
-    """Returns the error for a name that is no option, with the nearest one."""
     known = [entry.name for entry in options()]
     return f"{shown(name)} is not an option{nearest(name.replace('-', '_'), known)}"

@@ -113,8 +113,9 @@ class Piece(NamedTuple):
 
 
 class StagedComm:
-    """Carries out the collectives and messages of a Comm on arrays in device memory. The host
-    buffer of a non-blocking collective is kept for the next one on an array at the same address.
+    """Carries out the collectives and messages of a Comm, by methods with its names, on arrays in
+    device memory. The host buffer of a non-blocking collective is kept for the next one on an array
+    at the same address.
 
     in_order   whether all_reduce and all_gather run in the device's stream, in order with its
                kernels, so that the host never waits for them
@@ -129,39 +130,31 @@ class StagedComm:
         self._last: Staging | None = None
 
     def chunk(self, n: int) -> slice:
-        """Returns this rank's slice of n elements."""
         return self._comm.chunk(n)
 
     # ---- calls that return with the result
 
     def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
-        """Replaces the array on every rank by its sum over the ranks."""
         if algorithm == "shared":
             raise NoRoomError("devices have no memory that ranks of a node share")
         self._in_place(array, lambda row: self._wait(self._summed(row, algorithm, is_kept=False)))
 
     def all_gather(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> None:
-        """Fills the array on every rank with the parts of all, its own slice from each; `parts` are
-        their lengths, None: nearly equal ones."""
         self._in_place(
             array, lambda row: self._wait(self._gathered(row, algorithm, parts, is_kept=False))
         )
 
     def broadcast(self, array: Array, root: int = 0) -> None:
-        """Replaces the array on every rank by that of `root`."""
         self._in_place(array, lambda row: self._wait(self._broadcast(row, root, is_kept=False)))
 
     # ---- operations that are started
 
     def start(self, array: Array, algorithm: str = "auto") -> Transfer:
-        """Starts an all-reduce; the array must not be touched until it is complete."""
         return _one(self._summed(one_row(array, "start"), algorithm))
 
     def start_reduce_scatter(
         self, array: Array, algorithm: str = "ring", parts: Parts = None
     ) -> Transfer:
-        """Starts a reduce-scatter, which leaves the sums in this rank's slice of the array. `parts`
-        has the lengths of the ranks' slices; None: nearly equal."""
         row = one_row(array, "start_reduce_scatter")
         ends = self._ends(parts, row.size)
         part_here = slice(ends[self.rank], ends[self.rank + 1])
@@ -175,16 +168,12 @@ class StagedComm:
     def start_all_gather(
         self, array: Array, algorithm: str = "ring", parts: Parts = None
     ) -> Transfer:
-        """Starts an all-gather; the array must not be touched until it is complete. `parts` has the
-        lengths of the ranks' parts; None: nearly equal."""
         return _one(self._gathered(one_row(array, "start_all_gather"), algorithm, parts))
 
     def start_broadcast(self, array: Array, root: int = 0) -> Transfer:
-        """Starts a broadcast from rank `root`; do not touch the array until it is complete."""
         return _one(self._broadcast(one_row(array, "start_broadcast"), root))
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Transfer:
-        """Starts to send an array to rank `to`; do not change it until the send is complete."""
         row = self._xp.ascontiguousarray(array).reshape(-1)
         pieces = self._started(
             row,
@@ -195,7 +184,6 @@ class StagedComm:
         return _one(pieces)
 
     def irecv(self, array: Array, source: int, tag: int = 0) -> Transfer:
-        """Starts to receive a message from rank `source` into a contiguous array."""
         pieces = self._started(
             one_row(array, "irecv"),
             lambda staging, span: self._comm.irecv(staging.host, source, tag, staging),

@@ -54,7 +54,6 @@ def check_callbacks(objects: Iterable[object]) -> list[object]:
 
 
 def states_of(callbacks: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Returns (class name, state) for each callback that has a state_dict."""
     return [
         (type(callback).__name__, callback.state_dict())
         for callback in callbacks

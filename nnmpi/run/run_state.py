@@ -198,7 +198,6 @@ class RunState:
 
     @property
     def logs_step(self) -> bool:
-        """True if the log is to report this step (--log-every)."""
         return self.pace.window.is_over(self.log_every)
 
     def factors_of_epoch(self) -> list[float]:

@@ -136,14 +136,11 @@ class Depthwise(Im2col):
         return x if x.strides[3] == x.itemsize else self.xp.ascontiguousarray(x)
 
     def forward(self, s: slice, z: Array) -> None:
-        """Writes the convolution of x[s], without bias, to z (T, O), a row for each pixel."""
         x, weights = self._images(s), self._multiples(self.w)
         for m, part, numbers in self._parts(len(x), z):
             depthwise_outputs(x, weights[m], part, *numbers)
 
     def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
-        """Writes dx[s] and adds to dw, the gradient of the weights, from the gradient dz (T, O) of
-        the outputs, one row per pixel. dx or dw may be None: not needed."""
         if dw is not None:
             x, multiples = self._images(s), self._multiples(dw)
             for m, part, numbers in self._parts(len(x), dz):

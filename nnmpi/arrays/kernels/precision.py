@@ -158,7 +158,6 @@ def float32_on_host(a: Array) -> Array:
 
 
 def on_device_in_16_bits(array: Any) -> bool:
-    """True if `array` is a 16-bit floating-point array on a device."""
     return in_16_bits(array) and not on_host_in_16_bits(array)
 
 

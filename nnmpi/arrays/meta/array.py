@@ -205,7 +205,6 @@ class MetaArray(np.ndarray):
             log_call(assign, target, value)
 
     def fill(self, value: Any) -> None:
-        """Writes nothing: an array without data has no memory."""
         log_call(assign, self, value)
 
     # ---- what asks for numbers

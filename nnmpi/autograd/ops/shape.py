@@ -134,7 +134,6 @@ def expanded(shape: Shape, sizes: Shape) -> Shape:
 
 
 def broadcast_to(a: Array, *, shape: tuple[int, ...]) -> Result:
-    """`a` broadcast to `shape`."""
     y, a_shape = xp_of(a).broadcast_to(a, shape), a.shape
     if y.size == a.size:  # each element once: not read-only, as NumPy's result
         y = a.reshape(shape)
@@ -298,12 +297,10 @@ def element_along(a: Array, index: Array, *, axis: int, keepdims: bool) -> Resul
 
 
 def copy(a: Array) -> Result:
-    """A copy of the array."""
     return Result(a.copy(), (lambda g, out: g,))
 
 
 def concatenate(*arrays: Array, axis: int = 0) -> Result:
-    """The arrays joined along `axis`."""
     try:
         y = concatenated(all_promoted(arrays), axis)
     except (ValueError, IndexError):

@@ -157,7 +157,6 @@ class Report:
             self.event({"event": "progress", **facts, **rates})
 
     def end_progress(self) -> None:
-        """Removes the progress bar."""
         if self._bar is not None:
             with suppress(OSError):
                 self._bar.close()

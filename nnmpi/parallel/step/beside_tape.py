@@ -112,8 +112,6 @@ class Compared:
         self._compare_inputs()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes the gradients of parameters, after `first_half`, both ways, and compares
-        them."""
         yield from self._both(self._by_tape.second_half(), self._replay.second_half())
         self._ended(self._same and self._notes.is_same)
 

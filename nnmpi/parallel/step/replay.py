@@ -56,18 +56,15 @@ class Replay:
         """Does nothing: the outputs lie in memory of this object."""
 
     def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Runs the backward pass from the outputs' gradients. Yields between units."""
         yield from self._first(seeds)
         yield from self._second()
         self._pass_on()
 
     def first_half(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Computes the gradients of received inputs. Yields between units."""
         yield from self._first(seeds)
         self._pass_on()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes the gradients of the parameters, after `first_half`. Yields between units."""
         return self._second()
 
     def _pass_on(self) -> None:

@@ -127,7 +127,6 @@ class Update:
 
     @property
     def ends(self) -> Ends:
-        """The functions of AGREE (`agree`) and APPLY (`apply`)."""
         return {Kind.AGREE: self.agree, Kind.APPLY: self.apply}
 
     def agree(self, step: int) -> None:

@@ -37,7 +37,6 @@ def buckets_of(a: Arrangement, rank: int) -> tuple[BucketSlice, ...]:
 
 @cached
 def chain_of(a: Arrangement, rank: int) -> Chain:
-    """Returns the units and buckets of parameters of a rank."""
     held = a.model_on(rank)
     buckets, entering = held.inside(), _crossings(a)
     of = {v.variable: b for b, inside in enumerate(buckets.values()) for v in inside}

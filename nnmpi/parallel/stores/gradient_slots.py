@@ -55,7 +55,6 @@ class WholeGradients:
         return comm.start(self.flat[start:stop], algorithm)
 
     def fixed_gradient(self, i: int) -> Array:
-        """Returns the array to which backward passes write gradient i in each step."""
         return self._memories[i]
 
     def finish(self, b: int) -> None:
@@ -114,8 +113,7 @@ class GradientSlots:
         return self._memories[i]
 
     def fixed_gradient(self, i: int) -> Array:
-        """Returns the array to which backward passes write the gradient of parameter i in every
-        step, also while the gradients of another bucket are in this memory."""
+        """Returns that array also while another bucket is in this memory."""
         return self._memories[i]
 
     def start(self, b: int) -> Transfer:

@@ -218,7 +218,6 @@ class NodeChoices:
         )
 
     def gathered(self, node: Node, choice: NodeChoice) -> NodeChoice:
-        """Returns a choice with the output all-gathered, and its cost."""
         cost = choice.cost.plus(self.cost(node, GATHER_OUTPUT))
         return choice._replace(cost=cost, gathers=True, output=None)
 
