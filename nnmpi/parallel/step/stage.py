@@ -86,19 +86,13 @@ def seed_of(root: Tensor, gradients: Sequence[Any]) -> Any:
 
 
 class Stage(NamedTuple):
-    """A part of the model that a rank runs, with its source and its sink.
+    """A part of the model that a rank runs, with its source and its sink; `units`, `of_units`,
+    `absent` and `unrepeated` are the fields of its StageUnits.
 
     A pass stops between units: a backward pass as soon as the gradients of a unit are final, a
     forward pass before it reads parameters of the next unit. But `forward` of a module cannot stop,
     so with autograd the whole forward pass runs as if it were the first unit; a further unit asks
-    for its values when they are read (ZeRO 3).
-
-    units        the numbers of its units in the list of a step's operations
-    of_units     for each unit, the parameters that no earlier unit uses
-    absent       for each unit, the parameters that may not be in memory while it runs (ZeRO 3)
-    unrepeated   for each unit, those of `absent` that may not be in memory in its backward pass
-                 either
-    values       answers units that ask for values (ZeRO 3)"""
+    for its values when they are read (ZeRO 3), and `values` answers."""
 
     module: Module
     source: Source
@@ -161,12 +155,10 @@ class TapePass:
         self._rest: UnfinishedBackward | None = None
 
     def release(self) -> None:
-        """Drops outputs that were sent, to free what no backward pass needs."""
         if isinstance(self._root, JoinedOutputs):
             self._root.parts = self.outputs = ()
 
     def backward(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Runs the backward pass from the outputs' gradients; stops between units."""
         if self._root._requires_grad:
             self._rest = begun(self._root, seed_of(self._root, seeds))
         return self.second_half()
@@ -181,7 +173,6 @@ class TapePass:
         yield from ()
 
     def second_half(self) -> Generator[None, None, None]:
-        """Computes the remaining gradients, those of parameters; stops between units."""
         rest, self._rest = self._rest, None
         if rest is None:  # the first stage has used none of its parameters
             return pauses(self._stage.units)
