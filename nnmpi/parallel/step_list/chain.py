@@ -48,7 +48,7 @@ def chain_of(a: Arrangement, rank: int) -> Chain:
         for variables in _parts(a, part, of):
             used = sorted({of[v] for v in variables if v in of})
             units.append(Unit(stage, frozenset(variables), tuple(used), (), takes_gradient))
-        if gathers_for_use(a):
+        if gathers_for_use(a) and (a.graph.again or a.config.recompute != "none"):
             units[begin:] = _with_repeated(a, units[begin:], _segments(a, part.nodes, of))
     tied = {
         b: held.trained[bucket.tied].variable
