@@ -1,7 +1,7 @@
 """The tape: how each result was made, and the walk back through it.
 
     TapeNode(y, parents, needs, vjps, prepare)   how the tensor y was made
-    backward(root, seed, on_leaf, until)         the gradient of every leaf under root
+    backward(root, seed, on_leaf)                the gradient of every leaf under root
     begun(root, seed).in_parts(parts)            ... pausing whenever all gradients of the next of
                                                  several groups of leaves (`parts`) are final
 
@@ -15,8 +15,8 @@ Rules:
 - A node holds no tensors except leaves. So the tape keeps only the arrays that vjps close over. A
   vjp that needs only the shape of an array must close over the shape.
 - The order of visits is the order of additions, and therefore decides the bits: on one rank and on
-  many, in one pass and in one that is interrupted (`until`). It depends only on the `tick` of each
-  node, which is unique.
+  many, in one pass and in one of two halves (`half_pass.py`). It depends only on the `tick` of
+  each node, which is unique.
 - Vjps of later arguments run first. Ops therefore take weights after inputs: the all-reduce of a
   weight gradient can start before the gradient of the input is computed.
 - `refresh` is called right before the vjps of a node. So a vjp may keep the array of a parameter
@@ -27,7 +27,7 @@ Rules:
   They are numbered as if they had been kept, so gradients are added in the same order.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import zip_longest
@@ -69,62 +69,16 @@ def seed(root: AnyTensor, gradient: Array | None) -> Array:
 
 
 def backward(
-    root: AnyTensor,
-    seed: Array,
-    on_leaf: OnLeaf | None = None,
-    retain_graph: bool = False,
-    until: AnyTensor | Sequence[AnyTensor] | None = None,
-) -> "UnfinishedBackward | None":
+    root: AnyTensor, seed: Array, on_leaf: OnLeaf | None = None, retain_graph: bool = False
+) -> None:
     """Adds the gradient of sum(root * seed) to every leaf under root.
 
     `on_leaf(leaf)` is called once per leaf, as soon as its gradient is final. Nodes are cleared on
     the way, unless `retain_graph`.
-
-    With `until`, a tensor under root, only its gradient is computed; `finish` of the returned
-    object computes all others. `until` may be several tensors, none of which depends on another;
-    tensors that no gradient reaches are left out.
     """
-    if until is not None:
-        several = until if isinstance(until, Sequence) else (until,)
-        return _first_half(root, seed, on_leaf, retain_graph, several, several is not until)
-    if root.node is not None:
-        begun(root, seed, retain_graph).finish(on_leaf)
-        return None
-    root.receive(_same, seed)
-    if on_leaf is not None:
+    begun(root, seed, retain_graph).finish(on_leaf)
+    if root.node is None and on_leaf is not None:
         on_leaf(root)
-    return None
-
-
-def _first_half(
-    root: AnyTensor,
-    seed: Array,
-    on_leaf: OnLeaf | None,
-    retain_graph: bool,
-    until: Sequence[AnyTensor],
-    is_reached: bool,
-) -> "UnfinishedBackward":
-    """Runs a backward pass from root as far as `until`, and returns the rest of it; with
-    `is_reached`, raises ValueError if no gradient reaches the first of these."""
-    node = root.node
-    ends: dict[Any, AnyTensor] = {end.node or end: end for end in until}
-    path = _path(node or root, ends)
-    if is_reached:
-        _check_reached(root, path, until[0])
-    if node is None:
-        root.receive(_same, seed)
-        if on_leaf is not None:
-            on_leaf(root)
-        return UnfinishedBackward([], {}, retain_graph)
-    if node.vjps is None:
-        _refuse_used()
-    visits: list[Visit] = [(-node.tick, node, node.needs)]
-    # a copy: the caller may reuse the seed's memory before `finish`
-    rest = _walk_path(visits, {node: seed.copy(order="K")}, ends, path, retain_graph)
-    for end in ends.values():
-        if end in path and on_leaf is not None:  # for a non-leaf, `path` has its node instead
-            on_leaf(end)
-    return rest
 
 
 def begun(root: AnyTensor, seed: Array, retain_graph: bool = False) -> "UnfinishedBackward":
@@ -132,17 +86,17 @@ def begun(root: AnyTensor, seed: Array, retain_graph: bool = False) -> "Unfinish
     yet. If `root` is a leaf, its gradient is added at once, and nothing is left to compute."""
     node = root.node
     if node is None:
-        root.receive(_same, seed)
+        root.receive(unchanged, seed)
         return UnfinishedBackward([], {}, retain_graph)
     if node.vjps is None:
-        _refuse_used()
+        refuse_used()
     return UnfinishedBackward([(-node.tick, node, node.needs)], {node: seed}, retain_graph)
 
 
 @dataclass(slots=True, eq=False)
 class UnfinishedBackward:
     """A backward pass that is not complete: the nodes to visit next, and the gradients of their
-    results. After `until` these are the visited nodes that have further gradients to pass on."""
+    results. After `first_half` these are visited nodes that have further gradients to pass on."""
 
     _visits: list[Visit] | None
     _grads: dict[TapeNode, Any]
@@ -209,61 +163,14 @@ class UnfinishedBackward:
         visit, grads = heappop(visits), self._grads
         node = visit[1]
         if not node.runs_again:
-            _pass_on(visit, grads.pop(node), visits, grads, contributed, self._retain_graph)
+            pass_on(visit, grads.pop(node), visits, grads, contributed, self._retain_graph)
             return
-        _run_again(node, grads.pop(node), visits, grads)
+        run_again(node, grads.pop(node), visits, grads)
         if not self._retain_graph:
             node.clear()
 
 
-def _walk_path(
-    visits: list[Visit],
-    grads: dict[TapeNode, Any],
-    ends: Mapping[Any, AnyTensor],
-    path: set[Any],
-    retain_graph: bool,
-) -> UnfinishedBackward:
-    """Computes the gradients of `ends` only; returns the pass that computes all others.
-
-    visits, grads  the nodes to visit, and the gradients of their results
-    ends           {node of a tensor, or the tensor itself if it is a leaf: the tensor}
-    path           the nodes on the way from the root to `ends`, and these
-
-    Below the root, only nodes on the path use the result of a node on the path. So this result's
-    gradient is complete when the node is visited, and gradients are added in the order of an
-    undivided pass.
-    """
-    late: list[Visit] = []
-    late_grads: dict[TapeNode, Array] = {}
-    progress = progress_hook.get()
-    while visits:
-        made, node, needs = heappop(visits)
-        g = grads.pop(node)
-        later: Sequence[bool] = ()
-        if node in ends:
-            ends[node].receive(_same, g)
-            later = needs
-        elif node.runs_again and node in path:
-            again = _run_again(node, g, visits, grads)
-            path |= _path(again, dict.fromkeys(p for p in node.parents if p in path))
-        else:
-            # the vjps towards `until` run now, the others in `finish`
-            towards = [need and p in path for p, need in zip(node.parents, needs, strict=True)]
-            later = [need and not t for need, t in zip(needs, towards, strict=True)]
-            if True in towards:
-                _pass_on((made, node, towards), g, visits, grads, None, retain_graph or any(later))
-            progress()
-        if True in later:
-            # the vjps leave the node, so that another backward pass through it is refused
-            later_node = node if retain_graph else node.taken()
-            late.append((made, later_node, later))
-            late_grads[later_node] = g
-        elif not retain_graph:
-            node.clear()
-    return UnfinishedBackward(late, late_grads, retain_graph)
-
-
-def _pass_on(
+def pass_on(
     visit: Visit,
     g: Any,
     visits: list[Visit],
@@ -280,7 +187,7 @@ def _pass_on(
     _, node, needs = visit
     parents, vjps, prepare, made = node.parents, node.vjps, node.prepare, node.tick
     if vjps is None:
-        _refuse_used()
+        refuse_used()
     vjps = [*vjps]
     if node.storage.written > made:
         _refuse_written(node, node.storage)
@@ -308,7 +215,7 @@ def _pass_on(
             if contributed is not None:
                 contributed(parent)
         elif parent.vjps is None:
-            _refuse_used()
+            refuse_used()
         elif parent in grads:
             grads[parent] = precision.added(grads[parent], vjp(g, None))
         else:
@@ -316,11 +223,11 @@ def _pass_on(
             heappush(visits, (-parent.tick, parent, parent.needs))
 
 
-def _run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode, Any]) -> TapeNode:
+def run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode, Any]) -> TapeNode:
     """Runs the function of a checkpointed node again; adds the node of its result, with the
     gradient g."""
     if node.vjps is None:
-        _refuse_used()
+        refuse_used()
     for parent in node.parents:
         if parent.storage.written > node.tick:
             _refuse_written(node, parent.storage)
@@ -328,38 +235,6 @@ def _run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode
     grads[again] = g
     heappush(visits, (-again.tick, again, again.needs))
     return again
-
-
-def _path(start: Any, ends: Mapping[Any, Any]) -> set[Any]:
-    """Returns the nodes and leaves on all paths from `start` to `ends`, both included; none if
-    there is none."""
-    inner, seen, stack = [], {start}, [start]
-    while stack:
-        node = stack.pop()
-        if node in ends or not isinstance(node, TapeNode):
-            continue
-        if node.vjps is None:
-            _refuse_used()
-        inner.append(node)
-        for parent, need in zip(node.parents, node.needs, strict=True):
-            if need and parent not in seen:
-                seen.add(parent)
-                stack.append(parent)
-    path = seen & ends.keys()
-    for node in sorted(inner, key=lambda node: node.tick):  # parents are decided before children
-        if any(need and p in path for p, need in zip(node.parents, node.needs, strict=True)):
-            path.add(node)
-    return path
-
-
-def _check_reached(root: AnyTensor, path: set[Any], until: AnyTensor) -> None:
-    """Raises ValueError if the gradient of root does not reach the tensor `until`."""
-    if (root.node or root) not in path or not until.requires_grad:
-        raise ValueError(
-            f"backward: no gradient of this result (of shape {root.shape}) reaches the tensor "
-            f"`until` (of shape {until.shape}); give a tensor that requires a gradient and from "
-            "which the result was computed, neither under no_grad nor through detach()"
-        )
 
 
 def _uses(visits: list[Visit]) -> dict[AnyTensor, int]:
@@ -400,11 +275,11 @@ def _counting(remaining: dict[AnyTensor, int], on_leaf: OnLeaf) -> OnLeaf:
     return contributed
 
 
-def _same(g: Array, out: Array | None) -> Array:
+def unchanged(g: Array, out: Array | None) -> Array:
     return g
 
 
-def _refuse_used() -> NoReturn:
+def refuse_used() -> NoReturn:
     raise RuntimeError(
         "backward: this graph has been used up by an earlier backward; "
         "pass retain_graph=True to that one, or run the forward pass again"

@@ -218,7 +218,13 @@ class Tensor(TorchNames):
                 "and write the derivative that you need as tensor operations"
             )
         given = gradient.array if isinstance(gradient, Tensor) else gradient
-        return tape.backward(self, tape.seed(self, given), on_leaf, retain_graph, until)
+        seed = tape.seed(self, given)
+        if until is not None:
+            from nnmpi.autograd.half_pass import first_half  # few passes are in halves
+
+            return first_half(self, seed, on_leaf, retain_graph, until)
+        tape.backward(self, seed, on_leaf, retain_graph)
+        return None
 
     def receive(self, vjp: Vjp, g: Any) -> None:
         """Adds vjp(g, out) to the gradient of this leaf; the vjp may write to `out`, its memory."""
