@@ -9,8 +9,6 @@ loads tensors, layers and optimizers; Config, Trainer and other names are loaded
 used. `nnmpi.blas.tune()`, which the command calls, makes training faster on some machines.
 """
 
-from types import ModuleType as _ModuleType
-
 from nnmpi.options import held_signals as _held_signals  # noqa: F401 - the first import
 
 # isort: split
@@ -41,6 +39,7 @@ with _gc_paused():
     from nnmpi.autograd.creation import *  # noqa: F403
     from nnmpi.autograd.functional import *  # noqa: F403
     from nnmpi.autograd.method_functions import *  # noqa: F403
+    from nnmpi.autograd.torch_names import NAMES as _NAMES
     from nnmpi.io.files.loading import load as load
     from nnmpi.io.files.saving import save as save
     from nnmpi.nn.random_numbers import *  # noqa: F403
@@ -235,8 +234,5 @@ else:  # type checkers know from the names above which there are
         raise _replacements.missing(_replacements.no_name("nnmpi", name, *kinds))
 
 
-_IN_IPYTHON: _addons.Table[_ModuleType] = _addons.Table("in_ipython")
-"""Modules of add-ons that are loaded where IPython is."""
-
 if "IPython" in _sys.modules:  # values draw themselves as the last line of a cell
-    [*_IN_IPYTHON.rows()]
+    _NAMES.row("notebook.pictures")

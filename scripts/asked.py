@@ -123,7 +123,7 @@ def ask_for(option: str, value: object = None) -> None:
 def ask_for_layout(spec: str) -> None:
     """Notes terms of a layout: an axis of activations, one of the mesh (an option has its size), or
     a way to divide a layer."""
-    gone = gone_of("layout_axes") | gone_of("layout_ways") | {*GONE["options"]}
+    gone = gone_of("layout_axes") | {*GONE["options"]}
     for word in re.findall(r"\w+", spec):
         if word in gone:
             note("layout", word)

@@ -149,7 +149,7 @@ for name in {modules!r}:
 
 BY_NAME = (
     *("names", "methods", "tensor_methods", "models", "datasets", "optimizers", "state_files"),
-    *("convolutions", "layout_axes", "layout_ways"),
+    *("convolutions", "layout_axes"),
 )
 """Tables whose rows programs ask for by name. nnmpi itself asks for rows of others in each run."""
 
@@ -165,6 +165,7 @@ def gone_of(gone: set[str]) -> dict[str, Any]:
 
     tables = {t: [key for a in add_ons for key in a.rows.get(t, {})] for t in BY_NAME}
     tables["convolutions"] = [key for key in tables["convolutions"] if key != "auto"]  # it stays
+    tables["layout_axes"] += [axis.of_layout.way for axis in objects("layout_axes")]
     tables["commands"] = [name for a in add_ons for name in a.commands]
     values, options = {"convolution": tables["convolutions"]}, list[str]()
     for added in objects("simulations"):

@@ -86,6 +86,15 @@ class MeshAxis(NamedTuple):
     activations: Sequence[str] = ()
 
 
+class OutputFile(NamedTuple):
+    """A file that a run writes besides its log and its model, named by an option. A file of its
+    `kind`, such as "a page", may be replaced; `fits` tells by the first 9 bytes."""
+
+    option: str
+    kind: str
+    fits: Callable[[bytes], bool]
+
+
 class AddOnOptions(NamedTuple):
     """The contribution of an add-on to the options of a run.
 
@@ -98,6 +107,7 @@ class AddOnOptions(NamedTuple):
     appends   options of runs that may add to a log with the events of another run, which they
               continue
     axes      axes of the mesh that the add-on adds; their sizes are options of it
+    outputs   files that its options name
     """
 
     options: type | None = None
@@ -107,6 +117,7 @@ class AddOnOptions(NamedTuple):
     meetings: Sequence[str] = ()
     appends: Sequence[str] = ()
     axes: Sequence[MeshAxis] = ()
+    outputs: Sequence[OutputFile] = ()
 
 
 OPTIONS: Table[AddOnOptions] = Table("options")

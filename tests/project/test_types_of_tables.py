@@ -67,9 +67,10 @@ def test_rows_are_of_the_type_of_their_table(tmp_path: Path) -> None:
 
 
 def test_a_row_of_another_type_is_found(tmp_path: Path) -> None:
-    rows = [(t, "nnmpi.optim.rules:SGD") for t in TABLES if t.table in ("optimizers", "outputs")]
+    tables = "optimizers", "event_fields"
+    rows = [(t, "nnmpi.optim.rules:SGD") for t in TABLES if t.table in tables]
     (found,) = wrong(rows, tmp_path)
-    assert 'incompatible type "type[SGD]"; expected "OutputFile"' in found
+    assert 'incompatible type "type[SGD]"; expected "EventFields"' in found
 
 
 HEAD = """

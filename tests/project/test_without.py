@@ -42,7 +42,7 @@ GONE = {
     "tables": {
         "names": ["nn.Gone"],
         **{key: ["gone"] for key in ("tensor_methods", "methods", "models", "datasets")},
-        **{key: ["gone"] for key in ("layout_axes", "layout_ways", "commands")},
+        **{key: ["gone"] for key in ("layout_axes", "commands")},
     },
     "memory": ["gone"],
     "options": ["gone"],

@@ -50,6 +50,5 @@ ADD_ON = AddOn(
             )
         },
         "layout_axes": {"rows": "nnmpi.addons.layer_ways.image_rows.cut:IMAGE_ROWS"},
-        "layout_ways": {"spatial": "nnmpi.addons.layer_ways.image_rows.cut:IMAGE_ROWS"},
     },
 )

@@ -13,14 +13,13 @@ ADD_ON = AddOn(
             "load_ipython_extension": "nnmpi.addons.pages.notebook.notebook:load_ipython_extension",
             "loggers": "nnmpi.addons.pages.loggers",
             "notebook": "nnmpi.addons.pages.notebook.notebook",
+            "notebook.pictures": "nnmpi.addons.pages.notebook.pictures",
             "plot": "nnmpi.addons.pages.plot:plot",
         },
-        "in_ipython": {"pictures": "nnmpi.addons.pages.notebook.pictures"},
         "run_parts": {
             "logger": "nnmpi.addons.pages.loggers:PARTS",
             "report": "nnmpi.addons.pages.at_end:PARTS",
         },
-        "outputs": {"report": "nnmpi.addons.pages.page:OUTPUT"},
     },
     commands={
         "plot": ("nnmpi.addons.pages.plot", "draw loss and accuracy, from logs of runs"),

@@ -4,7 +4,7 @@ metrics to an experiment logger such as TensorBoard."""
 from dataclasses import dataclass
 
 from nnmpi.options import value_forms
-from nnmpi.options.features import AddOnOptions
+from nnmpi.options.features import AddOnOptions, OutputFile
 from nnmpi.options.groups import files_option
 
 
@@ -23,4 +23,5 @@ class Options:
     )
 
 
-ADDED = AddOnOptions(Options)
+PAGE = OutputFile("report", "a page", lambda head: head[:1] == b"<")
+ADDED = AddOnOptions(Options, outputs=(PAGE,))

@@ -14,7 +14,7 @@ from nnmpi.addons.pages.curves import AXES
 from nnmpi.addons.simulator.commands.trace import TraceFile
 from nnmpi.addons.simulator.drawing.timeline import Span, Timeline, kinds, style
 from nnmpi.io.files.atomic import refusing, replaced
-from nnmpi.io.files.outputs import OutputFile, outputs_of
+from nnmpi.io.files.outputs import outputs_of
 from nnmpi.io.output.log_file import REMEDY, File, events_of, named, numbered, runs_of
 from nnmpi.io.output.messages import Event
 from nnmpi.options.config import Config
@@ -24,7 +24,6 @@ from nnmpi.options.user_files import refusing_others
 HEAD = b'{"displayTimeUnit"'
 """The first bytes of a trace file, with which no log begins."""
 
-OUTPUT = OutputFile("report", "a page", lambda head: head[:1] == b"<")
 
 LogOrTrace: TypeAlias = Sequence[Event] | TraceFile
 """The content of a file of --log, or of --trace."""

@@ -18,7 +18,7 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit, units
 from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.parallel.tensor.ways import LAYOUT_WAYS, SAMPLE_CUT
+from nnmpi.parallel.tensor.ways import LAYOUT_AXES, SAMPLE_CUT, axis_of_way
 
 
 def signature(graph: Graph) -> str:
@@ -196,7 +196,7 @@ def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence
     weight is whole; None if neither is divided."""
     if _is_sampled(sharding, ways, node):
         return range(sharding.ranks + 1)
-    if ways.get(node.name) in LAYOUT_WAYS.where:
+    if axis_of_way(ways.get(node.name, "")):
         return next(layer.bounds for layer in sharding.layers if layer.path == node.name)
     outputs = (sharding.edges[e] for e in node.outputs[:1] if e in sharding.edges)
     weights = (sharding.variables[v] for v in node.variables if v in sharding.variables)
@@ -213,10 +213,10 @@ def _is_sampled(sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool
 def _is_by_layout(graph: Graph, sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
     """True if tp divides a node along an axis that only --layout cuts, such as image rows."""
     if node.name in ways:
-        return ways[node.name] in LAYOUT_WAYS.where
+        return axis_of_way(ways[node.name]) is not None
     cuts = ((sharding.edges.get(e), graph.edges[e]) for e in node.outputs[:1])
     return any(
         cut and cut == marker.cut(edge, sharding.ranks)
         for cut, edge in cuts
-        for marker in LAYOUT_WAYS.rows()
+        for marker in LAYOUT_AXES.rows()
     )

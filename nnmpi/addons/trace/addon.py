@@ -25,7 +25,6 @@ ADD_ON = AddOn(
     rows={
         "options": {"trace": "nnmpi.addons.trace.options:ADDED"},
         "texts": {"trace": "nnmpi.addons.trace.text:TEXTS"},
-        "outputs": {"trace": "nnmpi.addons.trace.tracing:OUTPUT"},
         "run_parts": {"trace": "nnmpi.addons.trace.tracing:PARTS"},
     },
 )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from nnmpi.options.features import AddOnOptions
+from nnmpi.options.features import AddOnOptions, OutputFile
 from nnmpi.options.groups import files_option
 
 
@@ -13,4 +13,5 @@ class Options:
     trace: str | None = files_option(None, "write a timeline of all ranks, for Chrome or Perfetto")
 
 
-ADDED = AddOnOptions(Options)
+TRACE = OutputFile("trace", "a trace", lambda head: head[:1] == b"{")
+ADDED = AddOnOptions(Options, outputs=(TRACE,))

@@ -17,7 +17,6 @@ from nnmpi.addons.trace.chrome import write
 from nnmpi.addons.trace.recording import RankEntries, Recording
 from nnmpi.addons.trace.summary import bubble, facts, traced
 from nnmpi.comm import Comm, OtherRankError
-from nnmpi.io.files.outputs import OutputFile
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects, receive_object, send_object
 from nnmpi.parallel.mesh import Mesh
@@ -25,8 +24,6 @@ from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.training import RunParts, Tracer
 
 ROUNDS = 20
-
-OUTPUT = OutputFile("trace", "a trace", lambda head: head[:1] == b"{")
 
 
 class RunTracer(Tracer):

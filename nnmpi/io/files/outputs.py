@@ -9,11 +9,10 @@ from contextlib import suppress
 from itertools import combinations
 from typing import IO, NamedTuple
 
-from nnmpi.addons import Table
 from nnmpi.io.files.atomic import check_not_read_only, check_target, lock
 from nnmpi.io.files.model_files import model_file
 from nnmpi.options.config import Config
-from nnmpi.options.features import OPTIONS
+from nnmpi.options.features import OPTIONS, OutputFile
 from nnmpi.options.quoting import shown
 
 # ---- logs: one JSON object a line, of a run or of several
@@ -137,22 +136,13 @@ _APPENDING = ("append", *(name for part in OPTIONS.rows() for name in part.appen
 from a checkpoint is checked once more when it opens its log, by the LogMark in the checkpoint."""
 
 
-class OutputFile(NamedTuple):
-    """A file that a run writes besides its log and its model, named by an option. A file of its
-    `kind`, such as "a page", may be replaced; `fits` tells by the first 9 bytes."""
-
-    option: str
-    kind: str
-    fits: Callable[[bytes], bool]
-
-
-OUTPUTS: Table[OutputFile] = Table("outputs")
-"""By an option: the file that it names."""
+OUTPUTS = [file for part in OPTIONS.rows() for file in part.outputs]
+"""The files that a run may write besides log and model."""
 
 
 def outputs_of(config: Config) -> dict[OutputFile, str]:
-    """Returns the files of a run besides log and model, with their paths."""
-    return {file: getattr(config, file.option) for file in OUTPUTS.given(config)}
+    """Returns those of OUTPUTS that a run writes, with their paths."""
+    return {file: path for file in OUTPUTS if (path := getattr(config, file.option))}
 
 
 def check_outputs(config: Config) -> None:

@@ -9,7 +9,7 @@ from nnmpi.nn.graph import Graph, Node
 from nnmpi.options.amounts import plural
 from nnmpi.parallel.tensor.choices import NodeChoice
 from nnmpi.parallel.tensor.possible import follows, possible, takes_samples
-from nnmpi.parallel.tensor.ways import LAYOUT_AXES, LAYOUT_WAYS, POSITIONS, SAMPLES, WHOLE, Marker
+from nnmpi.parallel.tensor.ways import LAYOUT_AXES, POSITIONS, SAMPLES, WHOLE, Marker, axis_of_way
 
 BATCH = "batch"
 OF_CHANNELS = frozenset({"channels", "heads", "vocabulary", "experts"})
@@ -41,7 +41,7 @@ class Constraints(NamedTuple):
         """The Markers along which layers may be cut besides positions: samples, and axes of
         add-ons."""
         by_samples = bool(self.ways) or BATCH in self.names
-        asked = LAYOUT_WAYS.of_fields(self.ways.values())
+        asked = filter(None, map(axis_of_way, self.ways.values()))
         return [*[SAMPLES] * by_samples, *dict.fromkeys((*self.named, *asked))]
 
     @property
@@ -118,11 +118,11 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
     """
     wanted = dict[str, str]()
     for pattern, how in ways.items():
-        is_of_add_on = how in LAYOUT_WAYS.where
+        is_of_add_on = axis_of_way(how) is not None
         nodes = (n for k, n in enumerate(graph.nodes) if n.layer is not None and k not in inside)
         named = [n for n in nodes if fnmatchcase(n.name, pattern)]
         free = (n for n in named if not follows(n) or (n.name == pattern and is_of_add_on))
-        ways_of, markers = dict[str, list[str]](), (POSITIONS, SAMPLES, *LAYOUT_WAYS.rows())
+        ways_of, markers = dict[str, list[str]](), (POSITIONS, SAMPLES, *LAYOUT_AXES.rows())
         for n in free:
             names = [way.pattern.how for way in (WHOLE, *possible(graph, n, markers))]
             ways_of[n.name] = [*dict.fromkeys(names + ["samples"] * takes_samples(graph, n))]

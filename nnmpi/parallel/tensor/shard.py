@@ -37,13 +37,13 @@ from nnmpi.parallel.tensor.sharding import (
     is_listed,
 )
 from nnmpi.parallel.tensor.ways import (
-    LAYOUT_WAYS,
     ON_ONE_RANK,
     PARTIAL_GRADIENT,
     POSITIONS,
     SAMPLES,
     WHOLE,
     AxisCut,
+    axis_of_way,
 )
 
 # ---- the search
@@ -282,7 +282,7 @@ class _Search:
         """Raises ValueError, because the model cannot be divided; names the first layer with too
         few channels, if there is one."""
         for k, node in enumerate(self.graph.nodes):
-            marker = LAYOUT_WAYS.row(self.wanted.get(node.name, ""))
+            marker = axis_of_way(self.wanted.get(node.name, ""))
             if marker and marker.of_layout:
                 marker.of_layout.refuse(self.graph, k, self.ranks)
             for way in self.ways[k]:

@@ -29,7 +29,7 @@ and some samples of a micro-batch. Any layer can be, since none but BatchNorm mi
 The messages that ranks send for a way are described by its `Pattern`. A new way is an entry of
 `rules.py`. It may name a Pattern of its own, and the class by which a rank's part of the layer is
 replaced. An axis that is none of channels, positions and samples needs a `Marker`; if only --layout
-asks for it, also rows of the tables `layout_axes` and `layout_ways` of add-ons. The messages of
+asks for it, also a row of the table `layout_axes` of an add-on. The messages of
 a pattern determine the cost of a plan (`choices.py`), the description of a layer
 (`sharding.py`), and a bound on their seconds (`planning/layer_messages.py`, which has a row for
 each collective).
@@ -159,12 +159,14 @@ class LayoutCut(NamedTuple):
     """An add-on's functions for cuts along an axis of its own, such as image rows, if --layout asks
     for it.
 
+    way      the name of such a way, as --layout names it
     ways     (layer class, ways of its rule): these ways, and those that cut along this axis
     choices  (NodeChoices, number of the node, way, cuts of the inputs): yields choices for a node
              that is divided in this way, as `NodeChoices.of` does
     refuse   (graph, number of the node, ranks): raises ValueError if the node cannot be cut so
     """
 
+    way: str
     ways: Callable[[type[Module], "tuple[Way, ...]"], "tuple[Way, ...]"]
     choices: Callable[..., Iterator[Any]]
     refuse: Callable[[Graph, int, int], None]
@@ -191,11 +193,14 @@ POSITIONS = Marker(_of_positions, " of positions")
 SAMPLES = Marker(_of_samples, " of samples")
 """Along samples; only if --layout asks for it."""
 
-LAYOUT_WAYS: Table[Marker] = Table("layout_ways")
-"""By the name of a way of --layout: the axis of an add-on along which it cuts."""
-
 LAYOUT_AXES: Table[Marker] = Table("layout_axes")
 """By the name of an axis of --layout: the axis of an add-on."""
+
+
+def axis_of_way(how: str) -> Marker | None:
+    """Returns the axis of an add-on along which a way of --layout cuts; None for other ways."""
+    return next((a for a in LAYOUT_AXES.rows() if a.of_layout and a.of_layout.way == how), None)
+
 
 Along: TypeAlias = int | EllipsisType | Marker | None
 """The axis along which a way has its input or output cut; None: it is whole."""

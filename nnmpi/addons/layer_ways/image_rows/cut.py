@@ -148,7 +148,7 @@ def _ways(layer: type[nn.Module], of_rule: tuple[Way, ...]) -> tuple[Way, ...]:
 HOW = "spatial"
 """The name of all of these ways."""
 
-IMAGE_ROWS = Marker(_cut, of_layout=LayoutCut(_ways, _choices, _refuse))
+IMAGE_ROWS = Marker(_cut, of_layout=LayoutCut(HOW, _ways, _choices, _refuse))
 """Along the rows of images, the second axis of a sample (C, H, W)."""
 
 BARE = Pattern(HOW)
