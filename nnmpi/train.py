@@ -36,10 +36,9 @@ from nnmpi.parallel.arrangement.arrange import strategy_of
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.run.command import rank_0_prints
 from nnmpi.run.setup import threads
-from nnmpi.run.setup.setup import INSTEAD
 from nnmpi.run.start_events import complete_event
 from nnmpi.run.trainer import Trainer
-from nnmpi.run.training import SUPERVISIONS
+from nnmpi.run.training import SUPERVISIONS, part_of
 
 STOPS = (signal.SIGUSR1, signal.SIGINT)
 """The signals that stop a run."""
@@ -138,8 +137,8 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
     """Makes a Trainer from the config, runs it, and returns the exit status; if signals arrived
     before (`early`), the run stops early."""
     try:
-        if instead := INSTEAD.chosen(c):
-            return int(instead(c, comm))
+        if instead := part_of(c, lambda part: part.instead):
+            return instead(c, comm)
         trainer = Trainer(c, comm=comm)
         if trainer.fitted and trainer.is_first:
             print_error(f"nnmpi.train: {trainer.fitted}")

@@ -21,7 +21,7 @@ class Checks(NamedTuple):
     """An add-on's checks for an option, which raise ValueError, by what is known.
 
     ranks  (config, ranks): how many ranks there are
-    job    (config, comm): the ranks of a job that trains
+    job    (config, comm): the ranks of a job that trains; every rank calls it
     batch  (config, samples): how many training samples there are
     graph  (config, graph, sharding): the model's layers, and how tp divides them
     model  (config, model): the model

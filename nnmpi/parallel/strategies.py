@@ -82,6 +82,5 @@ def build(layout: Layout, spec: TrainSpec) -> Strategy:
         return strategy
     # each rank also trains the whole model, as a single rank would
     single = build(Layout.of_one_rank(), spec.single_rank)
-    added = SINGLE_RANKS.chosen(spec.arrangement.config)
-    assert added is not None
+    (added,) = SINGLE_RANKS.given(spec.arrangement.config)
     return added.strategy(strategy, single, spec)

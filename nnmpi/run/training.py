@@ -7,7 +7,7 @@ Config, TrainerArguments ─► prepare ─► Setup, RunState, Checkpoints ─�
 """
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from itertools import chain
@@ -23,6 +23,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.options import user_code
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.checks import CHECKS
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.executor import StepResult
@@ -239,6 +240,7 @@ class RunParts(NamedTuple):
     resume      (trainer, config, comm): True if it has opened the session of an earlier run
     at_end      (outputs, config, report, writes): registers in `outputs` what is written at the
                 end, on the rank where `writes` is True
+    instead     (config, comm): what a command does in place of the run; returns its exit status
     """
 
     callbacks: Callable[[Config], Sequence[object]] = lambda config: ()
@@ -249,6 +251,7 @@ class RunParts(NamedTuple):
     checkpoints: Callable[[Training], Checkpoints] | None = None
     resume: Callable[[Training, Config, Comm], bool] | None = None
     at_end: Callable[[ExitStack, Config, Report, bool], None] | None = None
+    instead: Callable[[Config, Comm], int] | None = None
 
 
 RUN_PARTS: Table[RunParts] = Table("run_parts")
@@ -272,13 +275,15 @@ SUPERVISIONS: Table[Supervision] = Table("supervisions")
 """By an option: the Supervision of a run that asks for it, or may lose ranks."""
 
 
-def _first(parts: Iterable[RunParts], part: Callable[[RunParts], P | None]) -> P | None:
-    """Returns a part of a run, such as the Sampler's function, from the first that has it."""
-    return next(filter(None, map(part, parts)), None)
+def part_of(config: Config, part: Callable[[RunParts], P | None]) -> P | None:
+    """Returns a part of a run, such as what makes its Sampler, or None."""
+    return next(filter(None, map(part, RUN_PARTS.given(config))), None)
 
 
 def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
     """Makes data and all that does not depend on the arrangement. Every rank calls it."""
+    for checks in CHECKS.given(config):
+        checks.job(config, comm)
     trainer.setup = set_up(config, comm, trainer.given, ranks)
     config, given = trainer.setup.config, trainer.given.callbacks
     parts = [*RUN_PARTS.given(config)]
@@ -289,14 +294,14 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
     hears = {name for c in trainer.callbacks for name in OCCASIONS if hasattr(c, name)}
     # on all ranks alike: where a callback follows a step, ranks agree on settings and stops
     trainer.hears = frozenset[str]().union(*gather_objects(comm, hears))
-    sampler = _first(parts, lambda part: part.sampler)
+    sampler = part_of(config, lambda part: part.sampler)
     trainer.sampler = sampler(comm, config, trainer.setup.dataset) if sampler else None
     trainer.run, trainer.comm = RunState(trainer.setup), comm
     trainer.requested = replace(trainer.requested, model=config.model)
     trainer.run.read_every = (*_read_every(config, parts, "on_step" in trainer.hears),)
     trainer.run.reads_logged = "on_log" in trainer.hears
     trainer.run.runs_users_code = _runs_users_code(config, trainer)
-    checkpoints = _first(parts, lambda part: part.checkpoints)
+    checkpoints = part_of(config, lambda part: part.checkpoints)
     trainer.checkpoints = checkpoints(trainer) if checkpoints else Checkpoints()
     close_dropped(comm)
 
@@ -319,16 +324,15 @@ def _read_every(config: Config, parts: Sequence[RunParts], hears_steps: bool) ->
 
 def tracer_of(config: Config, comm: Comm) -> Tracer:
     """Returns the object that records the steps of a run with --trace, or one that does nothing."""
-    tracer = _first(RUN_PARTS.given(config), lambda part: part.tracer)
+    tracer = part_of(config, lambda part: part.tracer)
     return tracer(config, comm) if tracer else Tracer()
 
 
 def supervisor_of(config: Config, comm: Comm) -> Supervisor:
     """Returns the Supervisor of a run, which sets up the Trainer and runs `fit`: that of an add-on
     if ranks may be lost or spare."""
-    of_losses = comm.fault_tolerant
-    of_add_on = next(SUPERVISIONS.rows() if of_losses else SUPERVISIONS.given(config), None)
-    return of_add_on.supervisor(comm) if of_add_on else Supervisor()
+    row = next(SUPERVISIONS.rows() if comm.fault_tolerant else SUPERVISIONS.given(config), None)
+    return row.supervisor(comm) if row else Supervisor()
 
 
 # ---- sessions
@@ -338,7 +342,7 @@ def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | 
     """Opens a session on the ranks of `comm`, from `snapshot`, or, if that is None, the first of
     the run, which may continue from a checkpoint. Every rank of the Comm calls it."""
     if snapshot is None:
-        resume = _first(RUN_PARTS.given(config), lambda part: part.resume)
+        resume = part_of(config, lambda part: part.resume)
         if resume and resume(trainer, config, comm):
             return
     open_session(trainer, config, comm, snapshot)
@@ -353,7 +357,7 @@ def load_callbacks(trainer: Training, comm: Comm) -> None:
 def open_session(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
     """Opens a session as the config says, from a snapshot if given; every rank calls it."""
     trainer.comm, config = comm, replace(config, model=trainer.setup.config.model)
-    if planned := _first(RUN_PARTS.given(config), lambda part: part.plan):
+    if planned := part_of(config, lambda part: part.plan):
         trainer.run.plan = plan = planned(trainer.setup, config, comm)
         config = replace(config, **plan.options)
         trainer.requested = replace(trainer.requested, **plan.options)

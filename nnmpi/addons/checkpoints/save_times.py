@@ -12,10 +12,13 @@ from nnmpi.options.config import Config
 
 def read_every(config: Config) -> int | None:
     """Returns the number of steps between two checkpoints; None if steps do not determine them."""
-    if config.save_every is None:
-        return None
-    number, unit = value_forms.interval(config.save_every)
+    number, unit = _interval(config)
     return int(number) if unit == "steps" else None
+
+
+def _interval(config: Config) -> tuple[float, str]:
+    """Returns number and unit of --save-every; infinity without the option."""
+    return value_forms.interval(config.save_every) if config.save_every else (math.inf, "")
 
 
 class SaveTimes:
@@ -27,8 +30,7 @@ class SaveTimes:
     """
 
     def __init__(self, config: Config, began: float, clock: Callable[[], float]) -> None:
-        spec = config.save_every
-        self._every, self._unit = value_forms.interval(spec) if spec else (math.inf, "")
+        self._every, self._unit = _interval(config)
         self.steps = read_every(config)
         limit = value_forms.duration(config.time_limit) if config.time_limit else math.inf
         self._clock = clock

@@ -21,8 +21,10 @@ ADD_ON = AddOn(
         },
         "names": {"machines": "nnmpi.addons.planning.described:machines"},
         "modules": {"planning": "nnmpi.addons.planning"},
-        "instead": {"dry_run": "nnmpi.addons.planning.run.dry_run:print_dry_run"},
-        "run_parts": {"plan": "nnmpi.addons.planning.run.run_plan:PARTS"},
+        "run_parts": {
+            "dry_run": "nnmpi.addons.planning.run.dry_run:PARTS",
+            "plan": "nnmpi.addons.planning.run.run_plan:PARTS",
+        },
         "simulations": {"planning": "nnmpi.addons.planning.run.simulations:ADDED"},
         "event_fields": {"pp": "nnmpi.addons.planning.stage_costs:FIELDS"},
         "rank_fields": {"kinds": "nnmpi.addons.planning.run.layout_events:rank_fields"},

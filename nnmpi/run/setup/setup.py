@@ -51,9 +51,6 @@ from nnmpi.run.setup.datasets import check_language, dataset_of, guessed, standa
 from nnmpi.run.setup.optimizers import MakeOptimizer, OptimizerOf, optimizer_of, schedule_of
 from nnmpi.schedules.find import find
 
-INSTEAD: Table[Callable[[Config, Comm], int]] = Table("instead")
-"""By an option: what a command does in place of training, which returns its exit status."""
-
 
 class MemoryLimit(NamedTuple):
     """How an add-on keeps ranks within a limit of memory.
@@ -198,9 +195,6 @@ def _name_of(function: object) -> str:
 def _checked_device(config: Config, comm: Comm, ranks: int) -> Backend:
     """Checks what does not depend on the data, and returns the device that the config names."""
     native.check()
-    if not INSTEAD.chosen(config):  # it trains
-        for checks in CHECKS.given(config):
-            checks.job(config, comm)
     if comm.rank == 0:  # only rank 0 writes files
         check_outputs(config)
     strategies.check(config, ranks)

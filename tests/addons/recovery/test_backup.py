@@ -1,7 +1,6 @@
 """Backups: ranks and nodes may be lost at any moment; prices; when the next one is due."""
 
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from helpers.training.laws_backup import (
     left_by,
 )
 
+import nnmpi.train
 from nnmpi import Config, Trainer
 from nnmpi.addons.recovery.parallel.backup import Backups
 from nnmpi.comm import Comm
@@ -101,13 +101,16 @@ def test_a_version_is_whole_whenever_a_rank_is_lost() -> None:
 
 
 def test_backups_that_nobody_could_use_are_refused() -> None:
-    def train(comm: Comm, **others: Any) -> None:
-        Trainer(Config(model="iris-mlp", data="iris", backup=5, **others), comm=comm).close()
+    options: dict[str, Any] = {"model": "iris-mlp", "data": "iris", "backup": 5}
+
+    def train(comm: Comm) -> None:
+        Trainer(Config(**options), comm=comm).close()
 
     with refused("backup: this job ends when a rank is lost", "mpirun --with-ft ulfm"):
         turns.run(2, train)
     turns.run(2, train, fault_tolerant=True)
-    turns.run(2, partial(train, dry_run=True))
+    dry = Config(**options, dry_run=True)
+    assert turns.run(2, lambda comm: nnmpi.train.train(dry, comm, early=())) == [0, 0]
 
 
 # ---- how often

@@ -50,7 +50,7 @@ from nnmpi.run.setup.setup import (
     initialise,
     set_up,
 )
-from nnmpi.run.training import SUPERVISIONS
+from nnmpi.run.training import SUPERVISIONS, RunParts
 
 HELP = "what each rank of a run holds and sends"
 
@@ -231,3 +231,6 @@ def _requested(given: argparse.Namespace) -> tuple[Config, Cluster, Machine | No
 def _surviving(config: Config, cluster: Cluster) -> Cluster:
     """Returns the cluster, marked as surviving losses if there are backups."""
     return cluster._replace(survives=cluster.survives or bool(BACKUPS.chosen(config)))
+
+
+PARTS = RunParts(instead=print_dry_run)

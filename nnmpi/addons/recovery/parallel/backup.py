@@ -265,12 +265,14 @@ class Backups:
 
 
 def check(config: Config, comm: Comm) -> None:
-    """Raises ValueError if backups are requested in a job that ends with the first lost rank."""
+    """Raises ValueError if backups are requested in a job that ends with the first lost rank. Every
+    rank calls it."""
     if not comm.fault_tolerant:
-        raise ValueError(
+        message = (
             "backup: this job ends when a rank is lost, so nobody could use its backups; start it "
             "with mpirun --with-ft ulfm, or leave backup out"
         )
+        comm.agree(ValueError(message))
 
 
 def backups(arrangement: Arrangement, state: Iterable[StateArray], comm: Comm) -> Backups | None:
