@@ -276,8 +276,8 @@ class LowerBounds:
 
     def _halves(self, candidate: Candidate, place: int, held: _RankElements) -> tuple[float, float]:
         """Returns lower bounds on the seconds of two reduce-scatters between nodes: of the
-        gradients of all parameters of the rank with number `place`, and of its last bucket.
-        All-gathers take as long."""
+        gradients of all parameters of the rank with number `place`, and of its bucket 0, which is
+        summed last. All-gathers take as long."""
         key = candidate.shape, self._arranger.division_key(candidate), candidate.zero > 0, place
         if key not in self._sums:
             group = self._arranger.mesh(candidate).group(place, *REPLICAS)

@@ -5,7 +5,8 @@ Rules:
 
 - Sums start in the order of the list, never in the order in which buckets become final: that
   differs between ranks, and all ranks of a Comm have to call its collectives in one order.
-- Bucket 0 is last, since its scalars say which parameters were used; no rank knows that earlier.
+- Bucket 0 is summed last, since its scalars say which parameters were used, which no rank knows
+  earlier.
 - Gradients are not set to 0 between steps. A parameter without a gradient has an old one in memory,
   so `fill_unused` comes before the sum.
 

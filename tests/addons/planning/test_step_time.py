@@ -55,14 +55,14 @@ def test_data_parallel_ranks_compute_their_samples_and_sum_by_a_ring() -> None:
 
 
 def test_sums_between_nodes_hide_behind_the_last_backward_pass() -> None:
-    """All buckets but the last begin earlier; then only what is left of them counts."""
+    """All sums but that of bucket 0 begin earlier; then only what is left of them counts."""
     config = replace(RING, bucket_mb=1e-3)
     whole = times(planning(RING, 4, 4, alike(FAR)), dp=4)
     several = planning(config, 4, 4, alike(FAR))
     sums = several.arranger.arranged(Candidate(dp=4)).model_on(0).buckets
     assert len(sums) > 2
-    last = sums[0].stop - sums[0].start
-    alone = 6 * (0.5 + last * 1e-4) + 3 * last * 1e-5
+    first = sums[0].stop - sums[0].start
+    alone = 6 * (0.5 + first * 1e-4) + 3 * first * 1e-5
     assert times(several, dp=4).sums == pytest.approx(alone)
     assert alone < whole.sums
 
