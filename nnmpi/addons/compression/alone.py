@@ -1,4 +1,5 @@
-"""Calls a codec of --compress on one rank without messages, to measure its time."""
+"""Codecs of --compress on one rank: what they would send, and calls without messages, to measure
+their time."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,6 +9,7 @@ import numpy as np
 
 from nnmpi.addons.compression import proof
 from nnmpi.addons.compression.codecs import CodecInput, matrix_of
+from nnmpi.addons.compression.compressed import sent as sent
 from nnmpi.addons.compression.exchange import Exchange
 from nnmpi.arrays import meta
 from nnmpi.arrays.meta.log import logged_calls, touched_bytes

@@ -13,7 +13,8 @@ from nnmpi.addons.planning.machine import Machine, read_machine
 from nnmpi.addons.planning.options import TRAINED
 from nnmpi.addons.planning.run.deadline import Deadline
 from nnmpi.addons.planning.run.measurements import processor
-from nnmpi.addons.planning.run.measuring import CODECS, WITHIN, measure
+from nnmpi.addons.planning.run.measuring import WITHIN, measure
+from nnmpi.addons.simulator.codecs import CODECS
 from nnmpi.arrays import blas
 from nnmpi.comm import Comm
 from nnmpi.io.files.atomic import check_target, replaced

@@ -13,23 +13,19 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from nnmpi.addons import Table
 from nnmpi.addons.planning.machine import TYPICAL, Machine, averaged, codec_of
 from nnmpi.addons.planning.run import measurements as m
 from nnmpi.addons.planning.run import unit_measurements
 from nnmpi.addons.planning.run.deadline import Deadline, OutOfTimeError
 from nnmpi.addons.planning.run.network_fit import fitted_network
+from nnmpi.addons.simulator.codecs import CODECS
 from nnmpi.collectives.price import Link
 from nnmpi.comm import Comm, comm_self
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.run.setup.setup import Setup
-
-CODECS: Table[Callable[..., Any]] = Table("codecs")
-"""By an option: (its value, parameters): a call that codes gradients, and the bytes it touches."""
 
 WITHIN = 120.0
 """The default time limit for measuring, in seconds."""
@@ -126,7 +122,7 @@ def _measurements(
         yield "moving", "reading and writing of arrays", partial(m.moving, node, session)
         option, codec = codec_of(config)
         if codec:
-            call = partial(CODECS.needed(option), codec)
+            call = partial(CODECS.needed(option).codec_call, codec)
             yield "coding", f"--{option} {codec}", partial(m.coding, node, codec, call, session)
     for p in tp_sizes:
         yield f"sums {p}", f"sums of {p} ranks", partial(m.sums, node, p)

@@ -13,11 +13,11 @@ from nnmpi.addons.planning.machine import TYPICAL, Machine, Sheet, codec_of
 from nnmpi.addons.planning.network_speed import gbit_of_shares
 from nnmpi.addons.planning.rank_costs import CostModel
 from nnmpi.addons.planning.run.measurements import processor
-from nnmpi.addons.planning.run.measuring import CODECS
 from nnmpi.addons.planning.run.paper import MachineRequest, cost_models
 from nnmpi.addons.planning.search import Searcher, SearchResult
 from nnmpi.addons.planning.step_time import step_time
 from nnmpi.addons.planning.unit_times import ModelTimes
+from nnmpi.addons.simulator.codecs import CODECS
 from nnmpi.options.amounts import amount, plural
 from nnmpi.options.config import Config, options
 from nnmpi.options.features import OPTIONS

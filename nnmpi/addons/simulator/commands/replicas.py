@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from math import isqrt
 from typing import Any, NamedTuple
 
-from nnmpi.addons import Table
+from nnmpi.addons.simulator.codecs import CODECS
 from nnmpi.addons.simulator.drawing.neighbours import neighbours
 from nnmpi.addons.simulator.drawing.svg import svg
 from nnmpi.addons.simulator.drawing.timeline import Timeline
@@ -25,9 +25,6 @@ from nnmpi.options.amounts import amount, duration, plural, three_or_none
 from nnmpi.options.quoting import quoted, shown
 from nnmpi.options.tables import table
 from nnmpi.schedules.local_steps import LocalSteps
-
-CODEC_TRAFFIC: Table[Callable[[str, Any, int, int], Any]] = Table("codec_traffic")
-"""By an option, of (its value, shapes, bytes of an element, ranks): a codec's name, and traffic."""
 
 BITS = {"float32": 32, "bfloat16": 16, "int8": 8, "float4": 4}
 """Bits of a number that is sent; scales of int8 and float4 are left out."""
@@ -64,7 +61,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
     about = "of gradients, and of parameters in gossip (default float32, as in training)"
     sent.add_argument("--dtype", choices=BITS, default="float32", help=about)
     sent.add_argument("--outer-dtype", choices=BITS, help="of local steps (default: --dtype)")
-    for option in CODEC_TRAFFIC.where:
+    for option in CODECS.where:
         about = (
             "also gradients sent so, of layers that are square matrices (nnmpi.train --dry-run "
             "counts those of a model); may be repeated: topk:0.01, powersgd:4"
@@ -116,7 +113,7 @@ def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Row]]:
     outer = all_reduce(n, nbytes(options.outer_dtype or options.dtype), layers)
     once = f"local, every {options.every}"
     yield "", Row("data parallelism", all_reduce(n, nbytes(options.dtype), layers), gap=1)
-    for option in CODEC_TRAFFIC.where:
+    for option in CODECS.where:
         for spec in getattr(options, option):
             yield "", Row(spec, _coded(option, spec, options), gap=1)
     yield "local", Row(once, outer, LocalSteps(options.every))
@@ -137,8 +134,7 @@ def _coded(option: str, spec: str, options: argparse.Namespace) -> Sent:
     size = round(options.parameters / options.layers)
     rows = isqrt(size)
     itemsize, n = -(-BITS[options.dtype] // 8), options.replicas
-    sent_with = CODEC_TRAFFIC.needed(option)
-    name, of_layer = sent_with(spec, [(rows, size // rows)], itemsize, n)
+    name, of_layer = CODECS.needed(option).sent(spec, [(rows, size // rows)], itemsize, n)
     if of_layer is None:
         raise ValueError(
             f"{option} {quoted(name)}: only codecs of nnmpi are priced here; nnmpi.train "
