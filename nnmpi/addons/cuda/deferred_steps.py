@@ -16,7 +16,7 @@ without waiting for devices.
 """
 
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Container, Generator, Iterable
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.arrays.devices import CopyStream
 from nnmpi.arrays.kernels.steps import decide_loop
 from nnmpi.data import StepBatch
+from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED
@@ -41,6 +42,45 @@ UNREAD = Outcome(0.0, 0.0, True)
 """A placeholder for the outcome of a step that the host has not read yet."""
 
 
+class StepTail:
+    """The end of a step on a device, behind the backward pass: computes the norm of all gradients,
+    and by it how the step is clipped and whether it is made. A graph of the whole step contains it,
+    so the arrays are the same in all steps.
+
+    by, shown     what `decide_loop` writes
+    is_launched   True if the graph of this step has computed it
+    """
+
+    def __init__(self, store: LocalStore, most: float) -> None:
+        self._store, self._most, self.is_launched = store, most, False
+        self.by, self.shown = self._new()
+
+    def _new(self) -> tuple[Array, Array]:
+        xp = self._store.on.xp
+        return xp.empty(2, self._store.updated_dtype), xp.empty(2, np.float64)
+
+    def fits(self, trained: Container[Parameter]) -> bool:
+        """True if a pass computes the gradients of all parameters: those of others are cleared
+        behind the pass."""
+        return all(p in trained for p in self._store.parameters)
+
+    def compute(self, loss: Array) -> None:
+        """Computes the decision, with `loss` as the sum of all ranks' losses, into `by` and
+        `shown`."""
+        self._decide(loss, self.by, self.shown)
+
+    def computed(self, loss: Array) -> tuple[Array, Array]:
+        """Returns the decision in new arrays."""
+        by, shown = self._new()
+        self._decide(loss, by, shown)
+        return by, shown
+
+    def _decide(self, loss: Array, by: Array, shown: Array) -> None:
+        store = self._store
+        squares = store.squares([*store.norm_shards(store.spans[0][0], store.spans[-1][1])])
+        decide_loop(loss, squares, store.factor, self._most, by, shown)
+
+
 class DeferredSteps:
     """Runs the steps of an executor so that the host reads the result of a step (loss, norm,
     whether it was skipped) from the device during the next step, and not at once.
@@ -53,7 +93,15 @@ class DeferredSteps:
     ) -> None:
         self._store, self._optimizer = store, optimizer
         clip_norm = spec.arrangement.config.clip_norm
-        self._most = math.inf if clip_norm is None else clip_norm
+        self._tail = StepTail(store, math.inf if clip_norm is None else clip_norm)
+        a = spec.arrangement
+        # gradients of others, or a loss scale that the last step may change, are in no graph
+        self._is_in_graph = (
+            a.ranks == 1
+            and a.config.micro_batches == 1
+            and store.scaler is None
+            and spec.single_rank is None
+        )
         self._update, self._control, self._is_deferred = update, spec.control, False
         self._copies = CopyStream(store.on)
         self._unread: HostCopy | None = None
@@ -81,11 +129,11 @@ class DeferredSteps:
     def apply(self, step: int) -> Outcome:
         """Updates the parameters; returns the outcome of the step (its loss, and whether it was
         skipped), or UNREAD if the host reads that during the next step."""
-        if not self._is_deferred:
-            return self._update.apply(step)
-        self._launch(step)
-        self._control.launched()
-        return UNREAD
+        if self._is_deferred:
+            self._launch(step)
+            self._control.launched()
+        self._tail.is_launched = False
+        return UNREAD if self._is_deferred else self._update.apply(step)
 
     def steps(
         self, executor: Executor, loads: Iterable[StepBatch], start: StepState, batches: int
@@ -96,6 +144,7 @@ class DeferredSteps:
         start     the state before the first step
         batches   the number of batches in the epoch
         """
+        executor.loss.tail = self._tail if self._is_in_graph else None
         self._end, last = start.step + batches - start.batch, list[StepResult]()
         for result in executor.steps(loads, start, batches):
             for done in last:
@@ -125,13 +174,15 @@ class DeferredSteps:
 
     def _launch(self, step: int) -> None:
         """Launches a step that skips itself if loss or gradient is not finite."""
-        store, xp = self._store, self._store.on.xp
-        by, shown = xp.empty(2, store.updated_dtype), xp.empty(2, np.float64)
-        squares = store.squares([*store.norm_shards(store.spans[0][0], store.spans[-1][1])])
-        decide_loop(self._summed_loss(), squares, store.factor, self._most, by, shown)
-        store.factor, self._counts = by, [*self._optimizer.steps]
+        tail = self._tail
+        by, shown = (
+            (tail.by, tail.shown) if tail.is_launched else tail.computed(self._summed_loss())
+        )
+        self._store.factor, self._counts = by, [*self._optimizer.steps]
         self._optimizer.step(lr_factor=self._control.lr_factor(step))
         self._unread = HostCopy(self._copies, shown)
+        if tail.is_launched:  # the graph of the next step overwrites what is copied
+            self._copies.lead()
 
     def _behind_reading(self, do: Do, op: Op) -> None:
         """Carries out `op`, an operation that needs the current loss scale, by do(op). The loss

@@ -4,13 +4,15 @@ backward pass.
 capture   a pass runs by autograd on a stream that records its kernels instead of running them
 replay    inputs, keys of random numbers and gradients of outputs are written into the memory that
           the kernels read; then one launch runs all kernels, and all gradients are ready at once
+whole     if a step has one micro-batch, both graphs and the tail of the step (deferred_steps.py)
+          are one graph, which is launched in place of the forward pass
 
 The arrays of a captured pass lie in a pool of their own, so that they stay where they are. A pass
 in which the host reads values, copies them to the device or waits cannot be captured.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NoReturn
 
 import numpy as np
@@ -57,7 +59,7 @@ def captured(
     if any(p.store is not None and p.store.is_shared for p in stage.module.parameters()):
         raise NumbersReadError("on a GPU, passes are not captured that write gradients to slots")
     parts, rest = (stage.module, *criteria), (micro.arrays, micro.current, kind.adds)
-    return Graphs(on, forward, parts, *rest, stage.units)
+    return Graphs(on, forward, parts, *rest, stage)
 
 
 class _CapturedPass(KeyedPass):
@@ -92,10 +94,13 @@ class Graphs(Replay):
         arrays: Sequence[Array],
         current: Pass,
         adds: bool,
-        units: Sequence[int],
+        stage: Stage,
     ) -> None:
-        self._on, self._adds, self._units = on, adds, units
+        assert isinstance(stage.sink, LossSink)
+        self._adds, self._units, self._sink = adds, stage.units, stage.sink
         self.free = lambda: None
+        self._whole: Any = None
+        self._is_refused = self._is_launched = self._has_run = False
         self._graphs, self._staging = Capture(on), Staging(on.xp, arrays)
         self._inputs, inputs = zip(*self._staging.arguments, strict=True)
         self._leaves = list[Any]()
@@ -152,7 +157,20 @@ class Graphs(Replay):
         """Runs the forward pass on the input `arrays`, with the random numbers of this step. A
         generator that yields between units, while parameters may still be gathered, and launches
         the whole graph after the last yield. `stats` is not used: a graph exchanges no batch
-        statistics."""
+        statistics.
+
+        Where the whole step is one graph, this runs the backward pass and the tail of the step too.
+        """
+        yield from self._written(arrays, step)
+        if not self._has_whole():
+            self._of_forward.launch()
+            return
+        self._write_seed(self._sink.seeds(0, self.outputs))
+        self._whole.launch()
+        self._sink.tail.is_launched = self._is_launched = True
+
+    def _written(self, arrays: Sequence[Array], step: int) -> Generator[None, None, None]:
+        """Writes the inputs and the keys of this step; yields between units before."""
         for memory, array in zip(self._inputs, arrays, strict=True):
             memory[...] = array
         for check in self._checks:
@@ -161,16 +179,36 @@ class Graphs(Replay):
         for words, (seed, purpose, names, _) in self._keys:
             words[...] = keyed.key(seed, purpose, step, *names)
         self._staging.copy()
-        self._of_forward.launch()
 
-    def _first(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Launches the graph of the whole backward pass; yields nothing."""
-        if any(p.has_grad is not self._adds for p in self._trained):
-            raise RuntimeError("another backward pass came before, or none, than was foreseen")
+    def _has_whole(self) -> bool:
+        """True if the whole step is one graph, which is captured when it is first asked for: not
+        for the first pass, beside which autograd computes the same."""
+        tail = self._sink.tail
+        if tail is None or self._adds or self._is_refused or not self._has_run:
+            return False
+        if self._whole is None and tail.fits(self._trained):
+            with suppress(RuntimeError), self._graphs.graph() as graphs:
+                self._of_forward.launch()
+                self._of_backward.launch()
+                tail.compute(self.outputs[0])
+            self._whole = next(iter(graphs), None)
+        self._is_refused = self._whole is None
+        return not self._is_refused
+
+    def _write_seed(self, seeds: Sequence[Array | None]) -> None:
         (seed,) = seeds
         if seed is not self._written_seed:  # it is read-only
             self._seed[...] = self._written_seed = seed
-        self._of_backward.launch()
+
+    def _first(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
+        """Launches the graph of the whole backward pass, unless it is a part of a graph that was
+        launched; yields nothing."""
+        if any(p.has_grad is not self._adds for p in self._trained):
+            raise RuntimeError("another backward pass came before, or none, than was foreseen")
+        if not self._is_launched:
+            self._write_seed(seeds)
+            self._of_backward.launch()
+        self._is_launched, self._has_run = False, True
         for leaf in self._leaves:
             if leaf in self._trained:
                 leaf.has_grad = True

@@ -72,19 +72,13 @@ def row_constants(b: Array | None, relu: bool, w: int, like: Array) -> RowConsta
     return RowConstants(row.reshape(-1), zero)
 
 
-def _device(xp: Any) -> int | None:
-    """Returns the number of the current device of an array library; None on the host."""
-    return xp.cuda.runtime.getDevice() if hasattr(xp, "cuda") else None
-
-
 def constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array:
     """Returns a read-only array filled with one value, cached on a device. On the host it is made
-    anew: its memory may be a part of a larger block, which a cache would keep allocated."""
-    device = _device(xp)
-    # a graph has its own, which stays where it is
-    if device is None or xp.cuda.get_current_stream().is_capturing():
+    anew: its memory may be a part of a larger block, which a cache would keep allocated. So it is
+    in a graph of kernels, whose arrays stay where they are."""
+    if not hasattr(xp, "cuda") or xp.cuda.get_current_stream().is_capturing():
         return xp.full(shape, value, dtype)
-    return _cached_constant(shape, value, dtype, xp, device)
+    return _cached_constant(shape, value, dtype, xp, xp.cuda.runtime.getDevice())
 
 
 @lru_cache(maxsize=64)
@@ -98,10 +92,9 @@ def copied(
     """Returns make(*args), which depends on nothing else, in the library of `like`. A device keeps
     it for later calls, since a graph of kernels cannot contain a copy from the host."""
     on = of(like)
-    device = _device(on.xp)
-    if device is None:
+    if on.is_host:
         return on.asarray(make(*args), dtype)
-    return _cached_copy(make, args, np.dtype(dtype), on, device)
+    return _cached_copy(make, args, np.dtype(dtype), on, on.xp.cuda.runtime.getDevice())
 
 
 @lru_cache(maxsize=64)

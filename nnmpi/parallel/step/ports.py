@@ -109,17 +109,19 @@ class Samples(Source):
 
 class LossSink(Sink):
     """The sink of the last stage: computes the loss, and starts the backward pass with the gradient
-    of the mean over the whole batch. `outputs` has the scores of an evaluation."""
+    of the mean over the whole batch. `outputs` has the scores of an evaluation; `tail` is what a
+    device computes right behind the backward pass, if all steps have one micro-batch."""
 
     outputs: Outputs
+    tail: Any = None
 
     def __init__(self, objective: Objective) -> None:
         self.criterion = objective.loss
-        self._sum: Any = None
+        self._sum: Any = 0.0
         self._seeds: tuple[Any, Sequence[Array]] = None, ()  # reused if they fit; read-only
 
     def begin(self, load: StepBatch) -> None:
-        self._load, self._sum = load, None
+        self._load, self._sum = load, 0.0
 
     def root(self, micro: int, y: Tensor) -> Tensor:
         return self.loss_of(y, self.labels(micro))
@@ -133,7 +135,8 @@ class LossSink(Sink):
         return self.criterion(y, labels)
 
     def put(self, micro: int, outputs: Sequence[Array]) -> None:
-        self._sum = outputs[0].copy() if self._sum is None else self._sum + outputs[0]
+        # never the array itself, but where it stays until the next step
+        self._sum = outputs[0] if self.tail else self._sum + outputs[0]
 
     def seeds(self, micro: int, outputs: Sequence[Array], scale: float = 1.0) -> Sequence[Array]:
         value, like = scale / divisor if (divisor := self._load.divisor) else 0.0, outputs[0]
@@ -147,8 +150,8 @@ class LossSink(Sink):
 
     def loss(self) -> Any:
         """Returns the losses since the last call and resets them; 0 without the last stage."""
-        total, self._sum = self._sum, None
-        return 0.0 if total is None else total
+        total, self._sum = self._sum, 0.0
+        return total
 
     def evaluate(self, micro: int, y: Tensor) -> None:
         self.outputs.add(y, self._load.micro[micro])
