@@ -1,12 +1,14 @@
 """KeptVersions: a rank's copies of the state from session to session."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from nnmpi.addons.recovery.parallel.backup import Version
+from nnmpi.addons.recovery.run.rank_status import RankStatus, RecoveryPlan
 from nnmpi.addons.recovery.run.run_counters import counters_of
-from nnmpi.addons.recovery.run.versions import VersionFacts
+from nnmpi.addons.recovery.run.survivors import Survivors
+from nnmpi.addons.recovery.run.versions import VersionFacts, spare_transfers
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.nn.place import StateArray
 from nnmpi.parallel.agreement import all_or_none
@@ -48,6 +50,41 @@ class KeptVersions:
     def clear(self) -> None:
         """Deletes all kept copies of the training state."""
         self._by_key.clear()
+
+    def leave(self, session: Session, plan: RecoveryPlan) -> None:
+        """Adds the versions that a session has, for the next one, and abandons the session. If the
+        plan says so, the update of the interrupted step is made first."""
+        source, last = plan.source, session.strategy.last
+        if last is not None:
+            if (
+                source
+                and plan.makes_step
+                and plan.decision
+                and source.version == last.pending_version
+            ):
+                last.finish(plan.decision[1])
+            last.restore()
+        self.keep(session.kept.versions(session, copies=True))
+        session.leave()
+
+    def snapshot(
+        self,
+        plan: RecoveryPlan,
+        statuses: Sequence[RankStatus],
+        survivors: Survivors,
+        working: int,
+    ) -> Snapshot | None:
+        """Returns the parts of `plan.source` that this rank's next session is made from; None if
+        the plan continues from initial values or a checkpoint. Spare ranks send what only they have
+        to ranks that will train, the first `working` ones. Every remaining rank calls it."""
+        if (source := plan.source) is None:
+            return None
+        owned = self.arrays_of(source)
+        decision = plan.decision if plan.makes_step else None
+        holds = [status.can_hold(decision) for status in statuses]
+        transfers = spare_transfers(holds, source, working)
+        head: Snapshot = source.about.head
+        return head._replace(arrays=(*owned, *survivors.exchange(transfers, owned)))
 
     def check_initial(self, session: Session) -> None:
         """Raises ValueError if a run that has to begin again after the loss of a rank has other

@@ -10,7 +10,6 @@ layout open a new one, and the others wait as spare ranks.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import islice
 
 from nnmpi.addons.recovery.parallel.backup import Version
 from nnmpi.addons.recovery.parallel.fitted_layout import FittedLayout
@@ -26,19 +25,17 @@ from nnmpi.addons.recovery.run.rank_status import (
 )
 from nnmpi.addons.recovery.run.reopening import go_back, nearest_layout, newest_path, wait
 from nnmpi.addons.recovery.run.reported_log import adopt_reported, read_log, runs_in
-from nnmpi.addons.recovery.run.run_counters import adopt, counters_now, keep_changes
+from nnmpi.addons.recovery.run.run_counters import adopt, counters_now, keep_changes, result_of
 from nnmpi.addons.recovery.run.survivors import Survivors
-from nnmpi.addons.recovery.run.versions import spare_transfers, whole_state
+from nnmpi.addons.recovery.run.versions import whole_state
 from nnmpi.comm import Comm, OtherRankError, RankLost
-from nnmpi.data import Loader
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.output import Event
 from nnmpi.nn.place import StateArray
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.parallel.step.update import Outcome
+from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import load_states, states_of
 from nnmpi.run.reported_events import event_position
@@ -204,7 +201,7 @@ class Recovery(Supervisor):
         plan = agreed(statuses)
         self._decision = plan.decision
         if not trainer.session.is_closed:
-            self._leave(trainer.session, plan)
+            self._kept.leave(trainer.session, plan)
         wait(trainer, self.survivors.all)
         layout = nearest_layout(trainer, self.survivors.all)
         self._arrange_all(trainer, plan, layout, statuses)
@@ -227,22 +224,6 @@ class Recovery(Supervisor):
         if not self.is_spare:  # spare ranks report nothing
             self._recoveries.append(event)
 
-    def _leave(self, session: Session, plan: RecoveryPlan) -> None:
-        """Stores this rank's copies of the training state for the next session, and abandons the
-        current session. If the plan says so, the update of the interrupted step is made first."""
-        source, last = plan.source, session.strategy.last
-        if last is not None:
-            if (
-                source
-                and plan.makes_step
-                and plan.decision
-                and source.version == last.pending_version
-            ):
-                last.finish(plan.decision[1])
-            last.restore()
-        self._kept.keep(session.kept.versions(session, copies=True))
-        session.leave()
-
     def _arrange_all(
         self,
         trainer: Training,
@@ -258,7 +239,7 @@ class Recovery(Supervisor):
             prepare(trainer, layout.config, survivors.all, layout.ranks)
         if self.is_spare:
             wait(trainer, survivors.all)
-        snapshot = self._snapshot(plan, statuses, layout.ranks)
+        snapshot = self._kept.snapshot(plan, statuses, survivors, layout.ranks)
         self._take(trainer, plan)
         self._number = max((1 + status.session for status in statuses), default=0)
         survivors.arrange(lambda work: self._open(trainer, plan, layout.config, work, snapshot))
@@ -307,7 +288,7 @@ class Recovery(Supervisor):
             return
         adopt(run, plan.counters)
         if source and decision and source.version > run.state.step:
-            run.unfollowed = _result(trainer.setup.train, run.state, decision)
+            run.unfollowed = result_of(trainer.setup.train, run.state, *decision)
             run.count_step(run.unfollowed)
         trainer.checkpoints.newest = plan.checkpoint
         reported = plan.reported if self._was_spare else None
@@ -316,21 +297,6 @@ class Recovery(Supervisor):
             self._runs_before = plan.runs_before
         if self._was_spare and plan.callbacks:
             load_states(trainer.callbacks, plan.callbacks)
-
-    def _snapshot(
-        self, plan: RecoveryPlan, statuses: Sequence[RankStatus], working: int
-    ) -> Snapshot | None:
-        """Returns the parts of `plan.source` that this rank's next session is made from; None if
-        the plan continues from initial values or a checkpoint. Spare ranks send what only they have
-        to ranks that will train, the first `working` ones. Every remaining rank calls it."""
-        if (source := plan.source) is None:
-            return None
-        owned = self._kept.arrays_of(source)
-        decision = plan.decision if plan.makes_step else None
-        holds = [status.can_hold(decision) for status in statuses]
-        transfers = spare_transfers(holds, source, working)
-        head: Snapshot = source.about.head
-        return head._replace(arrays=(*owned, *self.survivors.exchange(transfers, owned)))
 
     # ---- what the others hear
 
@@ -370,18 +336,6 @@ def _done(trainer: Training, result: StepResult, loss: float) -> None:
     """Records that the functions that follow a step are done, and makes a backup if one is due."""
     trainer.run.unfollowed = None
     trainer.session.kept.back_up(trainer.session)
-
-
-def _result(loader: Loader, state: StepState, decision: Decision) -> StepResult:
-    """Returns the result of the step, or round of local steps, that follows `state`, computed from
-    `decision`, the sums (such as the loss) over all ranks."""
-    end, sums = decision
-    samples, divisor = 0, 0.0
-    for rows in islice(loader.batches(state.epoch), state.batch, state.batch + end - state.step):
-        samples += len(rows)
-        divisor += loader.divisor(loader.split.y.take(rows, axis=0))
-        state = state.next(len(loader))
-    return StepResult(state, samples, divisor, *Outcome.of(sums))
 
 
 SUPERVISION = Supervision(Recovery, layout_of_job, no_checkpoint)

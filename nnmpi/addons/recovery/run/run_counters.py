@@ -1,13 +1,16 @@
 """Counters: how far a run is, in a form that ranks send to each other after the loss of a rank."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
+from nnmpi.data import Loader
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
 from nnmpi.io.output import Event
 from nnmpi.io.output.pace import PaceCounts
 from nnmpi.metrics import Sums
 from nnmpi.parallel.step.executor import StepResult, StepState
+from nnmpi.parallel.step.update import Outcome
 from nnmpi.run.callbacks import Settings
 from nnmpi.run.reported_events import ReportedEvents
 from nnmpi.run.resume_point import ResumePoint
@@ -94,3 +97,14 @@ def keep_changes(run: RunState, settings: Settings, occasion: str) -> None:
         settings.change(run.changed[key])
     elif changes != next(reversed(run.changed.values()), settings.unchanged):
         run.changed[key] = changes
+
+
+def result_of(loader: Loader, state: StepState, end: int, sums: Sequence[float]) -> StepResult:
+    """Returns the result of the step, or round of local steps, that follows `state` and ends with
+    step number `end`; `sums` are those over all ranks, such as of the loss."""
+    samples, divisor = 0, 0.0
+    for rows in islice(loader.batches(state.epoch), state.batch, state.batch + end - state.step):
+        samples += len(rows)
+        divisor += loader.divisor(loader.split.y.take(rows, axis=0))
+        state = state.next(len(loader))
+    return StepResult(state, samples, divisor, *Outcome.of(sums))
