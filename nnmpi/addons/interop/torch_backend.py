@@ -10,19 +10,25 @@ with messages about hangs, differing calls and lost ranks, and a count of messag
 
     Group     torch's process group, over `nnmpi.distributed.rows`
     Started   torch's Work of a collective; a Waiter completes its future
-    _row      the memory of a tensor, as a 1-D NumPy array
 """
 
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from nnmpi.addons.interop.tensor_rows import (
+    Tensors,
+    all_bytes,
+    bytes_of,
+    check_types,
+    copy_all,
+    row_of,
+)
 from nnmpi.addons.torchlike.distributed import environment
 from nnmpi.addons.torchlike.distributed.rows import Handle, ReduceOp, Rows, Then
 from nnmpi.addons.torchlike.distributed.waiter import Waiter
@@ -35,9 +41,6 @@ from nnmpi.options.user_code import is_named
 NAME = "nnmpi"
 OPS = [(getattr(dist.ReduceOp, op.name), op) for op in ReduceOp if hasattr(dist.ReduceOp, op.name)]
 """Pairs of a reduction of PyTorch and the same one of nnmpi."""
-
-Tensors: TypeAlias = Sequence[Any]
-"""A list of tensors of PyTorch; calls with one tensor pass a list of length 1."""
 
 _chosen = ["auto"]
 _groups: list["Group"] = []
@@ -121,20 +124,20 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
     # ---- reductions
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> "Started":
-        row, back = _row(tensors[0])
+        row, back = row_of(tensors[0])
         return self._started("all_reduce", tensors, [back], row, self.rows.all_reduce, _op(opts))
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> "Started":
         return Started.of([self.allreduce([t], opts) for t in tensors], tensors)
 
     def reduce(self, tensors: Tensors, opts: Any) -> "Started":
-        (row, back), root = _row(tensors[0]), opts.rootRank
+        (row, back), root = row_of(tensors[0]), opts.rootRank
         return self._started("reduce", tensors, [back], row, self.rows.reduce, root, _op(opts))
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> "Started":
-        _check_types(output, input)
-        part, back = _row(output)
-        row = _row(input)[0].copy()  # sums overwrite it
+        check_types(output, input)
+        part, back = row_of(output)
+        row = row_of(input)[0].copy()  # sums overwrite it
         call = self.rows.reduce_scatter
         return self._started("reduce_scatter", [output], [back], part, call, row, _op(opts))
 
@@ -146,12 +149,12 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
     # ---- moves, of bytes
 
     def broadcast(self, tensors: Tensors, opts: Any) -> "Started":
-        row, back = _bytes(tensors[0])
+        row, back = bytes_of(tensors[0])
         return self._started("broadcast", tensors, [back], row, self.rows.broadcast, opts.rootRank)
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> "Started":
-        _check_types(output, input)
-        (gathered, back), (row, _) = _bytes(output), _bytes(input)
+        check_types(output, input)
+        (gathered, back), (row, _) = bytes_of(output), bytes_of(input)
         return self._started("all_gather", [output], [back], gathered, self.rows.all_gather, row)
 
     all_gather_single_coalesced = _coalesced("all_gather_single")
@@ -160,12 +163,12 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         t = inputs[0]
         gathered = torch.empty((self.size(), *t.shape), dtype=t.dtype)
         work = self.all_gather_single(gathered, t, opts)
-        handle = work.handle.followed_by(lambda: _copy_all(outputs[0], gathered))
+        handle = work.handle.followed_by(lambda: copy_all(outputs[0], gathered))
         return Started(handle, outputs[0], self.rows.comm, "all_gather")
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> "Started":
-        rows, backs = _all_bytes(outputs[0] if outputs else ())
-        row = _bytes(inputs[0])[0]
+        rows, backs = all_bytes(outputs[0] if outputs else ())
+        row = bytes_of(inputs[0])[0]
 
         def call(row: Array) -> Handle:
             return self.rows.gather(rows, row, opts.rootRank)
@@ -173,8 +176,8 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         return self._started("gather", inputs, backs, row, call)
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> "Started":
-        row, back = _bytes(outputs[0])
-        rows, root = _all_bytes(inputs[0] if inputs else ())[0], opts.rootRank
+        row, back = bytes_of(outputs[0])
+        rows, root = all_bytes(inputs[0] if inputs else ())[0], opts.rootRank
         return self._started("scatter", outputs, [back], row, self.rows.scatter, rows, root)
 
     def all_to_all_single(
@@ -187,7 +190,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         return self.alltoall(outputs, inputs, opts)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> "Started":
-        (received, backs), (sent, _) = _all_bytes(outputs), _all_bytes(inputs)
+        (received, backs), (sent, _) = all_bytes(outputs), all_bytes(inputs)
 
         def call(longest: Array) -> Handle:
             return self.rows.all_to_all(received, sent)
@@ -195,10 +198,10 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         return self._started("all_to_all", outputs, backs, max(sent, key=len), call)
 
     def send(self, tensors: Tensors, to: int, tag: int) -> "Started":
-        return self._started("send", tensors, [], _bytes(tensors[0])[0], self.rows.send, to, tag)
+        return self._started("send", tensors, [], bytes_of(tensors[0])[0], self.rows.send, to, tag)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> "Started":
-        row, back = _bytes(tensors[0])
+        row, back = bytes_of(tensors[0])
         return self._started("recv", tensors, [back], row, self.rows.recv, source, tag)
 
     def barrier(self, opts: Any = None) -> "Started":
@@ -272,53 +275,6 @@ class Started(dist._Work):  # type: ignore[misc]
 
 
 _waiter = Waiter()
-
-
-# ---- tensors as rows
-
-
-def _row(tensor: torch.Tensor, as_bytes: bool = False) -> tuple[Array, Then]:
-    """Returns the memory of a tensor as a 1-D array of elements or (`as_bytes`) bytes, and a
-    function to call after a write, which copies it back if the tensor is not contiguous."""
-    values = tensor.detach()
-    if values.device.type != "cpu":
-        raise TypeError(
-            f"the backend nnmpi takes tensors on the CPU, not on {values.device}: copy this one to "
-            "the CPU, or make a group of another backend for such tensors"
-        )
-    flat = values.contiguous().view(-1)
-    has_gaps = flat.data_ptr() != values.data_ptr()
-    back = partial(values.copy_, flat.view(values.shape)) if has_gaps else _nothing
-    if as_bytes:
-        return flat.view(torch.uint8).numpy(), back
-    if flat.dtype is torch.bfloat16:
-        import ml_dtypes  # NumPy has that type from this package alone
-
-        return flat.view(torch.uint16).numpy().view(ml_dtypes.bfloat16), back
-    return flat.numpy(), back
-
-
-_bytes = partial(_row, as_bytes=True)
-"""`_row` as bytes, for tensors of any type that are moved but not summed."""
-
-
-def _all_bytes(tensors: Tensors) -> tuple[list[Array], list[Then]]:
-    pairs = [_bytes(t) for t in tensors]
-    return [row for row, _ in pairs], [back for _, back in pairs]
-
-
-def _check_types(output: torch.Tensor, input: torch.Tensor) -> None:
-    if output.dtype != input.dtype:
-        raise TypeError(f"the output is of {output.dtype}, and the input of {input.dtype}")
-
-
-def _copy_all(outputs: Tensors, values: torch.Tensor) -> None:
-    for output, value in zip(outputs, values, strict=True):
-        output.detach().copy_(value)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _op(opts: Any) -> ReduceOp:

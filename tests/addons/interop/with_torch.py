@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 import nnmpi.torch
-from nnmpi.addons.interop import torch_backend
+from nnmpi.addons.interop import tensor_rows
 from nnmpi.collectives.algorithms import ALGORITHMS
 
 OWN = ALGORITHMS["tree"]  # by the name with_torch:OWN
@@ -284,7 +284,7 @@ def no_copies() -> None:
     """The rows of contiguous tensors are their memory."""
     for dtype in DTYPES:
         x = torch.zeros(4, 5, dtype=dtype)
-        for row, _ in (torch_backend._row(x), torch_backend._bytes(x[1:])):
+        for row, _ in (tensor_rows.row_of(x), tensor_rows.bytes_of(x[1:])):
             row[-1:].view("u1")[:] = 1
             assert x.view(torch.uint8).view(-1)[-1] == 1
             assert row.ctypes.data in (x.data_ptr(), x[1:].data_ptr())
