@@ -32,6 +32,9 @@ class AddOn(NamedTuple):
     commands  by name: the module whose `parser()` defines the options, and a short description
     files     other files and folders that are removed with the add-on, besides tests that import
               its modules
+    of_step   its modules whose functions change nothing but their arguments, so that a recorded
+              step may call them
+    classes_of_step  those whose classes it may use
     """
 
     modules: tuple[str, ...]
@@ -39,6 +42,8 @@ class AddOn(NamedTuple):
     rows: Mapping[str, Mapping[str, str]] = {}
     commands: Mapping[str, tuple[str, str]] = {}
     files: tuple[str, ...] = ()
+    of_step: tuple[str, ...] = ()
+    classes_of_step: tuple[str, ...] = ()
 
 
 # ---- functions that read the list

@@ -4,13 +4,14 @@ change only their arguments, and objects of users all of whose attributes can be
 from abc import ABCMeta
 from enum import Enum
 from functools import partial
+from itertools import chain
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from nnmpi import autograd
-from nnmpi.addons import Table
+from nnmpi.addons import ADD_ONS
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.torch_names import METHODS_ON_USE
 from nnmpi.nn.module import Module
@@ -33,14 +34,15 @@ OF_MODULES = {callable, getattr, hasattr, issubclass, super, type}
 
 LIBRARIES = {"math", "_operator", "_functools"}
 
-OF_STEP: Table[ModuleType] = Table("of_step")
-"""Modules of add-ons whose functions change nothing but their arguments."""
+OWN = (autograd.__name__, "nnmpi.nn", *chain.from_iterable(a.of_step for a in ADD_ONS.values()))
+"""Modules whose functions change nothing but their arguments."""
 
-CLASSES_OF_STEP: Table[ModuleType] = Table("classes_of_step")
-"""Modules of add-ons whose classes a recorded step may use."""
+OF_CLASSES = (
+    autograd.__name__,
+    *chain.from_iterable(a.classes_of_step for a in ADD_ONS.values()),
+)
+"""Modules whose classes a recorded step may use."""
 
-OWN = (autograd.__name__, "nnmpi.nn", *OF_STEP.where.values())
-OF_CLASSES = (autograd.__name__, *CLASSES_OF_STEP.where.values())
 STATEFUL = {f"nnmpi.nn.{name}" for name in ("seeding", "tensor_files")}
 """Modules of nnmpi whose functions read or set state that a replay would miss."""
 

@@ -113,6 +113,9 @@ def test_rows_are_where_the_entry_says(name: str) -> None:
         for where in rows.values():
             assert addons.loaded(where) is not None
             assert is_in(where.partition(":")[0], ADD_ONS[name].modules)
+    for module in (*ADD_ONS[name].of_step, *ADD_ONS[name].classes_of_step):
+        assert addons.loaded(module)
+        assert is_in(module, ADD_ONS[name].modules)
 
 
 def test_no_two_add_ons_have_the_same_row() -> None:

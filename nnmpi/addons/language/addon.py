@@ -17,6 +17,9 @@ _MODULES = {
 ADD_ON = AddOn(
     modules=("nnmpi.addons.language", "nnmpi.generate", "nnmpi.tokenize"),
     uses=("planning", "transformer"),
+    of_step=tuple(
+        f"nnmpi.addons.language.models.{name}" for name in ("gpt", "gpt2", "llama", "folders")
+    ),
     rows={
         "options": {"language": "nnmpi.addons.language.options:ADDED"},
         "names": {
@@ -26,10 +29,6 @@ ADD_ON = AddOn(
             **_MODULES,
         },
         "modules": _MODULES,
-        "of_step": {
-            f"language.{name}": f"nnmpi.addons.language.models.{name}"
-            for name in ("gpt", "gpt2", "llama", "folders")
-        },
         "models": {
             "gpt2": "nnmpi.addons.language.run.models:GPT2",
             "gpt": "nnmpi.addons.language.run.models:GPT",

@@ -3,8 +3,12 @@ ranks compute alone, and images that are cut by rows."""
 
 from nnmpi.addons import AddOn
 
+_OPS = "nnmpi.addons.layer_ways.branch_ops", "nnmpi.addons.layer_ways.expert_ops"
+
 ADD_ON = AddOn(
     modules=("nnmpi.addons.layer_ways",),
+    of_step=(*_OPS, "nnmpi.addons.layer_ways.branches", "nnmpi.addons.layer_ways.experts"),
+    classes_of_step=_OPS,
     rows={
         "names": {
             "nn.Branches": "nnmpi.addons.layer_ways.branches:Branches",
@@ -13,10 +17,6 @@ ADD_ON = AddOn(
         "modules": {
             "nn.layers.branches": "nnmpi.addons.layer_ways.branches",
             "nn.layers.experts": "nnmpi.addons.layer_ways.experts",
-        },
-        "classes_of_step": {
-            "layer_ways.branch_ops": "nnmpi.addons.layer_ways.branch_ops",
-            "layer_ways.expert_ops": "nnmpi.addons.layer_ways.expert_ops",
         },
         "op_types": {
             "nnmpi.addons.layer_ways.expert_ops:route": (
@@ -31,10 +31,6 @@ ADD_ON = AddOn(
                     "image_rows.layers:conv2d",
                 )
             },
-        },
-        "of_step": {
-            f"layer_ways.{name}": f"nnmpi.addons.layer_ways.{name}"
-            for name in ("branches", "branch_ops", "experts", "expert_ops")
         },
         "layer_rules": {
             "nnmpi.addons.layer_ways.experts:Experts": (

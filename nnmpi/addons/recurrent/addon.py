@@ -4,6 +4,8 @@ from nnmpi.addons import AddOn, places
 
 ADD_ON = AddOn(
     modules=("nnmpi.addons.recurrent",),
+    of_step=("nnmpi.addons.recurrent",),
+    classes_of_step=("nnmpi.addons.recurrent.ops", "nnmpi.addons.recurrent.distinct_rows"),
     rows={
         "names": {
             "nn.utils.rnn": "nnmpi.addons.recurrent.rnn",
@@ -21,13 +23,8 @@ ADD_ON = AddOn(
             "nn.packed": "nnmpi.addons.recurrent.packed",
             "nn.utils.rnn": "nnmpi.addons.recurrent.rnn",
         },
-        "classes_of_step": {
-            "recurrent.ops": "nnmpi.addons.recurrent.ops",
-            "recurrent.distinct_rows": "nnmpi.addons.recurrent.distinct_rows",
-        },
         "op_types": {
             "nnmpi.addons.recurrent.ops:recurrent": "nnmpi.addons.recurrent.ops:in_16_bits"
         },
-        "of_step": {"recurrent": "nnmpi.addons.recurrent"},
     },
 )

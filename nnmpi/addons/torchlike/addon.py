@@ -93,6 +93,17 @@ _OPTIMIZERS = ("ASGD", "Adadelta", "Adagrad", "Adamax", "NAdam", "RAdam")
 
 ADD_ON = AddOn(
     modules=("nnmpi.addons.torchlike", "nnmpi.run.__main__"),
+    of_step=tuple(
+        f"nnmpi.addons.torchlike.{name}"
+        for name in (
+            *("autocasting", "declared", "functional", "functions", "layer_functions"),
+            *("layers", "losses", "norms", "ops", "parallel", "random_writes"),
+            *("utils.checkpoint", "vectors"),
+        )
+    ),
+    classes_of_step=tuple(
+        f"nnmpi.addons.torchlike.{name}" for name in ("autocasting", "declared", "functions", "ops")
+    ),
     rows={
         "options": {"torchlike": "nnmpi.addons.torchlike.options:ADDED"},
         "tensor_methods": _FUNCTIONS_AND_METHODS
@@ -181,18 +192,6 @@ ADD_ON = AddOn(
         "op_types": {  # ops of layers that ranks divide
             f"nnmpi.parallel.tensor.layers:{op}": "nnmpi.addons.torchlike.autocasting:is_product"
             for op in ("column", "gathering_linear", "row")
-        },
-        "of_step": {
-            f"torchlike.{name}": f"nnmpi.addons.torchlike.{name}"
-            for name in (
-                *("autocasting", "declared", "functional", "functions", "layer_functions"),
-                *("layers", "losses", "norms", "ops", "parallel", "random_writes"),
-                *("utils.checkpoint", "vectors"),
-            )
-        },
-        "classes_of_step": {
-            f"torchlike.{name}": f"nnmpi.addons.torchlike.{name}"
-            for name in ("autocasting", "declared", "functions", "ops")
         },
         "optimizers": {
             name.lower(): f"nnmpi.addons.torchlike.optim.adaptive:{name}" for name in _OPTIMIZERS

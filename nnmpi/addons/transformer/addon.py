@@ -4,6 +4,8 @@ from nnmpi.addons import AddOn, places
 
 ADD_ON = AddOn(
     modules=("nnmpi.addons.transformer",),
+    of_step=("nnmpi.addons.transformer",),
+    classes_of_step=("nnmpi.addons.transformer.ops",),
     rows={
         "options": {"transformer": "nnmpi.addons.transformer.options:ADDED"},
         "axis_set_ups": {"cp": "nnmpi.addons.transformer.context.set_up:SET_UP"},
@@ -42,9 +44,6 @@ ADD_ON = AddOn(
             "nn.layers.sequences": "nnmpi.addons.transformer.sequences",
             "nn.layers.transformer": "nnmpi.addons.transformer.encoder",
         },
-        "classes_of_step": {
-            "transformer.ops": "nnmpi.addons.transformer.ops",
-        },
         "op_types": dict.fromkeys(
             (
                 "nnmpi.addons.transformer.ops.attention:attention",
@@ -53,6 +52,5 @@ ADD_ON = AddOn(
             ),
             "nnmpi.addons.transformer.ops.attention:in_16_bits",
         ),
-        "of_step": {"transformer": "nnmpi.addons.transformer"},
     },
 )

@@ -14,7 +14,7 @@ from helpers.training.steps import bits, results
 
 import nnmpi
 from nnmpi import Tensor, nn, optim
-from nnmpi.addons import table
+from nnmpi.addons import ADD_ONS
 from nnmpi.addons.compile import compiled
 from nnmpi.addons.compile.number import Numbers
 from nnmpi.arrays.meta import NumbersReadError
@@ -304,7 +304,7 @@ def test_code_of_ops_does_not_ask_for_the_exact_type_of_a_number() -> None:
     """`x.__class__ is float` is true of numbers that are inputs, and `type(x) is float` is not: a
     check of the value behind it would be left out of the recording."""
     root = Path(nnmpi.__path__[0])
-    of_add_ons = ["nnmpi.addons.compile.number", *table("of_step").values()]
+    of_add_ons = ["nnmpi.addons.compile.number", *(m for a in ADD_ONS.values() for m in a.of_step)]
     paths = [
         *(root / room for room in ("arrays", "autograd", "nn")),
         *(root.parent.joinpath(*module.split(".")) for module in of_add_ons),
