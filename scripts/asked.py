@@ -62,7 +62,7 @@ def watch() -> None:
 # ---- tables
 
 
-ATTRIBUTES = "names", "tensor_methods"
+ATTRIBUTES = ("names",)
 """Tables of what programs ask objects for. The keys of others come through nnmpi from programs."""
 
 

@@ -13,7 +13,7 @@ from nnmpi.autograd.ops import activations, elementwise, resample, shape
 from nnmpi.autograd.ops.activations import gelu_form
 from nnmpi.autograd.recording import op_types
 from nnmpi.autograd.tensor import Tensor, apply, array_on, as_tensor
-from nnmpi.autograd.torch_names import METHODS_ON_USE
+from nnmpi.autograd.torch_names import NAMES
 
 __all__ = [
     "broadcast_to", "cat", "concatenate", "from_dlpack", "from_numpy", "gelu",
@@ -116,7 +116,7 @@ def where(condition: Any, a: Any = None, b: Any = None) -> Any:
     """The elements of a where the condition is true, and those of b elsewhere; float32 or int64 if
     both are Python numbers. Without a and b: the indices where it is true, as by `nonzero`."""
     if a is None and b is None:
-        return METHODS_ON_USE.needed("nonzero")(condition, as_tuple=True)
+        return NAMES.needed("nonzero")(condition, as_tuple=True)
     if isinstance(a, int | float) and isinstance(b, int | float):
         a, b = tensor([a, b])
     return apply(elementwise.where, *as_tensors(condition, others=(a, b)), a, b)

@@ -14,6 +14,7 @@ from weakref import ref
 
 import numpy as np
 
+from nnmpi.addons import loaded
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import fitting, is_float
@@ -189,8 +190,8 @@ class Tensor(TorchNames):
     if not TYPE_CHECKING:  # type checkers still report attributes that do not exist
 
         def __getattr__(self, name: str) -> Any:
-            if method := METHODS_ON_USE.row(name):
-                return MethodType(method, self)
+            if where := METHODS_ON_USE.get(name):
+                return MethodType(loaded(where), self)
             raise AttributeError(replacements.no_attribute(name), name=name, obj=self)
 
     # ---- gradients

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from nnmpi.addons import Table
+from nnmpi.addons import Table, names_of
 from nnmpi.arrays import backend
 from nnmpi.arrays.dtypes import fitting, is_float
 from nnmpi.arrays.kernels import Result
@@ -22,10 +22,11 @@ from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape, softma
 from nnmpi.autograd.recording import TapeNode, memory_needed, memory_row
 
 NAMES: Table[Any] = Table("names")
-"""By a name of nnmpi, or of a package in it as in "nn.init": what it is."""
+"""By a name of nnmpi, or of a package or class in it as in "nn.init": what it is."""
 
-METHODS_ON_USE: Table[Callable[..., Any]] = Table("tensor_methods")
-"""By a method of tensors: the function that it calls, with the tensor as its first argument."""
+METHODS_ON_USE = names_of("nnmpi.Tensor")
+"""By a method of tensors: where the function is that it calls, with the tensor as its first
+argument."""
 
 
 def to_method(where: str) -> Callable[..., Any]:

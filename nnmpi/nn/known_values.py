@@ -60,7 +60,7 @@ UNSEEN = {
 _TYPES = Tensor, Module, np.ndarray, np.ufunc, str, complex, tuple, list, dict, set, slice, range
 
 PUBLIC = {name for kind in _TYPES for name in dir(kind) if name[0] != "_"} - UNSEEN
-PUBLIC |= {*METHODS_ON_USE.where}
+PUBLIC |= METHODS_ON_USE.keys()
 """Attributes that code may read of a value of any type."""
 
 

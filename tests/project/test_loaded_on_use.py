@@ -44,12 +44,12 @@ def test_type_checkers_know_the_methods_that_are_loaded_on_use() -> None:
     (names,) = (n for n in ast.parse(text).body if isinstance(n, ast.ClassDef))
     (branch,) = (n for n in names.body if isinstance(n, ast.If))
     imports = [n for n in branch.body if isinstance(n, ast.ImportFrom)]
-    assert {a.name for n in imports for a in n.names} == {*torch_names.METHODS_ON_USE.where}
+    assert {a.name for n in imports for a in n.names} == {*torch_names.METHODS_ON_USE}
 
 
-@pytest.mark.parametrize("name", [*torch_names.METHODS_ON_USE.where])
+@pytest.mark.parametrize("name", [*torch_names.METHODS_ON_USE])
 def test_method_is_what_its_module_has(name: str) -> None:
-    path, _, attribute = torch_names.METHODS_ON_USE.where[name].partition(":")
+    path, _, attribute = torch_names.METHODS_ON_USE[name].partition(":")
     assert attribute == name
     assert getattr(nnmpi.zeros(2), name).__func__ is getattr(importlib.import_module(path), name)
 

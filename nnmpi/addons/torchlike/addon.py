@@ -51,6 +51,24 @@ _FUNCTIONS_AND_METHODS = _places(
 )
 """Rows for functions in nnmpi that are also methods of tensors."""
 
+_METHODS = _places(
+    {
+        "functions.gathering": "index_add_ scatter_ scatter_add_ scatter_reduce_",
+        "functions.in_place": "abs_ add_ addcdiv_ addcmul_ atan_ ceil_ clamp_ clamp_max_"
+        " clamp_min_ copy_ cos_ cumprod_ cumsum_ div_ exp_ fill_ fill_diagonal_ floor_ lerp_"
+        " log2_ log_ masked_fill_ mul_ nan_to_num_ neg_ pow_ relu_ remainder_ round_ sigmoid_"
+        " sin_ sqrt_ sub_ tanh_ zero_",
+        "functions.rearranging": "repeat unflatten unfold",
+        "functions.same_kind": "new_empty new_full new_ones new_tensor new_zeros",
+        "functions.retained": "retain_grad",
+        "functions.type_limits": "is_contiguous stride",
+        "functions.typed": "type type_as",
+        "random_writes": "bernoulli_ exponential_ multinomial normal_ uniform_",
+    },
+    "Tensor.",
+)
+"""Rows for functions that are only methods of tensors, with the tensor as their first argument."""
+
 
 _LAYERS = {
     **{
@@ -106,22 +124,6 @@ ADD_ON = AddOn(
     ),
     rows={
         "options": {"torchlike": "nnmpi.addons.torchlike.options:ADDED"},
-        "tensor_methods": _FUNCTIONS_AND_METHODS
-        | _places(
-            {
-                "functions.gathering": "index_add_ scatter_ scatter_add_ scatter_reduce_",
-                "functions.in_place": "abs_ add_ addcdiv_ addcmul_ atan_ ceil_ clamp_"
-                " clamp_max_ clamp_min_ copy_ cos_ cumprod_ cumsum_ div_ exp_ fill_"
-                " fill_diagonal_ floor_ lerp_ log2_ log_ masked_fill_ mul_ nan_to_num_ neg_"
-                " pow_ relu_ remainder_ round_ sigmoid_ sin_ sqrt_ sub_ tanh_ zero_",
-                "functions.rearranging": "repeat unflatten unfold",
-                "functions.same_kind": "new_empty new_full new_ones new_tensor new_zeros",
-                "functions.retained": "retain_grad",
-                "functions.type_limits": "is_contiguous stride",
-                "functions.typed": "type type_as",
-                "random_writes": "bernoulli_ exponential_ multinomial normal_ uniform_",
-            }
-        ),
         "comm_callers": {"distributed": "nnmpi.addons.torchlike.distributed"},
         "memory": {
             name: f"nnmpi.addons.torchlike.memory.{module}:{name}"
@@ -137,6 +139,8 @@ ADD_ON = AddOn(
         "names": {
             **_PUBLIC,
             **_LAYERS,
+            **{f"Tensor.{name}": where for name, where in _FUNCTIONS_AND_METHODS.items()},
+            **_METHODS,
             **_places(
                 {
                     "autocasting": "autocast get_autocast_dtype is_autocast_enabled",
