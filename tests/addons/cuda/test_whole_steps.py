@@ -12,6 +12,7 @@ from helpers.training.pipelined import digits
 
 from nnmpi import Config, Tensor, Trainer, nn
 from nnmpi.addons.cuda.deferred_steps import DeferredSteps
+from nnmpi.addons.cuda.graphs import Graphs
 from nnmpi.comm import comm_self
 from nnmpi.data import Dataset
 from nnmpi.parallel.step.executor import StepResult, StepState
@@ -86,6 +87,19 @@ def test_the_outcome_of_a_step_is_copied_before_the_next_graph_overwrites_it(
     monkeypatch.setattr(DeferredSteps, "_read", behind_the_graph)
     with emulated(order="late"):
         assert seen(mlp)[:2] == wanted[:2]
+
+
+def test_graphs_are_compared_with_the_tape_before_they_are_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Graphs of other gradients are refused, and the tape runs all steps."""
+    wanted, write = seen(mlp, compile=False), Graphs._write_seed
+    monkeypatch.setattr(
+        Graphs, "_write_seed", lambda self, seeds: write(self, [2 * seed for seed in seeds])
+    )
+    losses, state, calls = seen(mlp)
+    assert (losses, state) == wanted[:2]
+    assert calls["graph"] == 0
 
 
 def test_a_step_by_the_tape_between_graphs_decides_for_itself() -> None:
