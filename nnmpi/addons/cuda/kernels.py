@@ -31,7 +31,7 @@ ROWS_OF_BLOCK = 4 * THREADS  # up to this many rows one block has all, and adds 
 
 
 @launched
-def bias_relu_loop(lines: Layout, bias: Layout | None, zero: Layout | None) -> Launch | None:
+def _bias_relu(lines: Layout, bias: Layout | None, zero: Layout | None) -> Launch | None:
     width = lines.shape[-1]
     if not fits(lines) or not are_dense(lines.dtype, lines, bias, zero):
         return None
@@ -39,6 +39,10 @@ def bias_relu_loop(lines: Layout, bias: Layout | None, zero: Layout | None) -> L
         return None
     args = (lines, bias, *counts(lines.size, width), np.int32(zero is not None))
     return Launch("elementwise", "bias_relu", lines.size, args, type_of(lines.dtype))
+
+
+def bias_relu_loop(lines: Array, bias: Array | None, zero: Array | None) -> Any:
+    return None if bias is None and zero is None else _bias_relu(lines, bias, zero)
 
 
 def _each(file: str, name: str) -> Callable[..., Any]:
