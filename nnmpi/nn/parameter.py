@@ -28,7 +28,8 @@ from nnmpi.arrays.backend import CPU, Array, Backend
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Vjp, precision
 from nnmpi.autograd import Tensor, array_of, replacements
-from nnmpi.autograd.recording import Storage, UnnoticedStorage, memory_needed, memory_row
+from nnmpi.autograd.recording import Storage, memory_needed, memory_row
+from nnmpi.nn.parameter_data import ParameterData
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import SeedState, next_seed_state, seed_state
 from nnmpi.nn.single_store import SingleStore, Store
@@ -365,67 +366,6 @@ class Parameter(Tensor):
         if new is not target:
             target[...] = new
         self.has_grad = True
-
-
-class DataStorage(UnnoticedStorage):
-    """The storage of `p.data`: the parameter hears of writes, autograd does not."""
-
-    __slots__ = ("parameter",)
-
-    def __init__(self, parameter: Parameter) -> None:
-        super().__init__(parameter.storage)
-        self.parameter = parameter
-
-    def mark_written(self) -> None:
-        self.noticed.mark_unnoticed()
-        self.parameter.values_written()
-
-
-class ParameterData(Tensor):
-    """The values `p.data` of a parameter p without gradient tracking; writes change the parameter.
-
-    It looks up the memory at every use, since an optimizer may move it. After `p.data = value` the
-    attribute `parameter` is a tensor with the old values.
-    """
-
-    __slots__ = ("parameter",)
-    parameter: Parameter | Tensor
-
-    def __init__(self, parameter: Parameter) -> None:
-        self.parameter = parameter
-        self.node = self.viewed = self.grad_array = None
-        self._requires_grad = False
-        self.storage = DataStorage(parameter)
-
-    @property
-    def _array(self) -> Array:
-        """The values of the parameter, as an array in the memory of its Store."""
-        return self.parameter._array
-
-    @property
-    def array(self) -> Array:
-        """The values; a copy if the Store reuses the memory for other parameters."""
-        self.renew()
-        return self.parameter.array
-
-    @array.setter
-    def array(self, value: Array) -> None:
-        self.parameter.array = value
-
-    def before_write(self) -> Tensor:
-        return Tensor(self.array.copy(order="K"))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Tensor, (self.array,)
-
-    def share(self, view: Tensor) -> None:
-        """Lets `view` write to the parameter; a copy if the store reuses the memory."""
-        self.parameter.share(view)
-        if view.storage is self.parameter.storage:
-            view.storage = self.storage
-
-
-ParameterData.__name__ = Tensor.__name__  # messages to users say "Tensor"
 
 
 if not TYPE_CHECKING:  # type checkers still report names that do not exist

@@ -16,7 +16,8 @@ from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.arguments import one_of, type_and_device
 from nnmpi.autograd.torch_names import to_method
-from nnmpi.nn.parameter import Parameter, ParameterData
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.parameter_data import ParameterData
 from nnmpi.nn.passes import Combine, checked_combine
 from nnmpi.nn.place import Place
 from nnmpi.nn.seeding import SeedState, next_seed_state

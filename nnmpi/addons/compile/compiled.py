@@ -38,7 +38,8 @@ from nnmpi.arrays.backend import Array, is_array
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
 from nnmpi.nn.module import Module
-from nnmpi.nn.parameter import Parameter, ParameterData
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.parameter_data import ParameterData
 from nnmpi.nn.passes import KEY_WITH_GRADIENT, key_of_context
 from nnmpi.nn.record import repeated
 from nnmpi.nn.users_code import UnfitError, compared, is_plain

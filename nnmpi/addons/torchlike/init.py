@@ -25,7 +25,8 @@ from nnmpi.nn.initial import fan_in as fan_in
 from nnmpi.nn.initial import normal as normal
 from nnmpi.nn.initial import uniform as uniform
 from nnmpi.nn.initial import zero_within as zero_within
-from nnmpi.nn.parameter import Init, Parameter, ParameterData
+from nnmpi.nn.parameter import Init, Parameter
+from nnmpi.nn.parameter_data import ParameterData
 from nnmpi.nn.seeding import next_seed_state
 
 T = TypeVar("T", bound=Tensor)

@@ -15,7 +15,8 @@ from nnmpi.arrays.backend import Array, address_of, xp_of
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import DetachedStorage, Move, Sharing, Storage
-from nnmpi.nn.parameter import DataStorage, Parameter, ParameterData
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.parameter_data import DataStorage, ParameterData
 from nnmpi.nn.place import Place
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.nn.store import FlatStore
