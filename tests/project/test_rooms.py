@@ -16,7 +16,7 @@ PAGES = {
     name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     for name in ("architecture", "internals")
 }
-MOST_WORDS = 31_550
+MOST_WORDS = 30_000
 """The most words of README, docs/ and the way in, drawings included. Lower it when they fall."""
 
 DOORS = {"backends", "cuda", "distributed", "distributions", "tokenize", "utils"}
