@@ -47,7 +47,7 @@ CALLS: dict[str, tuple[str, Callable[[Any], list[Any]], int]] = {
     "a product": ("products_loop", lambda _: [*like((6, 8), (8, 5), (6, 5)), False], 5),
     "a product of heads": ("products_loop", scores, 5),
     "ReLU": ("relu_loop", lambda _: like((6, 8), (6, 8)), 3),
-    "bias": ("bias_relu_loop", lambda _: like((6, 8), (8,), (8,)), 3),
+    "bias": ("bias_relu_loop", lambda _: like((6, 8), (8,), (8,)), 4),
     "Adam": ("adam_loop", adam, 3),
     "cross-entropy": ("class_losses_loop", losses, 6),
     "dropout": ("dropout_mask_loop", dropout, 5),
