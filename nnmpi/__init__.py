@@ -33,9 +33,9 @@ with _gc_paused():
     from nnmpi import optim as optim
     from nnmpi.arrays import blas as blas
     from nnmpi.arrays.backend import device as device
+    from nnmpi.arrays.dtypes import of_pytorch as _of_pytorch
     from nnmpi.autograd import Tensor as Tensor
     from nnmpi.autograd import no_grad as no_grad
-    from nnmpi.autograd import replacements as _replacements
     from nnmpi.autograd.creation import *  # noqa: F403
     from nnmpi.autograd.functional import *  # noqa: F403
     from nnmpi.autograd.method_functions import *  # noqa: F403
@@ -52,7 +52,7 @@ _ON_USE = _addons.names_of("nnmpi")
 _OWN_ON_USE = "Config", "Trainer", "cli", "data"
 """Names that are loaded when they are first used: where those of add-ons are, and nnmpi's own."""
 
-__path__ += [_finder.ENTRY, _replacements.ABSENT]  # noqa: F405
+__path__ += [_finder.ENTRY]  # noqa: F405
 
 _PACKAGES = ("metrics", "parallel", "planning", "run", "schedules", "sim")
 """Packages that programs use without importing them, as in `nnmpi.metrics.accuracy`."""
@@ -228,10 +228,10 @@ else:  # type checkers know from the names above which there are
         if name in _PACKAGES:
             __getattr__("Trainer")  # which loads what is in them
             return _import_module(f"nnmpi.{name}")
-        if (dtype := _replacements.dtype_named(name)) is not None:
+        if (dtype := _of_pytorch(name)) is not None:
             return dtype
         kinds = "functions", "functions and methods"
-        raise _replacements.missing(_replacements.no_name("nnmpi", name, *kinds))
+        raise _finder.missing(_finder.no_name("nnmpi", name, *kinds))
 
 
 if "IPython" in _sys.modules:  # values draw themselves as the last line of a cell

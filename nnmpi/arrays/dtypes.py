@@ -16,6 +16,20 @@ HALVES = ("float16", "bfloat16")
 """The names of the 16-bit floating-point dtypes."""
 
 
+_ALIASES = {
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "int": "int32",
+    "long": "int64",
+}
+_OTHERS = ("bool", "short", "int8", "int16", "uint8", "uint16", "uint32", "uint64")
+TYPES = {
+    name: np.dtype(_ALIASES.get(name, name)) for name in (*_ALIASES, *_ALIASES.values(), *_OTHERS)
+}
+"""NumPy's dtypes by PyTorch's names, but for bfloat16: `t.dtype is nnmpi.long`."""
+
+
 class Types(NamedTuple):
     """The dtypes in a model whose parameters, activations and gradients have one dtype.
 
@@ -113,6 +127,11 @@ def named(name: str) -> Any:
                 "pip install 'nnmpi[bfloat16]', or use float16"
             ) from None
     return np.dtype(name)
+
+
+def of_pytorch(name: str) -> Any:
+    """Returns the dtype of this name in PyTorch, or None; loads ml_dtypes for bfloat16."""
+    return named(name) if name == "bfloat16" else TYPES.get(name)
 
 
 def on_paper(name: str) -> np.dtype[Any]:

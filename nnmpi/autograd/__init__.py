@@ -5,7 +5,6 @@ Less frequent functions are in the add-on `torchlike`."""
 from typing import TYPE_CHECKING, Any
 
 from nnmpi.addons import finder, loaded, names_of
-from nnmpi.autograd import replacements
 from nnmpi.autograd.recording import no_grad
 from nnmpi.autograd.tensor import Tensor, apply, array_of, array_on, as_tensor, on_host
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from nnmpi.addons.torchlike.functions.gradcheck import gradcheck as gradcheck
     from nnmpi.addons.torchlike.functions.typed import Variable as Variable
 
-__path__ += [finder.ENTRY, replacements.ABSENT]
+__path__ += [finder.ENTRY]
 
 _ON_USE = names_of("nnmpi.autograd")
 """Where the names are that are loaded when they are used first, as in torch.autograd."""
@@ -31,9 +30,7 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name in _ON_USE:
         return loaded(_ON_USE[name])
-    raise replacements.missing(
-        replacements.no_name("nnmpi.autograd", name, "autograd", "functions")
-    )
+    raise finder.missing(finder.no_name("nnmpi.autograd", name, "autograd", "functions"))
 
 
 __all__ = ["Tensor", "apply", "array_of", "array_on", "as_tensor", "no_grad", "on_host"]

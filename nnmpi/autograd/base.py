@@ -12,7 +12,7 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
-from nnmpi.autograd import replacements
+from nnmpi.autograd import numpy_functions
 from nnmpi.autograd.arguments import ElementCount, axis_of
 from nnmpi.autograd.ops import reduce, shape
 from nnmpi.autograd.recording import Storage, recording
@@ -113,16 +113,16 @@ class TensorBase:
         """The values, for np.asarray(tensor); raises TypeError if a gradient would be lost."""
         self.renew()
         if self.requires_grad and recording.get():
-            raise TypeError(replacements.refusal("numpy.asarray"))
+            raise TypeError(numpy_functions.refusal("numpy.asarray"))
         return np.array(self.numpy(), dtype, copy=copy)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         """The result of a NumPy function; raises TypeError if a gradient would be lost."""
-        return replacements.evaluate(function, args, options, TensorBase)
+        return numpy_functions.evaluate(function, args, options, TensorBase)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         """The result of a NumPy ufunc on the values, or of the operator in `array + tensor`."""
-        return replacements.evaluate_ufunc(ufunc, method, inputs, options, TensorBase)
+        return numpy_functions.evaluate_ufunc(ufunc, method, inputs, options, TensorBase)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec or not self.shape else repr(self)

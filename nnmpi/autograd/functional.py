@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from nnmpi.addons import finder
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import CPU, Backend
-from nnmpi.autograd import replacements
 from nnmpi.autograd.arguments import axis_of, one_of
 from nnmpi.autograd.ops import activations, elementwise, resample, shape
 from nnmpi.autograd.ops.activations import gelu_form
@@ -175,4 +175,4 @@ def pad(t: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
 
 
 if not TYPE_CHECKING:  # type checkers still report names that do not exist
-    __getattr__ = replacements.refuser("nnmpi.autograd.functional", "autograd.functional")
+    __getattr__ = finder.refuser("nnmpi.autograd.functional", "autograd.functional")

@@ -1,7 +1,7 @@
 """Tensor: an array that remembers how it was made.
 
 `apply` runs for every op of every step, so small models feel each of its lines. Advice for a name
-of PyTorch that is missing belongs in `replacements.txt`.
+of PyTorch that is missing belongs in `addons/torchlike/replacements.txt`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from weakref import ref
 
 import numpy as np
 
-from nnmpi.addons import loaded
+from nnmpi.addons import finder, loaded
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import fitting, is_float
 from nnmpi.arrays.kernels import Result, Vjp, precision
 from nnmpi.arrays.meta import as_constant, copy_of, is_meta, owner
 from nnmpi.arrays.meta.shapes import refuse
-from nnmpi.autograd import replacements, tape
+from nnmpi.autograd import tape
 from nnmpi.autograd.arguments import axis_of
 from nnmpi.autograd.method_factories import (
     both_operators,
@@ -192,7 +192,7 @@ class Tensor(TorchNames):
         def __getattr__(self, name: str) -> Any:
             if where := METHODS_ON_USE.get(name):
                 return MethodType(loaded(where), self)
-            raise AttributeError(replacements.no_attribute(name), name=name, obj=self)
+            raise AttributeError(finder.no_attribute(name), name=name, obj=self)
 
     # ---- gradients
 

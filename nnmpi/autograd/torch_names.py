@@ -1,7 +1,7 @@
 """Methods of tensors that PyTorch has, under its names; methods that NumPy's arrays have too are in
 `base.py` and `tensor.py`.
 
-Advice for a method that is missing belongs in `replacements.txt`.
+Advice for a method that is missing belongs in `addons/torchlike/replacements.txt`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from typing import Any as _Any
 
 from nnmpi import addons as _addons
 from nnmpi.addons import finder as _finder
-from nnmpi.autograd import replacements as _replacements
 from nnmpi.nn import utils
 from nnmpi.nn.containers import ModuleDict, ModuleList, ParameterList
 from nnmpi.nn.layers.activations import (
@@ -60,7 +59,7 @@ __all__ = [
     "utils",
 ]  # fmt: skip
 
-__path__ += [_finder.ENTRY, _replacements.ABSENT]
+__path__ += [_finder.ENTRY]
 
 _ON_USE = _addons.names_of("nnmpi.nn")
 """Where the names are that are loaded when they are used first."""
@@ -132,4 +131,4 @@ else:  # type checkers know from the names above which there are
     def __getattr__(name: str) -> _Any:
         if name in _ON_USE:
             return _addons.loaded(_ON_USE[name])
-        raise _replacements.missing(_replacements.no_name("nnmpi.nn", name, "layers"))
+        raise _finder.missing(_finder.no_name("nnmpi.nn", name, "layers"))

@@ -23,11 +23,12 @@ from weakref import ref
 
 import numpy as np
 
+from nnmpi.addons import finder
 from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.backend import CPU, Array, Backend
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Vjp, precision
-from nnmpi.autograd import Tensor, array_of, replacements
+from nnmpi.autograd import Tensor, array_of
 from nnmpi.autograd.recording import Storage, memory_needed, memory_row
 from nnmpi.nn.parameter_data import ParameterData
 from nnmpi.nn.place import Place
@@ -369,4 +370,4 @@ class Parameter(Tensor):
 
 
 if not TYPE_CHECKING:  # type checkers still report names that do not exist
-    __getattr__ = replacements.refuser("nnmpi.nn.parameter", "layers")
+    __getattr__ = finder.refuser("nnmpi.nn.parameter", "layers")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from nnmpi import addons
 from nnmpi.addons import finder
-from nnmpi.autograd import replacements
 from nnmpi.nn.utils import clip_grad_norm_ as clip_grad_norm
 from nnmpi.optim import rules
 from nnmpi.optim.groups import DECAYS, all_decay, matrices_decay
@@ -31,7 +30,7 @@ __all__ = [
     "warm_up",
 ]
 
-__path__ += [finder.ENTRY, replacements.ABSENT]
+__path__ += [finder.ENTRY]
 
 __all__ += list(addons.names_of(__name__))
 
@@ -62,4 +61,4 @@ else:  # type checkers know from the names above which there are
         if where := addons.names_of(__name__).get(name):
             return addons.loaded(where)
         instead = "use Adam with a schedule, or write a subclass of Optimizer (docs/optimizers.md)"
-        raise replacements.missing(f"nnmpi.optim has no {name!r}: {instead}")
+        raise finder.missing(f"nnmpi.optim has no {name!r}: {instead}")

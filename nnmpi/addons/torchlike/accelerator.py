@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from nnmpi.addons import finder
 from nnmpi.addons.torchlike import cuda
 from nnmpi.arrays import backend
-from nnmpi.autograd import replacements
 
 is_available = cuda.is_available
 device_count = cuda.device_count
@@ -19,4 +19,4 @@ def current_accelerator(check_available: bool = False) -> backend.Backend | None
 
 
 if not TYPE_CHECKING:  # type checkers still report names that do not exist
-    __getattr__ = replacements.refuser("nnmpi.accelerator", "cuda")
+    __getattr__ = finder.refuser("nnmpi.accelerator", "cuda")

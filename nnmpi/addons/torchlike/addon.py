@@ -182,6 +182,7 @@ ADD_ON = AddOn(
         },
         "modules": {
             **_PUBLIC,
+            "autograd.replacements": "nnmpi.addons.torchlike.replacements",
             "autograd.functions": "nnmpi.addons.torchlike.functions",
             "nn.layers.distances": "nnmpi.addons.torchlike.layers.distances",
             "nn.layers.embedding_bag": "nnmpi.addons.torchlike.layers.embedding_bag",

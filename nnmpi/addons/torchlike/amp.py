@@ -19,18 +19,19 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.addons import finder
 from nnmpi.addons.torchlike.autocasting import autocast as autocast
 from nnmpi.addons.torchlike.autocasting import is_autocast_available as is_autocast_available
 from nnmpi.addons.torchlike.autocasting import is_autocast_enabled
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import xp_of
 from nnmpi.arrays.dtypes import is_float, named
-from nnmpi.autograd import Tensor, replacements
+from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import op_types
 from nnmpi.optim.optimizer import Optimizer
 from nnmpi.options.notes import note
 
-__path__ = [replacements.ABSENT]
+__path__ = [finder.ENTRY]
 
 
 class GradScaler:

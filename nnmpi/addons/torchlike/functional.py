@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnmpi import addons
+from nnmpi.addons import finder
 from nnmpi.addons.torchlike.layer_functions import function_of, of_one_call
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.window import Size
-from nnmpi.autograd import Tensor, apply, as_tensor, functional, method_functions, replacements
+from nnmpi.autograd import Tensor, apply, as_tensor, functional, method_functions
 from nnmpi.autograd.functional import as_tensors
 from nnmpi.autograd.ops import activations, conv, lookup, norm
 from nnmpi.autograd.ops import linear as linear_op
@@ -279,7 +280,7 @@ else:  # type checkers know from the names above which there are
         if name in _ON_USE:
             globals()[name] = addons.loaded(_ON_USE[name])
             return globals()[name]
-        raise replacements.missing(
+        raise finder.missing(
             f"nnmpi.nn.functional has no {name!r}: take the layer of nnmpi.nn, as nn.BatchNorm2d, "
             "or write it with tensor operations"
         )

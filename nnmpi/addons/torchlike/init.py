@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from nnmpi.addons import finder
 from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.keyed import Key
 from nnmpi.arrays.meta.log import call_log
 from nnmpi.arrays.meta.shapes import refuse
-from nnmpi.autograd import Tensor, no_grad, replacements
+from nnmpi.autograd import Tensor, no_grad
 from nnmpi.nn.initial import ROW
 from nnmpi.nn.initial import constant as constant  # pickles of modules have these names here
 from nnmpi.nn.initial import fan_in as fan_in
@@ -193,4 +194,4 @@ def _fill(name: str, tensor: T, init: Init) -> T:
 
 
 if not TYPE_CHECKING:  # type checkers still report names that do not exist
-    __getattr__ = replacements.refuser("nnmpi.nn.init", "nn.init")
+    __getattr__ = finder.refuser("nnmpi.nn.init", "nn.init")

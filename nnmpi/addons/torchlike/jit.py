@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nnmpi.autograd import replacements
+from nnmpi.addons import finder
 
 
 def ignore(drop: Any = False, **options: Any) -> Any:
@@ -32,4 +32,4 @@ def is_scripting() -> bool:
 is_tracing = is_scripting
 
 if not TYPE_CHECKING:  # type checkers still report names that do not exist
-    __getattr__ = replacements.refuser("nnmpi.jit", "jit")
+    __getattr__ = finder.refuser("nnmpi.jit", "jit")

@@ -11,6 +11,7 @@ import math
 from bisect import bisect, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -215,7 +216,7 @@ class Binding:
         if isinstance(value, tuple | list):
             items = [self.argument(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-        if getattr(value, "__closure__", None) or hasattr(value, "func"):
+        if getattr(value, "__closure__", None) or isinstance(value, partial):
             refuse("a kernel that calls a function with arrays of its own")
         return value
 

@@ -12,7 +12,6 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels.precision import cast
-from nnmpi.autograd import replacements
 from nnmpi.nn.initial import constant
 from nnmpi.nn.parameter import Parameter
 
@@ -80,7 +79,7 @@ def skip_init(parameters: Iterable[Parameter]) -> None:
             p.init = constant(0.0)
 
 
-__path__ += [finder.ENTRY, replacements.ABSENT]
+__path__ += [finder.ENTRY]
 
 if TYPE_CHECKING:
     from nnmpi.addons.recurrent import rnn as rnn
@@ -98,4 +97,4 @@ else:  # type checkers know from the names above which there are
     def __getattr__(name: str) -> Any:
         if where := addons.names_of(__name__).get(name):
             return addons.loaded(where)
-        raise replacements.missing(replacements.no_name(__name__, name, "nn.utils"))
+        raise finder.missing(finder.no_name(__name__, name, "nn.utils"))

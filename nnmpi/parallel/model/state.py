@@ -49,13 +49,13 @@ def value_arrays(
     """
     index = {id(p): j for j, p in enumerate(optimizer.parameters)} if optimizer else {}
     for place, tensor in held_tensors(part):
-        ranges, store = iter([(0, place.size)]), getattr(tensor, "store", None)
+        ranges = iter([(0, place.size)])
         if optimizer and id(tensor) in index:
             ranges = optimizer.owned(index[id(tensor)])
         elif not untrained:
             continue
-        elif isinstance(store, FlatStore):
-            ranges = iter(store.readable(tensor.index))
+        elif isinstance(tensor, Parameter) and isinstance(tensor.store, FlatStore):
+            ranges = iter(tensor.store.readable(tensor.index))
         yield from (_array(place, tensor, lo, hi) for lo, hi in ranges)
 
 

@@ -7,10 +7,8 @@ all devices. So the calls that choose and seed devices do nothing.
 from typing import TYPE_CHECKING, Any
 
 from nnmpi import addons
+from nnmpi.addons import finder
 from nnmpi.arrays import backend
-from nnmpi.autograd import replacements
-
-__path__.append(replacements.ABSENT)
 
 
 def is_available() -> bool:
@@ -54,4 +52,4 @@ if not TYPE_CHECKING:  # so that type checkers still know which names there are
     def __getattr__(name: str) -> Any:
         if where := addons.names_of("nnmpi.cuda").get(name):
             return addons.loaded(where)
-        raise replacements.missing(replacements.no_name("nnmpi.cuda", name, "cuda"))
+        raise finder.missing(finder.no_name("nnmpi.cuda", name, "cuda"))

@@ -3,10 +3,10 @@
 from functools import partial
 from typing import Any
 
+from nnmpi.addons import finder
 from nnmpi.addons.torchlike import amp
-from nnmpi.autograd import replacements
 
-__path__ = [replacements.ABSENT]
+__path__ = [finder.ENTRY]
 
 GradScaler = partial(amp.GradScaler, "cuda")
 custom_fwd = partial(amp.custom_fwd, device_type="cuda")

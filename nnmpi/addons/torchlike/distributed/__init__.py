@@ -7,6 +7,7 @@ Importing this module sets the variables of torchrun (`environment`).
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from nnmpi.addons import finder
 from nnmpi.addons.torchlike.distributed import environment
 from nnmpi.addons.torchlike.distributed.collectives import (
     all_gather,
@@ -32,7 +33,6 @@ from nnmpi.addons.torchlike.distributed.collectives import (
 )
 from nnmpi.addons.torchlike.distributed.group import Group, ProcessGroup, joined, world_group
 from nnmpi.addons.torchlike.distributed.rows import Handle, ReduceOp
-from nnmpi.autograd import replacements
 from nnmpi.comm import Comm, job
 
 __all__ = [
@@ -46,7 +46,6 @@ __all__ = [
 
 Work = Handle
 environment.set_variables()
-__path__.append(replacements.ABSENT)
 
 
 class _WorldType(type):
@@ -129,4 +128,4 @@ def get_backend(group: Group = None) -> str:
 
 
 if not TYPE_CHECKING:  # type checkers still report names that do not exist
-    __getattr__ = replacements.refuser("nnmpi.distributed", "distributed")
+    __getattr__ = finder.refuser("nnmpi.distributed", "distributed")

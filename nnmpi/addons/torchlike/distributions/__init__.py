@@ -7,17 +7,15 @@ so they are the same on all ranks that draw the same ones. A model for a Trainer
 
 from typing import TYPE_CHECKING
 
+from nnmpi.addons import finder
 from nnmpi.addons.torchlike.distributions.basic import Bernoulli, Categorical, Distribution, Normal
 from nnmpi.addons.torchlike.distributions.divergences import kl_divergence
 from nnmpi.addons.torchlike.distributions.joined import Independent, MixtureSameFamily
-from nnmpi.autograd import replacements
 
 __all__ = [
     "Bernoulli", "Categorical", "Distribution", "Independent", "MixtureSameFamily", "Normal",
     "kl_divergence",
 ]  # fmt: skip
 
-__path__.append(replacements.ABSENT)
-
 if not TYPE_CHECKING:  # type checkers still report names that do not exist
-    __getattr__ = replacements.refuser("nnmpi.distributions", "distributions")
+    __getattr__ = finder.refuser("nnmpi.distributions", "distributions")

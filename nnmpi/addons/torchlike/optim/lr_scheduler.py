@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any, NoReturn
 
+from nnmpi.addons import finder
 from nnmpi.addons.torchlike.optim.cycles import (
     CosineAnnealingWarmRestarts as CosineAnnealingWarmRestarts,
 )
 from nnmpi.addons.torchlike.optim.cycles import CyclicLR as CyclicLR
 from nnmpi.addons.torchlike.optim.cycles import OneCycleLR as OneCycleLR
 from nnmpi.addons.torchlike.optim.scheduler import LRScheduler, for_each
-from nnmpi.autograd import replacements
 from nnmpi.optim.optimizer import Optimizer
 from nnmpi.optim.schedule import LRSchedule, step_decay
 
@@ -294,7 +294,7 @@ _LRScheduler = LRScheduler  # PyTorch's older name, of which programs make subcl
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise replacements.missing(
+    raise finder.missing(
         f"nnmpi.optim.lr_scheduler has no {name}: use LambdaLR(optimizer, f), where f(steps) is "
         "the factor of the rate, such as nnmpi.optim.cosine(total); or write a subclass of "
         "LRScheduler with get_lr"

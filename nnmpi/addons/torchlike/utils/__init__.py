@@ -2,11 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from nnmpi.addons import finder
 from nnmpi.addons.torchlike.utils import checkpoint as checkpoint
 from nnmpi.addons.torchlike.utils import data as data
-from nnmpi.autograd import replacements
-
-__path__.append(replacements.ABSENT)
 
 if not TYPE_CHECKING:  # type checkers still report names that do not exist
-    __getattr__ = replacements.refuser("nnmpi.utils", "utils")
+    __getattr__ = finder.refuser("nnmpi.utils", "utils")

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from nnmpi.autograd import replacements
+from nnmpi.addons import finder
 from nnmpi.nn.recompute import checkpoint as checkpoint
 
 if not TYPE_CHECKING:  # type checkers still report names that do not exist
-    __getattr__ = replacements.refuser("nnmpi.utils.checkpoint", "utils.checkpoint")
+    __getattr__ = finder.refuser("nnmpi.utils.checkpoint", "utils.checkpoint")

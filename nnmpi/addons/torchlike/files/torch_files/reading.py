@@ -23,9 +23,8 @@ from nnmpi.addons.torchlike.files.torch_files.unpickle import (
     Unpickler,
     plain_key,
 )
-from nnmpi.arrays.dtypes import has_bfloat16
+from nnmpi.arrays.dtypes import TYPES, has_bfloat16
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.replacements import TYPES
 from nnmpi.options.quoting import shown
 
 STORAGES = {

@@ -7,6 +7,7 @@ the same on all ranks. A Trainer, which divides batches among ranks, takes array
 from typing import TYPE_CHECKING, Any
 
 from nnmpi import addons
+from nnmpi.addons import finder
 from nnmpi.addons.torchlike.utils.data.dataloader import DataLoader, default_collate
 from nnmpi.addons.torchlike.utils.data.dataset import (
     ConcatDataset,
@@ -24,7 +25,6 @@ from nnmpi.addons.torchlike.utils.data.sampler import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-from nnmpi.autograd import replacements
 
 __all__ = [
     "BatchSampler", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "RandomSampler",
@@ -32,11 +32,9 @@ __all__ = [
     "WeightedRandomSampler", "default_collate", "random_split",
 ]  # fmt: skip
 
-__path__.append(replacements.ABSENT)
-
 if not TYPE_CHECKING:  # type checkers still report names that do not exist
 
     def __getattr__(name: str) -> Any:
         if (where := addons.names_of("nnmpi.utils.data").get(name)) is not None:
             return addons.loaded(where)
-        raise replacements.missing(replacements.no_name("nnmpi.utils.data", name, "data"))
+        raise finder.missing(finder.no_name("nnmpi.utils.data", name, "data"))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from nnmpi.autograd import Tensor, replacements
+from nnmpi.addons import finder
+from nnmpi.autograd import Tensor
 from nnmpi.autograd.functional import as_tensors
 from nnmpi.nn.random_numbers import randperm
 from nnmpi.nn.seeding import Generator, drawing_from
@@ -100,4 +101,4 @@ def random_split(
 
 
 if not TYPE_CHECKING:  # type checkers still report names that do not exist
-    __getattr__ = replacements.refuser("nnmpi.utils.data.dataset", "data")
+    __getattr__ = finder.refuser("nnmpi.utils.data.dataset", "data")

@@ -3,7 +3,7 @@
 import pytest
 
 import nnmpi
-from nnmpi.autograd import replacements
+from nnmpi.addons import finder
 
 IMPORTS = {
     "from nnmpi import vmap": "nnmpi has no 'vmap': write it for a batch",
@@ -37,4 +37,4 @@ def test_names_that_are_there_are_imported() -> None:
     scope: dict[str, object] = {}
     exec("from nnmpi import Trainer, Generator; from nnmpi.optim import NAdam", scope)
     assert scope["Trainer"] is nnmpi.Trainer
-    assert replacements.no_name("nnmpi", "fft", "functions and methods").startswith("nnmpi has no")
+    assert finder.no_name("nnmpi", "fft", "functions and methods").startswith("nnmpi has no")
