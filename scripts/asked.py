@@ -91,7 +91,8 @@ class Rows(dict[str, Any]):
         return super().__contains__(key)
 
     def _look(self, key: object) -> None:
-        if key in self.gone and not (self.table in ATTRIBUTES and is_own()):
+        # programs ask for names themselves; the keys of other tables reach these through nnmpi
+        if key in self.gone and not (self.table == "names" and is_own()):
             note(self.table, str(key))
 
 
@@ -210,7 +211,9 @@ def watch_imports() -> None:
     """Watches which modules are looked for. `sys.meta_path` stays: a test compares it."""
     find, gone = PathFinder.find_spec, GONE["modules"]
 
-    def watched(name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def watched(
+        _: type, name: str, path: Any = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if any(f"{name}.".startswith(f"{module}.") for module in gone) and not is_own():
             note("module", name)
         spec = find(name, path, target)
@@ -219,7 +222,7 @@ def watch_imports() -> None:
         return spec
 
     finder: Any = PathFinder
-    finder.find_spec = staticmethod(watched)
+    finder.find_spec = classmethod(watched)
     for other in sys.meta_path:  # an editable installation finds what is gone in another tree
         if "Editable" in getattr(other, "__name__", ""):
             other.find_spec = lambda *_: None

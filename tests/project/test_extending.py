@@ -8,6 +8,8 @@ import pytest
 from helpers.mpijob import ROOT
 from helpers.programs import python
 
+pytestmark = pytest.mark.all_add_ons
+
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 DIFFS = {
     path.stem: path.read_text(encoding="utf-8")

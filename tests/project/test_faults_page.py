@@ -10,6 +10,7 @@ ROWS = [line for line in PAGE.splitlines() if line[:2] == "| "]
 FILES = {path.name: path.read_text() for path in (ROOT / "tests").rglob("*.py")}
 
 
+@pytest.mark.all_add_ons
 @pytest.mark.parametrize("row", ROWS[1:], ids=lambda row: row[2:40])
 def test_a_row_names_tests_that_exist(row: str) -> None:
     *_, tested, _ = row.split("|")

@@ -122,6 +122,7 @@ def test_what_a_page_shows_is_what_is_printed(command, shown, tmp_path, monkeypa
         assert part in printed
 
 
+@pytest.mark.all_add_ons
 @pytest.mark.parametrize("page", LINKING)
 def test_what_a_page_links_to_exists(page):
     """Files, and headings of this page and of others."""

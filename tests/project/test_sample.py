@@ -60,6 +60,7 @@ def test_a_case_is_in_one_of_the_parts_of_all() -> None:
         assert sum(is_of_part(name, f"{i}/3") for i in (1, 2, 3)) == 1
 
 
+@pytest.mark.all_add_ons
 def test_the_tests_that_the_table_of_quick_cases_names_are_there() -> None:
     """A test that was renamed would be a quick test again, however long it takes."""
     for test in quick_cases(QUICK_CASES.read_text(encoding="utf-8")):

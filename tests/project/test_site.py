@@ -23,6 +23,7 @@ def found_by_search(site: Path, query: str) -> set[str]:
     return {place for place, text in texts.items() if wanted <= {*separator.split(text)}}
 
 
+@pytest.mark.all_add_ons
 @pytest.mark.skipif(find_spec("zensical") is None, reason="zensical is not installed: '.[docs]'")
 def test_the_site_is_built_and_has_each_link_each_public_name_and_a_search() -> None:
     for build in (

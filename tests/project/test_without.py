@@ -3,7 +3,6 @@
 import json
 import runpy
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,6 +13,8 @@ from helpers.programs import python
 from nnmpi.addons import ADD_ONS
 
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "without.py"))
+pytestmark = pytest.mark.all_add_ons  # a tree without one is watched already
+
 PYTEST = "-m", "pytest", "-q", "-n", "0", "-p", "left_out"
 
 
@@ -73,8 +74,13 @@ ASKING = {
 }
 """Tests that ask for it."""
 
-OTHERS = {
+PASSING = {
     "it is refused": "with pytest.raises(AttributeError): nnmpi.nn.Gone",
+    "a class has Python's finder": "assert Finds().find('json')",
+}
+"""Tests that pass, one of which asks for it."""
+
+FAILING = {
     "a wrong number": "assert 1 + 1 == 3",
     "its name in a message": "raise ValueError('gone is not an option; no nnmpi.addons.gone')",
     "what nobody has": "nnmpi.nn.Other",
@@ -82,14 +88,18 @@ OTHERS = {
     "nnmpi imports a layer": "nnmpi.metrics.wants_layer()",
     "nnmpi asks for a method": "nnmpi.metrics.wants_method(nnmpi.zeros(2))",
 }
-"""Tests that do not ask for it, or pass."""
+"""Tests that fail for another reason."""
 
 HEAD = """
 import subprocess, sys
+from importlib.machinery import PathFinder
 import nnmpi, pytest
 from helpers import mpijob
 from nnmpi.autograd import recording
 from nnmpi.train import main
+
+class Finds:
+    find = PathFinder.find_spec
 
 def program(*arguments):
     subprocess.run([sys.executable, *arguments], check=True)
@@ -115,7 +125,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     shutil.copytree(ROOT / "scripts", tree / "scripts")
     with (tree / "nnmpi" / "metrics.py").open("a", encoding="utf-8") as file:
         file.write(WANTS)
-    tests = (f"def test_{k}():\n    {body}\n" for k, body in enumerate(bodies()))
+    tests = (f"def test_{k}():\n    {body}\n" for k, body in enumerate(BODIES.values()))
     texts = {"some": "\n".join([HEAD, *tests]), "asks": "from nnmpi.nn import Gone"}
     for name, text in (texts | {"fails": "from nnmpi.nn import Other"}).items():
         (tree / f"test_{name}.py").write_text(text, encoding="utf-8")
@@ -128,20 +138,21 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {case.attrib["name"]: case[0].tag if len(case) else "passed" for case in cases}
 
 
-def bodies() -> Iterator[str]:
-    yield from ASKING.values()
-    yield from OTHERS.values()
+BODIES = ASKING | PASSING | FAILING
 
 
-@pytest.mark.parametrize("how", [*ASKING])
-def test_a_test_that_asks_for_what_is_gone_is_left_out(how: str, outcomes: dict[str, str]) -> None:
-    assert outcomes[f"test_{[*ASKING].index(how)}"] == "skipped"
-
-
-@pytest.mark.parametrize("how", [*OTHERS])
-def test_others_are_not_left_out(how: str, outcomes: dict[str, str]) -> None:
-    wanted = "passed" if how == "it is refused" else "failure"
-    assert outcomes[f"test_{len(ASKING) + [*OTHERS].index(how)}"] == wanted
+@pytest.mark.parametrize(
+    ("how", "outcome"),
+    [
+        *((how, "skipped") for how in ASKING),
+        *((how, "passed") for how in PASSING),
+        *((how, "failure") for how in FAILING),
+    ],
+)
+def test_only_a_test_that_fails_and_asks_for_what_is_gone_is_left_out(
+    how: str, outcome: str, outcomes: dict[str, str]
+) -> None:
+    assert outcomes[f"test_{[*BODIES].index(how)}"] == outcome
 
 
 def test_a_file_that_asks_for_what_is_gone_is_left_out(outcomes: dict[str, str]) -> None:
