@@ -5,30 +5,17 @@ twice, is not known here. Sources that nnmpi compiles take arrays as addresses: 
 their launches say how many bytes each has.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from emulator import machine
 
-Address = tuple[str, int]
+Parameter = tuple[str, int]
 """A parameter of a kernel: the kernel's name, and the place."""
 
-
-class Rules(NamedTuple):
-    """What is known of kernels that take arrays as addresses.
-
-    twice   parameters whose array is read and written, or read twice
-    views   parameters that are addresses without an array, as so many times another's bytes: the
-            place of that one, and the factor
-    """
-
-    twice: frozenset[Address] = frozenset()
-    views: Mapping[Address, tuple[int, int]] = {}
-
-
-NO_RULES = Rules()
+NONE = frozenset[Parameter]()
 
 
 class Work(NamedTuple):
@@ -40,41 +27,27 @@ class Work(NamedTuple):
     numbers: str = ""
 
 
-class UnknownSizeError(ValueError):
-    """An address of which nothing says how many bytes there are."""
-
-
-def works(calls: Iterable[tuple[str, str]], rules: Rules = NO_RULES) -> Iterator[Work]:
-    """The work of all calls, those in graphs included."""
+def works(calls: Iterable[tuple[str, str]], twice: Collection[Parameter] = NONE) -> Iterator[Work]:
+    """The work of all calls, those in graphs included. The arrays of parameters in `twice` are read
+    and written, or read twice."""
     for kind, text in calls:
         if kind == "node":
             kind, _, text = text.partition("\t")
         name, *details = text.split("\t")
         if kind == "kernel" and name != "memset":
-            yield _of_kernel(name, details, rules)
+            yield _of_kernel(name, details, twice)
         elif kind == "copy":
             yield Work(name, int(details[0]) * (2 if name == "device to device" else 1))
         elif kind in ("kernel", "library"):
             yield LIBRARIES.get(name, _of_bytes)(name, details)
 
 
-def _of_kernel(name: str, details: list[str], rules: Rules) -> Work:
+def _of_kernel(name: str, details: list[str], twice: Collection[Parameter]) -> Work:
     parameters, arrays = (text.split() for text in details)
     if not arrays:  # of CuPy
         return Work(name, sum(map(_bytes_of_view, map(bytes.fromhex, parameters))))
-    sizes = [size if size == "?" else int(size) for size in arrays]
-    total = 0
-    for place, size in enumerate(sizes):
-        if size == "?":
-            if (name, place) not in rules.views:
-                raise UnknownSizeError(
-                    f"parameter {place} of kernel {name} is an address without an array: add its "
-                    "bytes to the views of the rules"
-                )
-            other, factor = rules.views[name, place]
-            size = factor * int(sizes[other])
-        total += int(size) * (2 if (name, place) in rules.twice else 1)
-    return Work(name, total)
+    times = (1 + ((name, place) in twice) for place in range(len(arrays)))
+    return Work(name, sum(int(n) * k for n, k in zip(arrays, times, strict=True)))
 
 
 def _bytes_of_view(parameter: bytes) -> int:
@@ -144,6 +117,6 @@ def note_arrays() -> None:
 
 
 def _size_of(argument: Any) -> str:
-    if isinstance(argument, np.uintp):
-        return "?" if argument else "0"
+    if isinstance(argument, np.uintp) and argument:
+        raise TypeError("a kernel gets an address, whose bytes are not known: give it the array")
     return "0" if isinstance(argument, np.generic) else str(argument.nbytes)

@@ -101,8 +101,7 @@ API CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsig
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (machine::options.null) {
-        machine::Call call{"kernel", f.name, machine::is_noted(stream) ? machine::parameters_of(f, parameters) : ""};
-        machine::call(stream, call, nullptr);
+        machine::call(stream, {"kernel", f.name, machine::parameters_of(f, parameters, stream)}, nullptr);
         return CUresult(machine::status());
     }
     auto values = std::make_shared<std::vector<std::string>>();  // those of now

@@ -72,7 +72,7 @@ std::string last_calls();  // of each device, in words
 void run_grid(const Launch& launch);
 
 // ---- the null device
-std::string parameters_of(const Kernel& kernel, void** parameters);
+std::string parameters_of(const Kernel& kernel, void** parameters, void* stream);
 void* reserved(size_t bytes);
 void release_reserved(void* p, size_t bytes);
 

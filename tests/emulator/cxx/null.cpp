@@ -1,6 +1,7 @@
 // The null device: what is called is noted, with what it takes to count bytes and operations, and nothing runs. Its
 // memory takes none of the host, and is read as zeros, whatever was written.
 #include <sys/mman.h>
+#include <utility>
 
 #include "machine.h"
 
@@ -20,9 +21,10 @@ static thread_local std::string arrays;
 // The bytes of the arrays that the next kernel of this thread gets as addresses, one number for each parameter.
 API void emulator_arrays(const char* bytes) { arrays = bytes; }
 
-std::string machine::parameters_of(const Kernel& kernel, void** parameters) {
+std::string machine::parameters_of(const Kernel& kernel, void** parameters, void* stream) {
     static const char* const DIGITS = "0123456789abcdef";
-    std::string text;
+    std::string text, of_arrays = std::exchange(arrays, "");
+    if (!is_noted(stream)) return text;
     for (u32 i = 0; i < kernel.parameters; i++) {
         if (i) text += ' ';
         for (u32 b = 0; b < kernel.sizes[i]; b++) {
@@ -30,9 +32,7 @@ std::string machine::parameters_of(const Kernel& kernel, void** parameters) {
             text += DIGITS[byte >> 4], text += DIGITS[byte & 15];
         }
     }
-    text += '\t' + arrays;
-    arrays.clear();
-    return text;
+    return text + '\t' + of_arrays;
 }
 
 // A library that Python stands in for.

@@ -15,7 +15,7 @@ PRODUCTS = {"sdpa": 2, "sdpa_backward": 5}
 
 class NullGraph(Graph):
     def execute(self, pack: list[int], workspace: int, *, handle: Any, **named: Any) -> None:
-        details = f"{self.nbytes()}\t{self.operations()}\t{self.tensors[0].data_type}"
+        details = f"{self.nbytes()}\t{self.operations()}\t{self.numbers()}"
         stream = ctypes.c_void_p(handle.stream)
         machine.library().emulator_issue(self.kind.encode(), details.encode(), stream)
 
@@ -31,6 +31,12 @@ class NullGraph(Graph):
         scores = prod(first.dim[:3]) * second.dim[2]
         causal = 2 if self.compute.keywords["causal"] else 1
         return PRODUCTS[self.kind] * 2 * scores * first.dim[3] // causal
+
+    def numbers(self) -> str:
+        """The numbers that are multiplied, as emulator/work.py names them."""
+        if str(self.tensors[0].data_type) != "FLOAT":
+            return "16 bits"
+        return "float32" if "tensor core" in self.without else "tf32"
 
 
 class NullCudnn(Fake):
