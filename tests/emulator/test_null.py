@@ -52,6 +52,9 @@ with machine.noting() as calls:
 with stream:
     stream.begin_capture(cp.cuda.runtime.streamCaptureModeRelaxed)
     captured()
+    inner = stream.end_capture()
+    stream.begin_capture(cp.cuda.runtime.streamCaptureModeRelaxed)
+    inner.launch()
     graph = stream.end_capture()
 with machine.noting() as of_graph:
     graph.launch()
@@ -99,10 +102,10 @@ def test_calls_are_noted_with_their_bytes_and_operations() -> None:
     ]
 
 
-def test_a_graph_is_noted_with_its_nodes() -> None:
+def test_a_graph_is_noted_with_its_nodes_and_those_of_graphs_in_it() -> None:
     calls = found()["graph"]
     assert [kind for kind, _ in calls] == ["graph", *["node"] * 4]
-    assert calls[0][1] == "4"
+    assert calls[0][1] == "5"  # with the launch of the inner graph
     assert of_calls("graph", ("twice", 1)) == [
         Work("twice", 96 + 2 * 80),
         Work("cupy_add__float32_float32_float32", 4 * (24 + 4 + 24)),

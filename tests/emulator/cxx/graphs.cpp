@@ -150,10 +150,10 @@ API cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     machine::note("graph", std::to_string(g.items.size()));
     Item first{"a graph", [] {}, nullptr, {}};
     if (g.last.stream) first.after.push_back(g.last);  // it never runs twice at a time
-    put_behind(s, std::move(first));
+    issue_item(s, std::move(first));
     for (const Item& item : g.items) {
         if (!item.note.empty()) machine::note("node", item.note);
-        if (item.work) machine::issue(stream, item.name, item.work);
+        if (item.work || s.capture) issue_item(s, {item.name, item.work, nullptr, {}, item.note});
     }
     if (!s.capture) g.last = {&s, s.issued};
     return status();

@@ -76,20 +76,22 @@ void put_behind(Stream& s, Item item) {
     if (machine::options.order == AS_ISSUED) run_to(s, s.issued);
     else if (machine::options.order == AT_RANDOM) run_some();
 }
-void machine::issue(void* stream, const std::string& name, Work work) {
+void issue_item(Stream& s, Item item) {
     issued++;
-    put_behind(stream_of(stream), {name, std::move(work), nullptr, {}});
+    put_behind(s, std::move(item));
+}
+void machine::issue(void* stream, const std::string& name, Work work) {
+    issue_item(stream_of(stream), {name, std::move(work), nullptr, {}});
 }
 void machine::call(void* stream, const Call& call, Work work, Ready ready) {
     std::string text = options.null ? call.name + "\t" + call.details : call.name;
     note(call.kind, text);
-    issued++;
     Item item{call.label, std::move(work), std::move(ready), {}};
     if (options.null) {
         item.note = call.kind + ("\t" + text), item.ready = nullptr;
         if (!call.writes_to_host) item.work = nullptr;
     }
-    put_behind(stream_of(stream), std::move(item));
+    issue_item(stream_of(stream), std::move(item));
 }
 bool machine::is_noted(void* stream) { return is_noting() || stream_of(stream).capture; }
 static cudaError_t wait_for(Lock& lock, Place place) {

@@ -46,6 +46,7 @@ struct Event {
 extern std::vector<Stream*>& streams;  // streams that were destroyed too: events may name them
 Stream& stream_of(void* handle);
 void put_behind(Stream& s, Item item);
+void issue_item(Stream& s, Item item);  // which this thread has issued
 
 // ---- of graphs.cpp: what is captured, or refused because of a capture
 bool takes(Stream& s, Item& item);
