@@ -1,5 +1,4 @@
-"""The command `nnmpi NAME ...`, the same as `python -m nnmpi.NAME ...`; imports only the module of
-this command.
+"""The command `nnmpi NAME ...`, the same as `python -m nnmpi.NAME ...`; imports only its module.
 
 Exit status: that of the command, or 2 if no command has this name.
 """

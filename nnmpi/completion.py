@@ -1,5 +1,4 @@
-"""The command `python -m nnmpi.completion`: prints the script that completes command lines of
-`nnmpi`."""
+"""The command `nnmpi completion`: prints the script that completes command lines of `nnmpi`."""
 
 from nnmpi.addons.doctor.completion_command import main as main
 from nnmpi.addons.doctor.completion_command import parser as parser

@@ -41,8 +41,7 @@ class Backend(NamedTuple):
         return self.name
 
     def asarray(self, array: Array, dtype: Any = None) -> Array:
-        """Returns `array` as an array of this backend: itself if it is one already, or has no
-        data."""
+        """Returns `array` as an array of this backend; itself if it is one or has no data."""
         # by type, since an array without data is an instance of ndarray, too
         if type(array) is np.ndarray or not (self.is_host or meta.is_meta(array)):
             return self.xp.asarray(array, dtype)

@@ -25,8 +25,7 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 
 
 def cpuset_size(root: Path = ROOT) -> int | None:
-    """Returns the number of CPUs that control groups let this process run on; None without a
-    limit."""
+    """Returns how many CPUs control groups let this process use; None without a limit."""
     names = "cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"
     sizes = [
         len(cpu_list(cpus))
@@ -47,8 +46,7 @@ def memory_limit(root: Path = ROOT) -> int | None:
 
 
 def memory_available(root: Path = ROOT) -> int | None:
-    """Returns the bytes of memory that this process may still take; None if the system does not
-    tell.
+    """Returns the bytes of memory that this process may still take; None if unknown.
 
     This is the minimum of the system's MemAvailable and, for each control group, its limit minus
     its usage, in which cached file pages that the system can drop do not count.

@@ -1,5 +1,4 @@
-"""Devices: chooses the device of a rank, and copies to and from the host while both go on
-computing.
+"""Devices: chooses the device of a rank, and copies to and from the host while both compute.
 
     null stream     kernels ──┐                        ┌── kernels that use the result
     copy stream               └── fetch ── event    put┘

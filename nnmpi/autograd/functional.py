@@ -31,8 +31,7 @@ def tensor(
 ) -> Tensor:
     """A tensor with a copy of `value`: an array, a tensor, a number or nested lists of numbers.
 
-    Arrays keep their dtype; Python floats become float32. `on` is another name of `device`, a
-    backend or its name.
+    Arrays keep their dtype; Python floats become float32. `on` is another name of `device`.
     """
     if isinstance(value, Tensor):
         value = value.array
@@ -66,8 +65,7 @@ def from_dlpack(value: Any) -> Tensor:
 
 
 def as_tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
-    """Returns the values as tensors; others than tensors become constants on the first tensor's
-    backend."""
+    """Returns the values as tensors; others become constants on the first one's backend."""
     on = next((backend.of(v._array) for v in (*values, *others) if isinstance(v, Tensor)), None)
     return [as_tensor(v, on) for v in values]
 
@@ -158,8 +156,8 @@ def pad(t: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
     """t with elements added at its ends: `pad` is (before, after) for the last axis, then for the
     one before it, and so on; negative widths cut elements off.
 
-    `mode`: "constant" fills with `value`; "reflect", "replicate" and "circular" repeat elements of
-    t.
+    `mode`: "constant" fills with `value`; other modes repeat elements: "reflect", "replicate",
+    "circular".
     """
     (t,), widths = as_tensors(t), [*map(int, pad)]
     if len(widths) % 2 or len(widths) > 2 * t.ndim:

@@ -100,8 +100,7 @@ def _walk_path(
 
 
 def _path(start: Any, ends: Mapping[Any, Any]) -> set[Any]:
-    """Returns the nodes and leaves on all paths from `start` to `ends`, both included; none if
-    there is none."""
+    """Returns the nodes and leaves on all paths from `start` to `ends`, both included."""
     inner, seen, stack = [], {start}, [start]
     while stack:
         node = stack.pop()

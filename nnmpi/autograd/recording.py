@@ -40,8 +40,7 @@ class OpRecorder(Protocol):
         view of t: its values are no longer those of the op that was recorded for it."""
 
     def run_again(self, function: Callable[[], Any]) -> Any:
-        """Calls `function`, whose ops run again in the backward pass (checkpointing), and returns
-        its result."""
+        """Calls `function`and returns its result; its ops run again backward (checkpointing)."""
 
 
 recording: ContextVar[bool | OpRecorder] = ContextVar("nnmpi_recording", default=True)

@@ -224,8 +224,7 @@ def pass_on(
 
 
 def run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode, Any]) -> TapeNode:
-    """Runs the function of a checkpointed node again; adds the node of its result, with the
-    gradient g."""
+    """Runs the function of a checkpointed node again; adds its result's node, with gradient g."""
     if node.vjps is None:
         refuse_used()
     for parent in node.parents:

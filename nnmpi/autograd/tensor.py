@@ -205,8 +205,7 @@ class Tensor(TorchNames):
         create_graph: bool = False,
         until: Tensor | Sequence[Tensor] | None = None,
     ) -> UnfinishedBackward | None:
-        """Adds the gradient of this scalar (or of sum(self * gradient)) to the `grad` of every
-        leaf.
+        """Adds the gradient of this scalar (or of sum(self * gradient)) to `grad` of every leaf.
 
         With `until`, a tensor on which this one depends, computes only `until.grad`; `finish()` of
         the returned object computes the others. `until` may be several tensors: each gets its
@@ -373,8 +372,7 @@ class Tensor(TorchNames):
         return written
 
     def drop_data_for(self, written: Any) -> None:
-        """Replaces the tensor's array by one without data, if `written`, which will be written to
-        it, has none."""
+        """Replaces the tensor's array by one without dataif `written`, its new value, has none."""
         if type(written) is np.ndarray or not is_meta(written) or is_meta(self._array):
             return
         if self.storage.sharing is not None:

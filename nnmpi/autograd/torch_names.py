@@ -25,8 +25,7 @@ NAMES: Table[Any] = Table("names")
 """By a name of nnmpi, or of a package or class in it as in "nn.init": what it is."""
 
 METHODS_ON_USE = names_of("nnmpi.Tensor")
-"""By a method of tensors: where the function is that it calls, with the tensor as its first
-argument."""
+"""By a method of tensors: where its function is, which takes the tensor first."""
 
 
 def to_method(where: str) -> Callable[..., Any]:

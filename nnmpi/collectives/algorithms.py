@@ -1,5 +1,4 @@
-"""The collective algorithms of nnmpi, each as a function of the round, the rank and the number of
-ranks.
+"""The collective algorithms of nnmpias functions of round, rank and number of ranks.
 
 An all-reduce is a reduction, such as a reduce-scatter, followed by its transpose: the same messages
 backwards, which copy instead of adding.
@@ -331,8 +330,8 @@ class Collective(Enum):
         starts: Starts = _all,
         ends: Ends = lambda r, c, p: None,
     ) -> Self:
-        """Makes a member whose enum value is its name, so that a copy or pickle is the member
-        itself."""
+        """Makes a member whose enum value is its name, so that copies and pickles are the
+        member."""
         row = object.__new__(cls)
         row._value_, row.passes, row.algorithms = name, passes, algorithms
         row.claim = Claim(starts, ends)

@@ -1,8 +1,6 @@
-"""Collective algorithms with log p rounds for any number of ranks p: those of Bruck et al. (1997),
-and NCCL's PAT.
+"""Collective algorithms with log p rounds for any number of ranks p(Bruck et al. 1997; NCCL's PAT).
 
-In round t a rank exchanges messages with the ranks at distance d = 2^t, or in the opposite order of
-distances.
+In round t a rank exchanges messages at distance d = 2^t, or in the opposite order.
 """
 
 from nnmpi.collectives.step import Algorithm, Ranks, Step, chunk_per_rank, levels

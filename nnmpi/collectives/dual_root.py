@@ -39,8 +39,7 @@ class Trees(NamedTuple):
 
 @cache
 def trees(p: int) -> Trees:
-    """Returns the two trees of p ranks, p >= 2; the first has the ranks from 0, and is the larger
-    one.
+    """Returns the two trees of p ranks, p >= 2; the first, from rank 0, is the larger one.
 
     A first child exchanges with its parent two rounds before the parent exchanges with the parent's
     peer; a second or an only child does so one round before.

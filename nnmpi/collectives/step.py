@@ -78,8 +78,7 @@ class Step(NamedTuple):
         return self._messages(self.send, chunks) if self.to >= 0 else ()
 
     def messages(self, chunks: int) -> Ranks:
-        """How many messages each rank sends in this step; a range that is not contiguous may be
-        several."""
+        """How many messages each rank sends; a range that is not contiguous may be several."""
         start, length = self.send[0] % chunks, np.asarray(self.send[1] - self.send[0])
         width = np.where(self.block < self.stride, self.block, length)
         period = np.maximum(width, self.stride)

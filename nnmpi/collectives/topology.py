@@ -49,8 +49,7 @@ def out_and_in(source: Ranks, to: Ranks) -> Ranks:
 
 
 def through(near: Ranks, source: Ranks, to: Ranks, out: Ranks, into: Ranks) -> Ranks:
-    """Returns the links of messages in a network of ranks in nodes: two rows, one column per
-    message.
+    """Returns the links of messages in a network of ranks in nodes: (2, messages).
 
     Where `near` is True it uses the links of the ranks `source` and `to`; otherwise it leaves by
     the outlet of node `out` and arrives by the inlet of node `into`.

@@ -175,7 +175,7 @@ def _check_matching(t: int, rows: list[Step], chunks: int) -> None:
 
 def _check_ports(t: int, rows: list[Step], left: int, busy: list[Busy], chunks: int) -> int:
     """Raises PlanError unless a step may follow the earlier ones of round t; returns how many are
-    due after it.
+    due.
 
     The step must have the next port. It may not send chunks that arrive by an earlier step of the
     round, nor replace chunks that an earlier one sends or receives.
@@ -284,8 +284,7 @@ def proven(
 
 @contextmanager
 def naming(name: str, operation: str, p: int) -> Iterator[None]:
-    """A context that turns errors of a user's algorithm into a PlanError with its name and
-    ranks."""
+    """A context that turns errors of a user's algorithm into PlanErrors that name it."""
     try:
         yield
     except (IndexError, TypeError, ValueError) as error:  # PlanError is a ValueError

@@ -322,8 +322,7 @@ class Comm:
     def confirm(self) -> None:
         """Checks for lost ranks: returns on all ranks of the job, or raises RankLost on those left.
 
-        After RankLost call `shrink`. Other operations may complete on some ranks and raise on
-        others.
+        After RankLost call `shrink`. Operations may complete on some ranks and raise on others.
         """
         with self._calls.collective(self._calls.log("confirm")):
             self._p2p.family.confirm()

@@ -46,8 +46,7 @@ class Progress:
         self.error: BaseException | None = None  # raised in a helper thread
 
     def finish(self, steps: Steps, call: CallRecord, transport: Transport) -> None:
-        """Carries out an operation to its end; other operations in progress move forward
-        meanwhile."""
+        """Carries out an operation to its end; others move forward meanwhile."""
         if self.error is not None:
             self.raise_error()
         if self.works:
@@ -245,8 +244,7 @@ class Work:
         self._end(RankLost(f"{self.signature.operation} was abandoned, since a rank was lost"))
 
     def _raise(self, error: BaseException) -> NoReturn:
-        """Raises the error of this operation, which a helper thread may have stored for this
-        rank."""
+        """Raises this operation's error, which a helper thread may have stored."""
         with self._progress.lock:  # a helper that ended this work has stored the error by then
             if self._progress.error is error:
                 self._progress.error = None

@@ -90,8 +90,7 @@ class DatasetSize(NamedTuple):
 
 
 class DatasetEntry(NamedTuple):
-    """An entry of DATASETS, the table of data sets by name: how to load one, and how to write it on
-    the command line.
+    """An entry of DATASETS: how to load a data set, and how to write it on the command line.
 
     load: loads the data set
     form: the value of `--data` for it, such as "mnist" or "synthetic:SHAPE:CLASSES:SAMPLES"
@@ -148,8 +147,7 @@ def _compressed(array: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 def kept_as(dtype: np.dtype[Any], is_label: bool) -> np.dtype[Any]:
-    """Returns the dtype to which samples (with `is_label`, labels) are converted when they are
-    loaded.
+    """Returns the dtype to which loaded samples (with `is_label`, labels) are converted.
 
     Integers become int64, but uint8 samples (pixels) stay uint8. Float samples and booleans become
     float32; float labels become float32 or float64. Other dtypes are returned unchanged.

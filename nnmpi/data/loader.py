@@ -161,8 +161,7 @@ class Loader:
     def gather(
         self, rows: np.ndarray, fields: WantedFields = X_AND_Y, epoch: int | None = None
     ) -> Batch:
-        """Returns the batch of the given rows of the split, with images augmented as in `epoch`, if
-        given."""
+        """Returns the batch of the given rows of the split; with `epoch`, images are augmented."""
         wanted = rows if fields.x else rows[:0]
         if self.standardised is not None:
             x = take(self.standardised, wanted)

@@ -119,8 +119,7 @@ Arguments: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a graph: a layer, a module with children that is recorded as a whole, or an op
-    between layers.
+    """A node of a graph: a layer, a module that is recorded as a whole, or an op between layers.
 
     name       of the module, or of the op
     result     the returned value, with TensorRef in place of tensors

@@ -207,8 +207,7 @@ class ClassLoss(Loss):
 
 
 class CrossEntropyLoss(ClassLoss):
-    """The cross-entropy -log(softmax(logits))[label] of logits (N, C, ...) and integer labels (N,
-    ...).
+    """Cross-entropy -log(softmax(logits))[label] of logits (N, C, ...) and labels (N, ...).
 
     In place of labels it takes probabilities in the shape of the logits, of which none is ignored.
 

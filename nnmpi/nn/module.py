@@ -110,8 +110,7 @@ class Module(Hooked, Registries):
 
     @property
     def _number(self) -> int:
-        """The number of modules constructed before this one if it is a layer that stands alone;
-        else 0.
+        """How many modules were made before this one if it is a layer that stands alone; else 0.
 
         Initial weights follow from the seed, the path of the parameter and this number: so layers
         that stand alone have different weights, although their paths are equal. It is 0 for a
@@ -149,8 +148,7 @@ class Module(Hooked, Registries):
     def _entries(
         self, *registries: str, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, Module, str]]:
-        """Yields (full name, module, attribute name) of each entry of `registries`, also below
-        it."""
+        """Yields (full name, module, attribute name) of each entry of `registries`, and below."""
         for path, m in self.named_modules(prefix) if recurse else [(prefix, self)]:
             for name in (name for registry in registries for name in getattr(m, registry)):
                 yield f"{path}.{name}" if path else name, m, name

@@ -1,5 +1,4 @@
-"""Parameter: a tensor that is trained. The memory of its values and of its gradient belongs to a
-Store.
+"""Parameter: a tensor that is trained. A Store has the memory of its values and gradient.
 
 Rules:
 

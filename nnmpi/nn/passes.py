@@ -88,8 +88,7 @@ UNTRACKED: BatchStats = Untracked()
 
 
 class Pass(NamedTuple):
-    """The state of one forward pass of a model, on which random numbers and batch statistics
-    depend.
+    """The state of a forward pass, on which random numbers and batch statistics depend.
 
     samples  the row numbers in the data set of the samples on this rank; None: 0, 1, 2, ...
     counted  whether this pass counts as a step, so that the next one draws other random numbers:

@@ -128,8 +128,7 @@ def _outputs_of(graph: Graph, nodes: range) -> tuple[int, ...]:
 
 
 def _callable_for(run: Sequence[Call], modules: Mapping[str, Module]) -> Callable[..., Any]:
-    """Returns what computes the chain of calls: an op, a module with several tensors, or a
-    Sequential."""
+    """Returns what computes the chain of calls: an op, a module or a Sequential."""
     if run[0].op is not None:
         return partial(apply, run[0].op)
     called = [modules[call.path] for call in run if call.path is not None]
@@ -180,8 +179,8 @@ class Segment(Module):
         ]
 
     def take_constants(self, graph: Graph) -> None:
-        """Updates constants of calls from a new recording of the same model, in which an attribute
-        has changed."""
+        """Updates constants of calls from a new recording of the model, with a changed
+        attribute."""
         for i, (run, step) in enumerate(zip(self.runs, self._steps, strict=True)):
             call, (called, _, result, done) = _call_in(graph, run[0]), step
             if call.op is not None:

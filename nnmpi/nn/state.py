@@ -57,8 +57,7 @@ class StorageOrder(NamedTuple):
         return array[self._rows(len(array))] if self.groups else array
 
     def to_files(self, array: np.ndarray, files: int) -> list[np.ndarray]:
-        """The inverse of `to_model`: a file's tensors for one of the model, whole and in C
-        order."""
+        """The inverse of `to_model`: a file's tensors for one of the model, in C order."""
         array = array[np.argsort(self._rows(len(array)))] if self.groups else array
         arrays = [array] if files == 1 else np.split(array, self._ends(len(array)))
         return [np.ascontiguousarray(a.T if self.is_transposed else a) for a in arrays]

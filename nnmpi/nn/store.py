@@ -108,8 +108,7 @@ class Operands(NamedTuple):
 
 
 class FlatStore(Store):
-    """The memory of parameters as two flat buffers, `flat` (values) and `flat_grad`; each parameter
-    is a view into both.
+    """The memory of parameters as two flat buffers, `flat` (values) and `flat_grad`, with views.
 
     Parameter i and its padding, which is always zero, lie at elements `spans[i]`. `reserved`
     elements precede the first parameter. A subclass overrides `allocate` if several ranks share the

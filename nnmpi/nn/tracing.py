@@ -1,5 +1,4 @@
-"""trace(model, zeros, dtype): records the graph of a model, from two forward passes that compute
-nothing.
+"""trace(model, zeros, dtype): records the graph of a model by two passes that compute nothing.
 
 The passes run on arrays without data (`arrays.meta`), and draw no weights. One has 2 samples and
 runs in evaluation mode, the other has 3 and runs in training mode. Lengths in the ratio 2 : 3 are
@@ -112,8 +111,8 @@ def _model_factory(model: Module, build: Callable[[], Module] | None) -> Callabl
 
 
 def _room_check(on: Backend) -> Callable[[int], object]:
-    """Returns what raises MemoryError if the second pass, of more samples, would not fit, given the
-    bytes of the first."""
+    """Returns what raises MemoryError if the second pass would not fit, given the bytes of the
+    first."""
     room = memory_available() if on is CPU else None
 
     def check(held: int) -> None:

@@ -1,5 +1,4 @@
-"""Optimizer: the base class of all optimizers. It updates parameters in flat buffers, many by one
-call.
+"""Optimizer: the base of all optimizers, which updates many parameters in flat buffers by one call.
 
 Rules:
 
@@ -65,8 +64,7 @@ instead_of_step = ContextVar("instead_of_step", default=None)
 
 
 class Optimizer:
-    """The base of all optimizers: finds the slices of flat memory to update, and counts the steps
-    of each parameter.
+    """Finds the slices of flat memory to update, and counts the steps of each parameter.
 
     A parameter without a gradient is not updated, and its step is not counted. Subclasses define
     `_state_names(group)`, which returns the names of the state arrays, and `_update(x, group)`,

@@ -35,8 +35,7 @@ HOST_MEMORY = Property("arrays in the memory of the host")
 
 
 class Feature(NamedTuple):
-    """An option that a run uses, or a combination of options, with the properties that it relies on
-    or breaks.
+    """An option that a run uses, or several, with the properties that it relies on or breaks.
 
     name       the name of an option of Config or, with `asks`, any other name
     asks       (config, ranks): the options as text if a run uses the feature, else ""; None: a run

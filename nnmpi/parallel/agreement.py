@@ -12,8 +12,7 @@ T = TypeVar("T")
 
 
 def all_or_none(comm: Comm, f: Callable[[], T]) -> T:
-    """Calls f on every rank and returns its result; if f fails on one rank, all ranks raise an
-    error.
+    """Calls f on every rank and returns its result; if f fails on one, all raise an error.
 
     OtherRankError is raised on this rank only: the rank that has failed reports its own error.
     """

@@ -18,8 +18,8 @@ GATHER, SUM = "halving", "doubling"  # for short rows: log2 p rounds, equal bits
 
 
 class Synced:
-    """Computes BatchNorm statistics of a batch whose samples are divided among ranks; a rank may
-    have none.
+    """Computes BatchNorm statistics of a batch whose samples are on several ranks; some may have
+    none.
 
     Each method is one collective. All ranks call them in the same order, since they run the same
     model: forward in the order of its layers, backward in the order that autograd recorded.
@@ -29,8 +29,7 @@ class Synced:
         self._comm, self._wire_for = comm, wire_for
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """Returns the moments of the whole batch, with equal bits on all ranks, and calls `track`
-        with them.
+        """Returns the moments of the whole batch, with equal bits on all ranks; `track` gets them.
 
         All ranks' moments (n, mean, M2) are gathered in float64 and merged in the order of ranks.
         On NCCL, where the host does not wait for a collective, they are summed by all-reduces

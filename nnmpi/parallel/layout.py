@@ -59,8 +59,8 @@ class Layout(NamedTuple):
         narrow_sums: bool = False,
         summed: Sequence[str] = REPLICAS,
     ) -> Self:
-        """Returns the Layout for a mesh, with gradients summed along `summed`; every rank of `comm`
-        calls it."""
+        """Returns the Layout for a mesh, with gradients summed along `summed`; all ranks call
+        it."""
 
         def group(*axes: str) -> Comm:
             return _group(mesh, comm, axes, narrow_sums)

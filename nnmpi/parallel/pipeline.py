@@ -16,8 +16,7 @@ from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 def own_stages(
     model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str, Any]
 ) -> ModelPart:
-    """Returns the ModelPart with a rank's stages; `facts` say how the model was cut, for the start
-    event."""
+    """Returns the ModelPart with a rank's stages; `facts` say how the model was cut."""
     if (how := arrangement.config.recompute) != "none":
         recompute(model, arrangement.graph, how)
     if len(arrangement.division.stages) == 1 and not arrangement.sharding.owned.variables:

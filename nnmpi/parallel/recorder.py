@@ -37,8 +37,7 @@ class Recorder:
         return do
 
     def waits(self, name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
-        """Returns a context in which this rank waits for others, whose end adds the event
-        `name`."""
+        """Returns a context in which this rank waits for others; its end adds an event."""
         return UNRECORDED if self is NO_RECORDER else Timed(self, name, micro, stage)
 
 

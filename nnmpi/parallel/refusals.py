@@ -172,8 +172,7 @@ REQUIREMENTS = requirements(FEATURES)
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raises ValueError for the first options that cannot be combined, or lack one that they
-    need."""
+    """Raises ValueError for options that cannot be combined, or lack one that they need."""
     asked = {feature.name: feature.asked(config, ranks) for feature in FEATURES}
     for feature, beside, reason, remedy in REFUSALS:
         first, second = asked[feature.name], asked[beside.name]

@@ -55,8 +55,7 @@ def division_of(
 
 
 def copies(config: Config) -> int:
-    """Returns how many numbers an element of a parameter takes: value, gradient, optimizer
-    state."""
+    """Returns how many numbers an element of a parameter takes: value, gradient, state."""
     return 2 + len(state_arrays_of(config))
 
 

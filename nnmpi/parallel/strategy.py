@@ -112,16 +112,14 @@ class Undo(Protocol):
     def decision(self) -> tuple[int, tuple[float, ...]] | None: ...
 
     def saving_buffers(self, loads: Iterable[StepBatch], step: int) -> Iterator[StepBatch]:
-        """Yields the batches `loads`, from step `step` on; before each, copies the buffers, which a
-        step changes."""
+        """Yields the batches `loads`, from step `step` on; before each, copies the buffers."""
 
     def finish(self, decision: Sequence[float]) -> None:
         """Completes the last step, if only its update is missing, by the sums over all ranks that
         decide on it; sends no message."""
 
     def restore(self) -> None:
-        """Restores what an incomplete last step, or round of local steps, has changed; sends no
-        message."""
+        """Restores what an incomplete last step or round has changed; sends no message."""
 
 
 class Strategy(Protocol):
@@ -145,12 +143,11 @@ class Strategy(Protocol):
         """The position of this rank in its data, if ranks may be at different steps; else None."""
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """Makes the steps of an epoch from `start` on, each in a `next`; close the generator to
-        stop early."""
+        """Makes the steps of an epoch from `start` on, each in a `next`; its `close` stops
+        early."""
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
-        """Runs forward passes over the data of `loader`; `outputs` gets the results, summed over
-        all ranks."""
+        """Runs forward passes over `loader`; `outputs` gets the results, summed over all ranks."""
 
     def describe(self) -> dict[str, Any]:
         """Returns fields on how ranks train, for the start event."""
@@ -160,8 +157,8 @@ class Strategy(Protocol):
         training for the last event. Every rank calls it; further epochs may follow."""
 
     def close(self) -> None:
-        """Frees communicators and shared memory, and moves parameters to memory of each rank; every
-        rank calls it."""
+        """Frees Comms and shared memory, moves parameters to each rank's own; every rank calls
+        it."""
 
     def leave(self) -> None:
         """Stops the threads of this rank without a message, after the loss of a rank."""

@@ -11,16 +11,15 @@ from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.native.table import Out, kernel
 
 Vjp = Callable[[Any, Array | None], Array]
-"""A function vjp(g, out): computes the gradient of one argument from the gradient `g` of the op's
-value.
+"""A function vjp(g, out): computes an argument's gradient from the gradient `g` of the op's value.
 
 `out` is None, or an array for the result: a vjp that can write there does so and returns it, any
 other vjp returns another array. A vjp does not change `g`.
 """
 
 Prepare = Callable[[Array, Sequence[bool]], Any]
-"""A function prepare(g, needs): computes what the vjps share; each vjp then gets its result instead
-of `g`.
+"""A function prepare(g, needs): computes what the vjps share; each vjp gets its result instead of
+`g`.
 
 `needs` marks the arguments whose gradients will be computed. `prepare` changes nothing, since a
 backward pass in two halves calls it twice, with needs that have no argument in common. So it may

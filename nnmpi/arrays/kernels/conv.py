@@ -100,8 +100,7 @@ class ConvMethod(Protocol):
         """Converts a sum of w's gradients to (kh, kw, C / groups, O)."""
 
     def begin_backward(self, needs_dx: bool) -> None:
-        """Prepares for a backward pass, before the first call of `gradients`: for instance
-        transforms w."""
+        """Prepares for a backward pass: for instance transforms w."""
 
     def release(self) -> None:
         """Frees the arrays that are not needed after a pass over all images."""
@@ -113,8 +112,7 @@ def _of_add_on(algorithm: str) -> Any:
 
 
 def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
-    """Returns the ConvMethod for x (N, H, W, C) and w, and the number of images that it takes at a
-    time."""
+    """Returns the ConvMethod for x (N, H, W, C) and w, and how many images it takes at a time."""
     choose = _of_add_on(f.algorithm) if of(x).is_host else None
     by_add_on: tuple[ConvMethod, int] | None = choose and choose(x, w, f)
     if by_add_on:

@@ -115,8 +115,7 @@ class Depthwise(Im2col):
         return self.xp.moveaxis(w.reshape(kh, kw, C, O // C), -1, 0)
 
     def _parts(self, n: int, z: Array) -> Iterator[tuple[int, Array, tuple[int, ...]]]:
-        """Yields the outputs that one call of a depthwise kernel can write, as (m, outputs,
-        numbers).
+        """Yields what one call of a depthwise kernel can write, as (m, outputs, numbers).
 
         Such a call computes one output per channel, so there is an item for each m below O / C, and
         with pooling for each position in a window. `outputs` is a view (n, h, w, C) of z (T, O),

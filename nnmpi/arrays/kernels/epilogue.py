@@ -132,8 +132,7 @@ def relu_gradient_loop(g: Array, y: Array, out: Out) -> None:
 def outputs(
     z: Array, y: Array, largest: Array | None, rows: RowConstants, covers: tuple[int, int]
 ) -> None:
-    """Writes a convolution's outputs y (n, h, w, O) from the sums z: applies pooling, bias and
-    ReLU.
+    """Writes a convolution's outputs y (n, h, w, O) from the sums zby pooling, bias and ReLU.
 
     With `largest`, which receives the position of each window's maximum, z begins with two axes for
     the position in a 2x2 pooling window; otherwise z has the axes of images. `covers` is the height
@@ -157,11 +156,9 @@ def outputs(
 
 
 def masked(g: Array, y: Array | None, db: Array | None) -> Array:
-    """Returns the gradient g with zeros where ReLU's output y is 0: the gradient before ReLU,
-    contiguous.
+    """Returns the gradient g with zeros where ReLU's output y is 0: that before ReLU, contiguous.
 
-    y is None without ReLU. Adds the column sums of the result to db, the gradient of the bias,
-    unless that is None.
+    y is None without ReLU. Adds the column sums to db, the gradient of the bias, unless it is None.
     """
     g = xp_of(g).ascontiguousarray(g) if y is None else relu_gradient(g, y)
     if db is not None:
@@ -170,8 +167,7 @@ def masked(g: Array, y: Array | None, db: Array | None) -> Array:
 
 
 def spread(g: Array, largest: Array | None, dz: Array, covers: tuple[int, int]) -> None:
-    """Computes the backward pass of 2x2 max-pooling: writes dz, the gradient of a convolution's
-    sums.
+    """Writes dz, the gradient of a convolution's sums, by the backward pass of 2x2 max-pooling.
 
     g (n, h, w, O) is the gradient of the pooled sums. It goes to the largest element of each
     window, whose position (0 to 3) is in `largest`; other elements of dz (2, 2, n, h, w, O), which

@@ -199,8 +199,7 @@ def adam_loop(
 
 
 def sgd(p: Array, g: Array, velocity: Array | None, c: SgdStep, mixed: MixedStep = PLAIN) -> None:
-    """Makes one step of SGD, with the options c, on p, in place; `velocity` may be None without
-    momentum."""
+    """Makes one step of SGD with options c on p, in place; `velocity` is None without momentum."""
     used_velocity = velocity if c.momentum else None
     rate = c.lr * (c.momentum if c.nesterov else 1)
     direct, decay = c.nesterov or not c.momentum, c.weight_decay
@@ -253,8 +252,7 @@ def rmsprop(
     c: RmsPropStep,
     mixed: MixedStep = PLAIN,
 ) -> None:
-    """Makes one step of RMSprop, with the options c, on p, in place. Without momentum `velocity`
-    may be None.
+    """Makes one step of RMSprop with options c on p, in place; `velocity` is None without momentum.
 
     squares = alpha squares + (1 - alpha) g^2
     mean    = alpha mean + (1 - alpha) g          if not None; mean^2 is subtracted from squares

@@ -66,8 +66,7 @@ Windows = tuple[Window, Window]
 def windows(kernel: Size, stride: Size, padding: Size | str = 0, dilation: Size = 1) -> Windows:
     """Makes the windows of a kernel; `padding` is "same", "valid", or the padding on both sides.
 
-    "same" gives as many outputs as inputs at stride 1; an odd amount of padding has one more after
-    the last input.
+    "same" gives as many outputs as inputs at stride 1; of an odd padding one more is at the end.
     """
     given = padding if isinstance(padding, str) else pair(padding)
     return _windows(pair(kernel), pair(stride), given, pair(dilation))

@@ -185,8 +185,7 @@ class MetaArray(np.ndarray):
         return super().__getitem__(entries if ... in entries else (*entries, ...))
 
     def _index(self, index: Sequence[Any]) -> "MetaArray":
-        """Returns what an index with integer arrays selects: slices first, then advanced
-        indexing."""
+        """Returns what an index with integer arrays selects: first slices, then arrays."""
         places = [k for k, entry in enumerate(index) if isinstance(entry, np.ndarray | int)]
         sliced = (slice(None) if k in places else entry for k, entry in enumerate(index))
         view, picks = super().__getitem__(tuple(sliced)), [index[k] for k in places]

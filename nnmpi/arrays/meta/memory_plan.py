@@ -1,10 +1,9 @@
-"""Plans memory for logged calls: gives each new array a place in one arena, by its first and last
-use.
+"""Plans memory for logged calls: gives each new array a place in an arena, by first and last use.
 
-    calls   0 1 2 3 4
-    a       ###             two arrays may have the same place,
-    b         #####         if no call uses both and their lifetimes are apart
-    c             ###
+calls   0 1 2 3 4
+a       ###             two arrays may have the same place,
+b         #####         if no call uses both and their lifetimes are apart
+c             ###
 """
 
 import math
@@ -187,8 +186,7 @@ def places_in(arena: np.ndarray, plan: MemoryPlan) -> Places:
 
 
 def places_of(given: Iterable[tuple[Any, np.ndarray]]) -> Places:
-    """Returns places for arrays without data: in each pair, the first gets the memory of the
-    second."""
+    """Returns places for arrays without data: the first of a pair gets the memory of the second."""
     return {id(owner(stand_in)): (_as_bytes(array), 0) for stand_in, array in given}
 
 

@@ -1,5 +1,4 @@
-"""The table of kernels: each has a name and up to three implementations, in NumPy, in C, and for a
-device.
+"""The table of kernels: each has a name and up to three implementations: NumPy, C, and a device's.
 
     @kernel                      adds this function to the table KERNELS; the compiled function of
     def add(a, b, y: Out)        the same name computes in its place on NumPy's arrays, if there is

@@ -60,8 +60,7 @@ def conv1d(
     groups: int = 1,
     keep: bool = True,
 ) -> Result:
-    """The convolution of x (N, C, L) with w (O, C / groups, k), plus b (O), as images of one
-    row."""
+    """The convolution of x (N, C, L) with w (O, C / groups, k), plus b (O)."""
     x = like_weight(x, w)
     _check_input("conv1d", x.shape, x.dtype, w, w.shape[1] * groups, "L")
     along = windows((1, w.shape[2]), (1, stride), _along(padding), (1, dilation))
@@ -87,8 +86,8 @@ def after_padding(
     groups: int,
     **options: Any,
 ) -> Result:
-    """Pads x with its own elements, as `padding_mode` says, and applies `op`, `conv1d` or `conv2d`,
-    without padding."""
+    """Pads x with its own elements as `padding_mode` says, and applies `op`, `conv1d` or
+    `conv2d`."""
     x, is_row = like_weight(x, w), w.ndim == 3
     axes = "L" if is_row else "H, W"
     _check_input(op.__name__, x.shape, x.dtype, w, w.shape[1] * groups, axes)

@@ -73,16 +73,14 @@ def _check_broadcast(name: str, a: Array, b: Array) -> None:
 
 
 def broadcasting(name: str, a: Array, b: Array) -> Array:
-    """Calls the function `name` of NumPy or CuPy on a and b; an error of broadcasting has both
-    shapes."""
+    """Calls the function `name` of NumPy or CuPy on a and b; errors have both shapes."""
     xp = xp_of(a) if hasattr(a, "shape") else xp_of(b)
     op = getattr(xp, name)
     return _checked(name, op, partial(in_layout, op), a, b)
 
 
 def _numbers(name: str, a: Array, b: Array) -> Array:
-    """Does what `broadcasting` says, for results that are numbers: those of 16 bits are rounded
-    once."""
+    """Does what `broadcasting` says, for numbers: those of 16 bits are rounded once."""
     return by_float32(partial(broadcasting, name), a, b)
 
 
@@ -326,8 +324,7 @@ def clip(a: Array, *, low: float | None, high: float | None) -> Result:
 
 
 def clamp(a: Array, low: Array | None, high: Array | None) -> Result:
-    """The elements of a limited to [low, high], of which one may be None; NaN if any of the three
-    is.
+    """The elements of a limited to [low, high](one may be None); NaN if any of these is.
 
     Each gets the gradient where it is the result: a at equal bounds too, and high where low is
     above it. As in PyTorch none does where a is outside and both bounds are equal.

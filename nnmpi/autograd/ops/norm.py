@@ -69,8 +69,7 @@ def joined(parts: Sequence[Moments]) -> Moments:
 
 
 def _join(a: Moments, b: Moments) -> Moments:
-    """Combines the statistics of two sets of values to those of their union (Chan, Golub and
-    LeVeque).
+    """Joins the statistics of two sets of values (Chan, Golub and LeVeque).
 
     n = a.n + b.n,  mean = a.mean + d b.n / n,  M2 = a.M2 + b.M2 + d^2 a.n b.n / n
     with d = b.mean - a.mean: no large values cancel.
@@ -94,8 +93,8 @@ def batch_norm(
     total: Callable[[Array], Array] = lambda sums: sums,
     relu: bool = False,
 ) -> Result:
-    """Computes BatchNorm, (x - mean) / sqrt(var / parts + eps) * w + b for each channel, then ReLU
-    if `relu`.
+    """Computes BatchNorm, (x - mean) / sqrt(var / parts + eps) * w + b by channel, then ReLU if
+    `relu`.
 
     var may be a sum of squared deviations; `parts` is then the number of values in it. n is the
     number of values behind each statistic, or 0 if the statistics do not depend on x (evaluation).
@@ -156,8 +155,7 @@ def layer_norm(
     kernels.layer_norm_loop(rows, flat_w, flat_b, eps, mean, r, y)
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
-        """Returns the output's gradient as a matrix of rows, and those of w and of b, if one is
-        needed."""
+        """Returns the output's gradient as a matrix of rows, and those of w and b if needed."""
         g = g.reshape(rows.shape)
         dw, db = (xp.empty(rows.shape[1], types_of(g.dtype).sums) for _ in range(2))
         if needs[1] or needs[2]:

@@ -77,8 +77,7 @@ def avg_pool(
     count_include_pad: bool = True,
     **sizes: Size,
 ) -> Result:
-    """The mean of each window along the last `axes` axes; padding counts with
-    `count_include_pad`."""
+    """The mean of each window along the last `axes` axes; padding counts by `count_include_pad`."""
     name, kernel = f"avg_pool{axes}d", partial(pool.avg_pool2d, count_include_pad=count_include_pad)
     _check_floats(name, x)
     return _pooled(name, kernel, x, axes, ceil_mode, sizes)

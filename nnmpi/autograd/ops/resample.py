@@ -111,8 +111,7 @@ of the axis (None: any): mirrored without the edge, the edge repeated, or from t
 
 
 def _index(mode: str, n: int, before: int, after: int) -> np.ndarray:
-    """For each place of an axis of length n padded by `before` and `after`, the index of its
-    element."""
+    """The index of the element at each place of an axis of length n, padded at both ends."""
     excess = PAD_MODES[mode]
     if not n or (excess is not None and max(before, after) > n + excess):
         raise ValueError(
@@ -129,8 +128,7 @@ def _index(mode: str, n: int, before: int, after: int) -> np.ndarray:
 
 
 def _along(a: Array, steps: Sequence[tuple[int, Sequence[Tap], int]]) -> Result:
-    """Interpolates `a` along axes in turn, given (axis in memory order, taps, length of the input)
-    of each."""
+    """Interpolates `a` along axes in turn, given (axis in memory order, taps, length) of each."""
     y = _in_memory(a)
     for axis, taps, _ in steps:
         y = gather(y, axis, taps)

@@ -126,8 +126,7 @@ class AllReduceDispatch:
         return SharedReduction(topology, self._interpreter, n, dtype)
 
     def node_transport(self, nbytes: int) -> Transport:
-        """Returns a new transport between the ranks of this node, to allocate shared memory on;
-        collective.
+        """Returns a new transport of this node's ranks, to allocate shared memory; collective.
 
         Raises NoRoomError on all ranks unless each node has `nbytes` of shared memory free.
         """
@@ -196,8 +195,7 @@ def _library_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _reduction_key(n: int, dtype: np.dtype[Any]) -> tuple[int, np.dtype[Any]]:
-    """Returns the key of shared memory for n elements: a power of two, so that few serve all
-    lengths."""
+    """Returns the key of shared memory for n elements: a power of two, to need few."""
     return power_of_two(n), dtype
 
 

@@ -68,8 +68,7 @@ class Move(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All that one rank does in an algorithm, for buffers of one length and type: a Move for each
-    round.
+    """All that one rank does in an algorithm on buffers of one length and type, by round.
 
     Sums are kept in `sums_dtype`, and partial sums travel in it. For float16 and bfloat16 it is
     float32: the rank that sends a complete sum rounds it first. With `narrow_sums` it is the type

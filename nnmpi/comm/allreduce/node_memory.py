@@ -7,8 +7,7 @@ rank 0   mine [a0|b0|c0]──┐
 rank 1   mine [a1|b1|c1]──┼──► total [a0+a1+a2 | b0+b1+b2 | c0+c1+c2]
 rank 2   mine [a2|b2|c2]──┘            by rank 0   by rank 1   by rank 2
 
-For short arrays each rank adds up everything itself, in the same order: that takes one barrier
-instead of two.
+Short arrays each rank adds up itself, in the same order, with one barrier instead of two.
 """
 
 from typing import Any, NamedTuple, Self
@@ -135,8 +134,7 @@ class SharedReduction:
         return steps if blocks else self._queue.add(steps)
 
     def short_sum(self, n: int, first_tag: int) -> ShortSum | None:
-        """Returns a compiled all-reduce of n elements, or None for a large n or without compiled
-        code."""
+        """Returns a compiled all-reduce of n elements; None if n is large or code is missing."""
         if not self._is_short:
             return None
         return self._window.short_sum(first_tag, self._turn, *self._half_segments(n))
@@ -165,8 +163,7 @@ class SharedReduction:
     def _reduce(
         self, start: int, stop: int, tag: int, blocks: bool, array: Array | None = None
     ) -> Steps:
-        """Does what `reduce` says; `array`, if given, takes the place of `mine`, and receives the
-        sum."""
+        """Does what `reduce` says; `array`, if given, replaces `mine` and gets the sum."""
         slice_here, parts = self.slice(start, stop), list(self._segments)
         if array is not None:
             mine, parts[self._node.rank] = parts[self._node.rank], array

@@ -25,8 +25,7 @@ class OtherRankError(RuntimeError):
 
 
 class RankLost(RuntimeError):
-    """Raised when another rank is lost for good, and this rank can continue without it: see
-    Comm.shrink.
+    """Raised when another rank is lost for good, and this rank can continue without it.
 
     Code that raises it has revoked all Comms of this rank, so that all other ranks notice.
     """
@@ -196,8 +195,7 @@ class Transport(Receiver, Protocol):
         """Returns a transport of the ranks that share memory with this one."""
 
     def free(self) -> None:
-        """Frees a transport made by `duplicate`, `split` or `group`, unless abandoned;
-        collective."""
+        """Frees a transport of `duplicate`, `split` or `group`, unless abandoned; collective."""
 
     def free_memory(self) -> int:
         """The free bytes of shared memory on this node."""

@@ -86,8 +86,7 @@ _DONE = attrgetter("done")
 
 
 class Hub:
-    """The object through which ranks that are threads exchange messages; one lock guards all its
-    state.
+    """Exchanges messages of ranks that are threads; one lock guards all its state.
 
     `killed` maps ranks to the number, from 1, of the operation at which each is lost. If every rank
     waits, `explain` may return the error that says why.
@@ -196,8 +195,7 @@ class Hub:
     # ---- what happens to a rank, and to all
 
     def revoke(self, era: int) -> None:
-        """Makes all pending and later operations raise RankLost on communicators of the given
-        era."""
+        """Makes all pending and later operations raise RankLost on Comms of this era."""
         with self._lock:
             self._tell(("revoked", era))
 

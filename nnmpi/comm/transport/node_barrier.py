@@ -162,8 +162,7 @@ def shared_window(
     make_barrier  makes the barrier in shared memory, from the barrier counts of all ranks, `rank`,
                   and a function that is a memory fence
 
-    Raises MemoryError on a rank that cannot write its buffer; the other ranks then wait in
-    `barrier`.
+    Raises MemoryError on a rank that cannot write its buffer; the others wait in `barrier`.
     """
     if not has_room(np.frombuffer(memory.buffers[rank], np.uint8)):
         raise MemoryError("shared memory of the barrier cannot be written")

@@ -98,8 +98,7 @@ def load(
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Returns the metadata of a model's file, or of the file in its folder; none of an index of
-    shards."""
+    """Returns the metadata of a model's file or folder; none of an index of shards."""
     return tensor_files.metadata_of(model_file(path).source)
 
 

@@ -47,8 +47,7 @@ class ModelFile:
         return PLAIN
 
     def resolved(self, config: "Config", is_named: bool) -> tuple["Config", Build | None]:
-        """Returns (config, None): a file does not tell how to build its model, which `config`
-        names.
+        """Returns (config, None): not a file, but `config` tells how to build the model.
 
         A class for folders, where config.json describes the model, returns the config with its
         name, and a function that builds it; it raises ValueError if the user has named another

@@ -114,8 +114,7 @@ def _check_content(log: str, appends: bool, mark: LogMark | None) -> int:
 
 
 def is_of_run(log: str, mark: LogMark) -> bool:
-    """True if a log still is of the run of this LogMark: as long, with the same bytes before, and
-    no run appended."""
+    """True if a log still is of this LogMark's run: as long, the same bytes, no run appended."""
     if os.path.getsize(log) < mark.size or LogMark.of(log, mark.size) != mark:
         return False
     with open(log, "rb") as file:

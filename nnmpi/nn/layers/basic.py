@@ -211,8 +211,7 @@ def dropout_key(layer: Module, path: str, x: Array) -> tuple[keyed.Key, Array]:
 
 
 def dropout_mask(key: keyed.Key, rows: Array, index: Array, p: float, dtype: Any, xp: Any) -> Array:
-    """Returns a dropout mask (samples, elements) drawn from `key`: 0 with probability p, else 1 /
-    (1 - p).
+    """Draws a dropout mask (samples, elements) from `key`: 0 with probability p, else 1 / (1 - p).
 
     rows: the row numbers of the samples in the data set
     index: the indices of the elements in a whole sample, C order
@@ -223,8 +222,7 @@ def dropout_mask(key: keyed.Key, rows: Array, index: Array, p: float, dtype: Any
 
 
 class Dropout(Module):
-    """Dropout: in training, elements become 0 with probability p, and the others are divided by 1 -
-    p.
+    """Dropout: in training, elements become 0 with probability p, others are divided by 1 - p.
 
     The mask depends on the seed, the step, the path of the layer and the row number of the sample
     in the data set, so it is the same however work is divided among ranks. A layer that is used

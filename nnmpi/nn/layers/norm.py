@@ -257,8 +257,7 @@ class LayerNorm(_OverLastAxes):
 
 
 class RMSNorm(_OverLastAxes):
-    """Divides each sample by its root mean square over its last axes: x / sqrt(mean(x^2) + eps) *
-    weight.
+    """Divides by the root mean square over the last axes: x / sqrt(mean(x^2) + eps) * weight.
 
     The default of `eps` is the machine epsilon of the accumulation type, as in PyTorch.
     """

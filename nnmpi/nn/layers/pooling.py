@@ -101,8 +101,7 @@ class AvgPool1d(_AvgPool):
 class MaxPool2d(_MaxPool):
     """The maximum of each window of images (N, C, H, W).
 
-    `ceil_mode`: a last window that begins inside the image or its padding counts, even if it ends
-    outside.
+    `ceil_mode`: a window that begins in the image or its padding counts, even if it ends outside.
     """
 
     axes = 2

@@ -1,5 +1,4 @@
-"""Arrangement: an immutable value that says which part of the model each rank has, and what it
-does.
+"""Arrangement: an immutable value that says which part of a model each rank has and what it does.
 
     options ─┐
     cluster ─┼─► arrange ─► Arrangement ─┬─► simulated step     bytes, messages, memory
@@ -111,7 +110,7 @@ class StoreKind(NamedTuple):
 
 
 class Averages(NamedTuple):
-    """The exchanges of replicas that make steps alone and are averaged now and then (local SGD,
+    """The exchanges of replicas that make steps alone and are averaged at times (local SGD,
     gossip).
 
     every          (config): after how many steps replicas send their parameters

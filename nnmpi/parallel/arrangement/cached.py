@@ -19,8 +19,7 @@ R = TypeVar("R")
 
 
 def cached(function: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[A, P], R]:
-    """Makes a function of an arrangement store its results there: it runs once for equal
-    arguments."""
+    """Makes a function of an arrangement keep results there: it runs once for equal arguments."""
 
     @wraps(function)
     def wrapper(a: A, /, *args: P.args, **named: P.kwargs) -> R:

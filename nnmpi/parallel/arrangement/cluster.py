@@ -160,8 +160,8 @@ def _libraries(on: Backend) -> Iterator[str]:
 
 
 def gpu_indices(nodes: Sequence[int], addresses: Sequence[str | None]) -> tuple[int | None, ...]:
-    """Returns the index of each rank's GPU on its node, in the order of bus addresses; None for a
-    rank without one.
+    """Returns the index of each rank's GPU on its node, by bus addresses; None for a rank without
+    one.
 
     Device numbers would not do: processes that are shown one GPU each all call it number 0.
     """

@@ -1,5 +1,4 @@
-"""Exchange: the description of a collective or message in a training step, from which its bytes and
-time are computed.
+"""Exchange: a collective or message in a training step, described to compute its bytes and time.
 
                                                     ┌─► sent     bytes and messages of a rank
     walked step (parallel/facts/) ► [Exchange] ─────┤
@@ -226,8 +225,7 @@ def largest_receive(
 def algorithm_of_sum(
     a: Arrangement, name: str, group: Sequence[int], rank: int
 ) -> tuple[Algorithm, Sequence[int]] | None:
-    """Returns (the algorithm of the all-reduce `name` over `group`, the ranks that send messages in
-    it).
+    """Returns (the algorithm of the all-reduce `name` over `group`, the ranks that send in it).
 
     If ranks of a node sum in shared memory, only the first rank of each node sends. None: `rank`
     sends nothing, or MPI or another library sums, whose messages are unknown.

@@ -1,5 +1,4 @@
-"""Cuts a graph into pipeline stages: finds its units, the best cut for given costs, or the cut
-given by the user.
+"""Cuts a graph into pipeline stages: finds its units, and the best cut for given costs.
 
 A unit is a layer with the ops that follow it, or several layers that run as one fused op. A cut is
 a tuple: the index of the unit with which each stage except the first begins. Users write `--cut
@@ -34,8 +33,7 @@ NOISE = 0.02
 
 
 class Unit(NamedTuple):
-    """A unit: layers that stay together in one pipeline stage, usually one, or several that run as
-    one op.
+    """A unit: layers that stay in one pipeline stage: one, or several that run as one op.
 
     first       the index of its first layer
     nodes       its graph nodes: its layers, and the ops that follow them
@@ -169,8 +167,7 @@ class CutCosts(NamedTuple):
 def split_points(
     costs: CutCosts, stages: int, live: Sequence[int] = (), notes: Sequence[str] = ()
 ) -> SplitPoints:
-    """Returns the cut whose slowest stage is as fast as possible, with a trained parameter in every
-    stage.
+    """Returns the cut whose slowest stage is as fast as possible, with a trained parameter in each.
 
     The time of a stage is that of its units and of the messages at its ends. Cuts whose slowest
     stage takes at most 2% longer than that of the best (NOISE) count as equally fast. Of these, the
@@ -229,8 +226,7 @@ def _sums(values: Sequence[float], starts: np.ndarray, ends: np.ndarray) -> np.n
 
 
 def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
-    """Finds the best cut by dynamic programming; returns (the cost of its most expensive stage, the
-    cut).
+    """Finds the best cut by dynamic programming; returns (the cost of its largest stage, cut).
 
     `costs` has an array for each stage: cost[b, k] is the cost of the stage if it consists of span
     k (see `_spans`) that ends before unit b. best[b] is the least possible cost of the most
@@ -254,8 +250,8 @@ def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
 
 
 def refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
-    """Raises ValueError, with the sentences `notes`, if fewer units have trained parameters than
-    there are stages."""
+    """Raises ValueError, with the sentences `notes`, if there are fewer trained units than
+    stages."""
     if trained < stages:
         reasons = "".join(f"; {note}, so it is one layer" for note in notes)
         raise ValueError(
@@ -280,8 +276,7 @@ def given_units(
 
 
 def parse_cut(text: str, graph: Graph, stages: int) -> SplitPoints:
-    """Parses a user's cut, such as "3,7", which counts layers; raises ValueError if it is no valid
-    cut."""
+    """Parses a user's cut, such as "3,7", which counts layers; raises ValueError if it is wrong."""
     option, parts = f"--cut {shown(text, 60)}", layers(graph)
     refuse_few(sum(layer.is_trained for layer in parts), stages, graph.notes)
     words = [word.strip() for word in text.split(",")] if text.strip() else []

@@ -35,8 +35,7 @@ class HeldVariable(NamedTuple):
 
 
 class BucketSlice(NamedTuple):
-    """A slice of the flat gradient buffer that is summed in one operation; it contains whole
-    parameters.
+    """A slice of the flat gradient buffer, of whole parameters, summed in one operation.
 
     tied   the index of a parameter that stages of other ranks use too; else NOT_TIED. The slice has
            no other parameter. It is summed over the ranks of all these stages; in ZeRO 2 and 3,
@@ -92,8 +91,7 @@ class RankModel(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The bytes of memory of one rank; memory shared by a node counts on the node's first rank
-    only.
+    """The bytes of memory of one rank; memory shared by a node counts on its first rank only.
 
     parameters   values, frozen ones included
     gradients    of trained parameters

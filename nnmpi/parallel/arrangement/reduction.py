@@ -100,8 +100,7 @@ def _refuse(
 
 
 def _library(config: Config, cluster: Cluster, mesh: Mesh) -> str | None:
-    """Returns the name of a GPU library's all-reduce that suits a cluster of ranks in step, or
-    None."""
+    """Returns the name of a GPU library's all-reduce that suits ranks in step, or None."""
     sums = mesh.count(*REPLICAS) > 1 or mesh.axes["tp"] > 1
     together = server_count(config) == 0  # what else does not sum together has no GPU, or no sums
     if not (cluster.libraries and sums and together) or asked_kind(config).packs:
@@ -184,8 +183,7 @@ def _lack(
 
 
 def progress(config: Config, cluster: Cluster, mesh: Mesh) -> tuple[str, ...]:
-    """Returns how each rank makes progress with messages during backward passes: "poll" (between
-    layers) or "thread".
+    """Returns how each rank moves messages in backward passes: "poll" (between layers) or "thread".
 
     A thread needs the GIL and a core: without a spare core, steps took longer with it than without
     any overlap. So `auto` asks for two, one for the thread and one for the operating system.

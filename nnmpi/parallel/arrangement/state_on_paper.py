@@ -61,8 +61,7 @@ def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator
 
 
 def untrained_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
-    """Yields a rank's part of each buffer and frozen parameter, without data; `axes` as in
-    `state_on_paper`."""
+    """Yields a rank's part of each buffer and frozen parameter; `axes` as in `state_on_paper`."""
     return (_part(a, rank, held, axes) for held in a.model_on(rank).others)
 
 
@@ -87,8 +86,7 @@ def place_of(a: Arrangement, v: int, rank: int) -> Place:
 
 
 def _part(a: Arrangement, rank: int, held: HeldVariable, axes: Axes) -> StateArray:
-    """Returns a rank's part `held` of a variable, without data, with the dtype of its values, not
-    of masters."""
+    """Returns a rank's part `held` of a variable, with the dtype of its values, not of masters."""
     variable, place = a.graph.variables[held.variable], place_of(a, held.variable, rank)
     dtype, order = np.dtype(variable.dtype), axes.get(place.path, range(len(place.shape)))
     if is_float(dtype):
@@ -125,8 +123,7 @@ class Holders:
                 self._ranks[x.name, x.place.part].setdefault((x.lo, x.hi), set()).add(rank)
 
     def only_on(self, rank: int, lost: Collection[int] = ()) -> list[StateArray]:
-        """Returns the arrays of a rank of which the others, without those `lost`, have no whole
-        copy."""
+        """Returns a rank's arrays of which the others, without `lost`, have no whole copy."""
         gone = {rank, *lost}
         return [x for x in self._lists[rank] if not self._is_elsewhere(x, gone)]
 

@@ -81,8 +81,7 @@ class Mover:
     def arrivals(
         self, source: Iterable[StateArray], comm: Comm
     ) -> Generator[tuple[StateArray, np.ndarray], None, None]:
-        """Yields (array, elements) for each array that this rank needs, while all ranks send and
-        receive.
+        """Yields (array, elements) for each array that this rank needs; all send and receive.
 
         `source` are the arrays of this rank and of files that were described to the Mover. Every
         rank iterates to the end. An error in reading, or one that the caller throws into the

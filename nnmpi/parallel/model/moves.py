@@ -108,8 +108,7 @@ def runs_of(elements: Range, source: Box, target: Box, axes: Sequence[int]) -> R
 def _starts(
     rows: np.ndarray, box: Box, part: Box, outer: Sequence[int], axes: Sequence[int]
 ) -> np.ndarray:
-    """Returns the offsets in `part` at which rows of a box start, counted along the axes
-    `outer`."""
+    """Returns the offsets in `part` at which rows of a box start, along the axes `outer`."""
     first, strides, stride = 0, dict[int, int](), 1
     for k in reversed(axes):
         strides[k] = stride
@@ -189,8 +188,7 @@ class TensorMove(NamedTuple):
 
 
 def longest_message(ranks: int) -> int:
-    """Returns the most bytes of a message if each of `ranks` ranks sends one to each other at a
-    time."""
+    """Returns the most bytes of a message if each rank sends one to each other at a time."""
     return max(min(MESSAGE, UNDER_WAY // ranks), 1 << 16)
 
 
@@ -234,8 +232,7 @@ class MovePlan(NamedTuple):
     moves: tuple[TensorMove, ...]
 
     def together(self) -> "Iterator[MovePlan]":
-        """Splits the plan into plans that need little memory each: TOGETHER bytes, or one larger
-        tensor."""
+        """Splits the plan into plans that need little memory each: TOGETHER bytes or one tensor."""
         group_of, group, room = dict[str, int](), 0, 0  # group_of: of each tensor
         for path in dict.fromkeys(need.tensor for _, need in self.needs):
             room -= self.tensors[path].nbytes

@@ -136,8 +136,7 @@ class _Exchange:
             yield need, self._arrived.pop(need)
 
     def _had(self, piece: MovePiece, runs: Runs) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the elements of a piece of a message, and the index among them at which each run
-        starts."""
+        """Returns the elements of a message's piece, and the index at which each run starts."""
         first, stop = int(runs.source[0]), int(runs.source[-1] + runs.length[-1])
         move = piece.move
         return self._read(move.holder, move.have, first, stop), runs.source - first

@@ -27,8 +27,7 @@ def boundaries_of(a: Arrangement, at: Mapping[str, int]) -> list[Boundary]:
 
 
 class ModelPart(NamedTuple):
-    """The part of a model that this rank has: its stages; without a pipeline, stage 0 is the whole
-    model.
+    """The part of a model that this rank has: its stages; without a pipeline, stage 0 is all.
 
     model        the whole tree of modules, in which only this rank's stages have values
     stages       a dict: number of a stage of this rank -> the stage as a module

@@ -9,8 +9,7 @@
     loss scale                     of 16-bit training
     noise.rng                      what `state_arrays` of the module `noise` returns
 
-A snapshot is a copy of this list, and a file contains its arrays one after the other. Anything else
-is not saved.
+A snapshot is a copy of this list, and a file has its arrays in turn. Nothing else is saved.
 """
 
 from collections.abc import Iterable, Iterator
@@ -60,8 +59,7 @@ def value_arrays(
 
 
 def other_state(part: ModelPart, optimizer: Optimizer, *others: HasState) -> Iterator[StateArray]:
-    """Yields the state other than parameters and buffers: of the optimizer, of modules, and of
-    `others`."""
+    """Yields the state other than parameters and buffers: of optimizer, modules and `others`."""
     yield from optimizer_state(optimizer)
     run = {m for stage in part.stages.values() for m in stage.modules()}
     # a module around layers of several stages is on the ranks of all of them

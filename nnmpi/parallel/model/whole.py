@@ -87,8 +87,7 @@ class WholeArrays:
         return self._arrivals(self._to_all)
 
     def sha256(self) -> str:
-        """Returns the SHA-256 of all whole parameters, in the order of the state dict; every rank
-        calls it."""
+        """Returns the SHA-256 of all whole parameters, in state dict order; every rank calls it."""
         digest = hashlib.sha256()
         for name, values in self:  # nothing on other ranks, which have to iterate: they send
             if name in self.digested:

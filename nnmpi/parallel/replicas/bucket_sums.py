@@ -1,5 +1,4 @@
-"""Sums the gradients of data-parallel replicas, bucket by bucket, in the order of the step's list
-of operations.
+"""Sums the gradients of data-parallel replicas, by bucket, in the order of the step's list.
 
 Rules:
 

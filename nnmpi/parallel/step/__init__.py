@@ -1,5 +1,4 @@
-"""Runs a training step on one rank: its executor, the stages and their ports, the update, its
-traffic.
+"""Runs a training step on one rank: executor, stages and ports, update, traffic.
 
 Rules of `executor.py`:
 

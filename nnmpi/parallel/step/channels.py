@@ -53,8 +53,7 @@ class Sends:
         self._works.append((work, buffer))
 
     def poll(self) -> bool:
-        """Polls the oldest send, which progresses all messages; returns True if it is still
-        incomplete."""
+        """Polls the oldest send, which progresses all messages; True if it is incomplete."""
         return bool(self._works) and not self._works[0][0].poll()
 
     def finish(self) -> None:
@@ -86,8 +85,7 @@ class Here:
 
 
 class BoundaryEnd(Port):
-    """One side of the boundary between two consecutive stages: exchanges tensors with the
-    neighbour.
+    """A side of the boundary between two stages: exchanges tensors with the neighbour.
 
     away   -1 if the neighbour is the previous stage, 1 if it is the next
     give   (micro-batch, tensors): stores the tensors that leave the stage until `send`; if the

@@ -57,8 +57,7 @@ if TYPE_CHECKING:
 
 
 class GradientSync:
-    """The base class of objects that carry out a step's operations on buckets of gradients; it has
-    none.
+    """The base of objects that carry out operations on buckets of gradients; it has none.
 
     ops    a dict: kind of operation -> the function that carries out an operation of this kind
     units  answers units that ask for their parameter values, if these take turns in memory (ZeRO 3)

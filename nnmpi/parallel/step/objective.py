@@ -87,8 +87,7 @@ class Objective:
         return [np.zeros(3), *[ZERO] * len(self._names)]
 
     def evaluate(self, scores: Tensor, labels: np.ndarray) -> Row:
-        """Returns a row of sums for some samples, to which rows of further samples and ranks can be
-        added.
+        """Returns a row of sums for some samples, to which rows of others can be added.
 
         [loss, divisor, samples] | (sum, count) of each metric, stacked
         """
@@ -165,8 +164,7 @@ class Outputs(Protocol):
         """Adds the model's output for a batch to what this rank has."""
 
     def clear(self) -> None:
-        """Sets outputs to zero; ranks that have computed the same as another call it before
-        `add_up`."""
+        """Sets outputs to zero, before `add_up`, if another rank has computed the same."""
 
     def add_up(self, comm: Comm, all_reduce: SumRow) -> None:
         """Sums what all ranks of `comm` have accumulated, by `all_reduce`; every rank calls it."""

@@ -1,5 +1,4 @@
-"""The ports of a stage (`stage.py`): where its input comes from (source), and where its output goes
-(sink).
+"""The ports of a stage (`stage.py`): where its input is from (source), its output goes (sink).
 
 Samples ──► stage ──► LossSink    a model that is not cut
 Inlet   ──► stage ──► Outlet      a stage of a pipeline (channels.py)
@@ -85,7 +84,7 @@ class Sink(Port):
         raise NotImplementedError
 
     def seeds(self, micro: int, outputs: Sequence[Array]) -> Sequence[Array | None]:
-        """Returns the gradients of the outputs, with which the backward pass starts; None for one
+        """Returns the outputs' gradients, with which the backward pass starts; None for one
         without."""
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""RecordedPass: the forward and backward pass of a stage as a list of kernel calls, recorded once
+"""RecordedPass: the forward and backward pass of a stage as kernel calls, recorded once
 (`nn/record.py`).
 
     calls     F F F F F  I I I  W W W   the forward pass (F), and the two halves of the backward

@@ -34,8 +34,8 @@ class Notes:
 
     @property
     def is_same(self) -> bool:
-        """True if the replay would have sent the same bits and received as many arrays as
-        autograd's pass."""
+        """True if the replay would have sent the bits and received the arrays of autograd's
+        pass."""
         return self._is_same and not (self._sent or self._arrived)
 
     def add_sent(self, array: Array) -> None:

@@ -105,8 +105,7 @@ class Stage(NamedTuple):
     values: "UnitValues | None" = None
 
     def beside(self, follow: Callable[[], object]) -> AbstractContextManager[None]:
-        """Returns a context for a pass that cannot stop: follow() replays each unit before the
-        next."""
+        """Returns a context for a pass that cannot stop: follow() replays each unit after it."""
         return nullcontext() if self.values is None else self.values.telling(follow)
 
 
@@ -197,8 +196,7 @@ class TapePass:
 def by_tape(
     stage: Stage, state: "PassState", micro: int, current: Pass
 ) -> Generator[None, None, TapePass]:
-    """Runs the forward pass of a micro-batch in a stage by autograd, without stopping between
-    units."""
+    """Runs the forward pass of a micro-batch in a stage by autograd, without stops."""
     yield from ()
     return TapePass(stage, state, run_stage(stage, state, micro, current))
 
@@ -225,7 +223,7 @@ class PassState:
         self._digests = [*map(digest, outputs)]
 
     def compare(self, outputs: Sequence[Array], stage: int) -> None:
-        """Raises ValueError if the outputs of a recomputed forward pass differ from those that
-        `note` has seen."""
+        """Raises ValueError if outputs of a recomputed pass differ from those that `note` has
+        seen."""
         if self._digests and self._digests != [*map(digest, outputs)]:
             raise ValueError(f"stage {stage}: {DIFFERS}")

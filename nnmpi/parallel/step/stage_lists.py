@@ -85,8 +85,7 @@ class ReplayedStages:
 
 
 class StageLists:
-    """The recorded passes of a stage, one for each key, and the choice between a replay and the
-    tape.
+    """The recorded passes of a stage, one a key, and the choice between a replay and the tape.
 
     always_compared   True: every pass runs both ways, and the results are compared
     of_users          True: code outside of this library may be recorded too
@@ -175,8 +174,7 @@ class StageLists:
         return (yield from by_tape(self._stage, state, number, current))
 
     def _unready(self, key: Any, micro: MicroBatch) -> Generator[None, None, StagePass]:
-        """Runs a forward pass whose `key` has no ready replay: as the first one, or else by the
-        tape."""
+        """Runs a forward pass whose `key` has no ready replay: the first one, or by the tape."""
         state, number, current, _ = micro
         first_run, whole_key = _of_first_run(state.stats), (self._of_stage, key)
         if not (first_run is LOCAL or isinstance(first_run, Synced)):

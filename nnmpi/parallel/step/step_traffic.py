@@ -12,8 +12,7 @@ from nnmpi.parallel.step.executor import StepResult
 
 
 class StepTraffic:
-    """Counts what a rank sends in one step: the first one with a full batch that follows another
-    step.
+    """Counts what a rank sends in the first step with a full batch that follows another step.
 
     If replicas are averaged once in a round of several steps, the result is the mean over the first
     round that follows another. If the first epoch has no such round, all steps of the second epoch

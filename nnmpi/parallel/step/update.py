@@ -75,8 +75,7 @@ Ends: TypeAlias = Mapping[Kind, Callable[[int], Outcome | None]]
 
 
 class Norms(NamedTuple):
-    """How the squared norms of parameters and of their changes (for LAMB and others) are summed
-    over ranks.
+    """How squared norms of parameters and of their changes (LAMB and others) are summed over ranks.
 
     variables   for each parameter of the optimizer, its number in the graph of the whole model
     number      how many parameters and buffers the graph has
@@ -145,8 +144,7 @@ class Update:
         self.decision = sums
 
     def apply(self, step: int) -> Outcome:
-        """Makes an optimizer step, or skips it unless all agreed sums are finite; returns its
-        outcome."""
+        """Makes an optimizer step if all agreed sums are finite; returns its outcome."""
         assert self.decision is not None
         outcome = self.carry_out(self.decision)
         self._store.wait_for_updates()
@@ -230,8 +228,7 @@ class Update:
 
 
 def _counted_slices(store: LocalStore, counts: Sequence[bool]) -> Iterator[FlatSlice]:
-    """Yields the slices of gradients that this rank counts in the norm; consecutive ones are
-    joined."""
+    """Yields the slices of gradients that this rank counts in the norm, neighbours joined."""
     start = end = store.spans[0][0]
     for is_counted, (_, stop) in zip(counts, store.spans, strict=True):
         if is_counted:

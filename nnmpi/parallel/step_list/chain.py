@@ -67,8 +67,7 @@ def _crossings(a: Arrangement) -> Sequence[Sequence[int]]:
 def _parts(
     a: Arrangement, part: StagePart, bucket_of: Mapping[int, int]
 ) -> Iterable[Collection[int]]:
-    """Returns the numbers of each unit's variables; `bucket_of` maps trained parameters to
-    buckets."""
+    """Returns the variables of each unit; `bucket_of` maps trained parameters to buckets."""
     if a.strategy.of_stages:
         return [part.variables]
     if a.store.scatters or gathers_for_use(a):

@@ -59,8 +59,7 @@ class Buckets:
         return shards_of((start + chunk.start, start + chunk.stop) for start, chunk in chunks)
 
     def views(self, memory: Array, b: int, parameters: Sequence[Parameter]) -> dict[int, Array]:
-        """Returns views into `memory`, which has bucket b from its start, by index of the
-        parameter."""
+        """Returns views into `memory`, which begins with bucket b, by index of the parameter."""
         origin, spans = self.all[b].start, self.spans
         view = FlatStore.view
         return {i: view(memory, parameters[i], spans[i][0] - origin) for i in self.members[b]}

@@ -40,8 +40,7 @@ class GatheredValues:
         return self._values[i]
 
     def fixed(self, i: int) -> Array:
-        """Returns the array of parameter i, without waiting for an all-gather that may write to
-        it."""
+        """Returns the array of parameter i at once: an all-gather may still write to it."""
         return self._values[i]
 
     def current(self, i: int) -> Array:

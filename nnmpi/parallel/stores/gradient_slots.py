@@ -140,8 +140,7 @@ class GradientSlots:
         return self._buckets.views(array, b, self._parameters)[i]
 
     def _padding_of(self, b: int) -> list[FlatSlice]:
-        """Returns the gaps between the parameters of bucket b, counted from its start, which are
-        set to 0."""
+        """Returns the gaps between parameters of bucket b, from its start, which are set to 0."""
         origin, spans = self._buckets.all[b].start, self._buckets.spans
         sizes = ((i, self._parameters[i].size) for i in self._buckets.members[b])
         gaps = ((spans[i][0] + size - origin, spans[i][1] - origin) for i, size in sizes)

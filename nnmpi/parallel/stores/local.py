@@ -198,8 +198,7 @@ class LocalStore(FlatStore):
         self.factor = 1.0 if self.scaler is None else 1.0 / self.scaler.current.scale
 
     def start(self, b: int) -> Transfer | None:
-        """Starts to sum the gradients of bucket b over its ranks, in place; None if there is only
-        one."""
+        """Starts to sum the gradients of bucket b over its ranks, in place; None for one rank."""
         start, stop, comm = self.buckets.all[b]
         if comm.size == 1:
             return None
@@ -239,8 +238,7 @@ class LocalStore(FlatStore):
         return self.unscaled(self.grad_memories[i])
 
     def unscaled(self, summed: Array) -> Array:
-        """Converts a summed gradient for the optimizer: times `factor`, in the dtype of the
-        masters."""
+        """Converts a summed gradient for the update: times `factor`, in the dtype of masters."""
         return summed.astype(self.updated_dtype, copy=False) * self.factor
 
     def wait_for_updates(self) -> None:

@@ -227,8 +227,7 @@ class NodeChoices:
 
 
 def channels(graph: Graph, node: Node, way: Way) -> int:
-    """Returns the number of channels that a way divides: output channels, or rows of an embedding's
-    table."""
+    """Returns how many channels a way divides: output channels, or rows of a table."""
     y = graph.edges[node.outputs[0]]
     if way.output is not None and not isinstance(way.output, Marker):
         return y.sample[_axis(way.output, y, -1)]

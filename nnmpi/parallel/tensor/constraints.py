@@ -1,5 +1,4 @@
-"""Constraints: what --layout asks of the search: names of axes to cut, and ways to divide
-layers."""
+"""Constraints: what --layout asks of the search: axes to cut, and ways to divide layers."""
 
 from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
@@ -38,8 +37,7 @@ class Constraints(NamedTuple):
 
     @property
     def cuts(self) -> list[Marker]:
-        """The Markers along which layers may be cut besides positions: samples, and axes of
-        add-ons."""
+        """The Markers along which layers may be cut besides positions: samples, axes of add-ons."""
         by_samples = bool(self.ways) or BATCH in self.names
         asked = filter(None, map(axis_of_way, self.ways.values()))
         return [*[SAMPLES] * by_samples, *dict.fromkeys((*self.named, *asked))]

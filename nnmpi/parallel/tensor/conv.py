@@ -40,8 +40,7 @@ class ColumnConv2d(_ShardedConvolution, ColumnSharded, Conv2d):
 
 
 class RowConv2d(_ShardedConvolution, RowSharded, Conv2d):
-    """A Conv2d with divided input channels (see `RowSharded`); ReLU and pooling come after the sum
-    over ranks."""
+    """A Conv2d with divided input channels (see `RowSharded`); ReLU and pooling follow the sum."""
 
 
 class ColumnConv1d(_ShardedConvolution, ColumnSharded, Conv1d):

@@ -72,8 +72,7 @@ class Sharded(Module):
 
 
 class Product(Sharded):
-    """Linear layers and convolutions whose channels are divided; their weight is (outputs, inputs,
-    ...).
+    """Linear layers and convolutions with divided channels; the weight is (outputs, inputs, ...).
 
     keep_part   (Comm, options): replaces weight and bias by this rank's part
     op          the op of the ordinary layer, such as linear
@@ -166,8 +165,7 @@ class RowLinear(_ShardedLinear, RowSharded, Linear):
 
 
 class ShardedEmbedding(Sharded, Embedding):
-    """An Embedding whose table rows are divided; every rank gets all indices and the whole
-    output."""
+    """An Embedding whose rows are divided; every rank gets all indices and the whole output."""
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, comm: Comm, padding_idx: int | None = None

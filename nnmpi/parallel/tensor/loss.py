@@ -165,8 +165,7 @@ class _Softmax(NamedTuple):
         return losses.astype(self.exponentials.dtype)
 
     def gradient(self, g: Array) -> Array:
-        """Returns the gradient of this rank's logits, (classes, N), given the gradients g of the
-        losses."""
+        """Returns the gradient of this rank's logits, (classes, N), given g, that of the losses."""
         xp, (top, total) = xp_of(self.table), self._sum()
         factor = xp.exp(self.table[self.rank, 0] - top) / total
         p: Array = self.exponentials * factor.astype(self.exponentials.dtype)

@@ -40,8 +40,7 @@ CHANNELS_LAST = (0, 2, 3, 1)
 
 
 def even_bounds(channels: int, ranks: int, label: str) -> Bounds:
-    """Divides channels into nearly equal parts; raises ValueError, with `label`, if a rank has
-    none."""
+    """Divides channels nearly equally; raises ValueError, with `label`, if a rank has none."""
     if channels < ranks:
         have = f"{channels} channel{'s' * (channels != 1)}"
         raise ValueError(
@@ -90,8 +89,7 @@ def copy_of(p: P) -> P:
 
 
 def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> None:
-    """Replaces the array by its sum over the ranks; all add in the same order, so all get the same
-    bits.
+    """Replaces the array by its sum over ranks; all add in one order, so all get the same bits.
 
     `order` is the order of its axes in memory: by default (N, H, W, C) for four axes, else C order.
     An array in that order is summed without a copy.
@@ -106,8 +104,7 @@ def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> 
 
 
 def sum_algorithm(nbytes: int) -> str:
-    """Returns the name of the all-reduce that sums so many bytes along tp: `ring` if the node lacks
-    memory for another."""
+    """Returns the name of the all-reduce for so many bytes along tp: `ring` for lack of memory."""
     return "doubling" if nbytes <= DOUBLING_BYTES else "shared"
 
 

@@ -32,8 +32,7 @@ def is_plain(node: Node) -> bool:
 
 
 def keeps_cut(graph: Graph, node: Node) -> bool:
-    """True if an op treats each element separately, and its other arguments are untrained
-    scalars."""
+    """True if an op treats each element alone, and its other arguments are untrained scalars."""
     return node.op in OPS and all(_is_number(graph, a) for a in node.arguments[0])
 
 

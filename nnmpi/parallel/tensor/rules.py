@@ -75,8 +75,7 @@ def _flattened(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bo
 
 
 def _has_many_slopes(settings: Options) -> bool:
-    """Returns True if a PReLU has a slope for each channel; of a single one a rank would have a
-    term."""
+    """True if a PReLU has a slope for each channel; of a single one a rank would have a term."""
     return bool(settings["num_parameters"] > 1)
 
 

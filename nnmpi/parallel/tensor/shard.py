@@ -80,8 +80,7 @@ def shard(
     sequence: bool = False,
     constraints: Constraints = UNCONSTRAINED,
 ) -> Sharding:
-    """Returns the division of a model among ranks that sends the fewest elements, the same on every
-    rank.
+    """Returns the division of a model that sends the fewest elements, the same on every rank.
 
     With `whole_output` every rank gets all scores, as most losses need them; otherwise they may
     stay cut along classes. With `sequence`, activations that would be whole on every rank are cut

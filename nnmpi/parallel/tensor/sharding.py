@@ -28,8 +28,7 @@ from nnmpi.parallel.tensor.ways import (
 
 
 class ShardedLayer(NamedTuple):
-    """An entry in `Sharding.layers`: one use of a layer that has parameters or is divided among
-    ranks.
+    """An entry in `Sharding.layers`: a use of a layer that has parameters or is divided.
 
     sizes            the shape of the whole weight
     bounds           the channels of each rank: outputs of a column, inputs of a row; empty for a
