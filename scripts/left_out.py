@@ -32,12 +32,12 @@ class LeftOut:
     """Turns the failure of a test, or of a file that is imported, into a skip."""
 
     def __init__(self) -> None:
-        self.file = Path(tempfile.mkstemp(prefix="asked-")[1])
+        handle, name = tempfile.mkstemp(prefix="asked-")
+        os.close(handle)
+        self.file = Path(name)
         os.environ["NNMPI_ASKED"] = str(self.file)  # also of programs that tests start
         gone = json.loads(Path(os.environ["NNMPI_GONE"]).read_text(encoding="utf-8"))
         self.fixtures = {*gone["fixtures"]}
-        self.of_fixtures = dict[str, str]()
-        """By the id of a test's fixture: what was asked for when it was made for several tests."""
 
     def pytest_unconfigure(self) -> None:
         """Removes the file."""
@@ -49,9 +49,7 @@ class LeftOut:
         self.file.write_text("", encoding="utf-8")
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, Any, Any]:
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
         """Looks at what a test has asked for."""
         report = yield
         error = call.excinfo and call.excinfo.value
