@@ -61,6 +61,5 @@ def mean(total: float, count: float) -> float:
 
 
 def accuracy(scores: Any, labels: Any) -> tuple[float, float]:
-    """Returns (number of labels at which the score is largest, number of labels): scores (N, C,
-    ...), labels (N, ...)."""
+    """Returns (labels with the largest score, labels), for scores (N, C, ...), labels (N, ...)."""
     return float((scores.argmax(1) == labels).sum()), float(labels.size)

@@ -1,5 +1,4 @@
-"""The command `python -m nnmpi.plan`: finds the fastest layout of N ranks for a model, without
-MPI."""
+"""The command `python -m nnmpi.plan`: finds a model's fastest layout on N ranks."""
 
 from nnmpi.addons.planning.plan_command import main as main
 from nnmpi.addons.planning.plan_command import parser as parser

@@ -174,8 +174,7 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
 
 
 def opened(trainer: Trainer, comm: Comm) -> Report | None:
-    """Opens the report of rank 0 (log and output) before the run begins; every rank of the job
-    calls it.
+    """Opens the report of rank 0 (log and output) before the run; every rank calls it.
 
     Returns None on other ranks and, if a rank is lost, on all: `fit`, which notices the loss too,
     opens the report. If the loss was before the call, this function does not communicate, since
@@ -240,8 +239,7 @@ def run(trainer: Trainer, report: Report | None, early: Sequence[int], comm: Com
 
 
 def interrupt(*_: object) -> NoReturn:
-    """A signal handler for Ctrl-C: raises KeyboardInterrupt; another Ctrl-C then ends the process
-    at once."""
+    """A signal handler for Ctrl-C: raises KeyboardInterrupt; another one ends the process."""
     handle(signal.SIGINT, signal.SIG_DFL)
     raise KeyboardInterrupt
 
@@ -274,8 +272,7 @@ def failed(trainer: Trainer, error: Exception, comm: Comm) -> int:
 
 
 def handle(number: signal.Signals, handler: Callable[..., Any] | int | None) -> None:
-    """Installs a handler of a signal; does nothing outside the main thread, where Python refuses
-    it."""
+    """Installs a handler of a signal, in the main thread only, as Python asks."""
     with suppress(ValueError):  # not in the main thread
         signal.signal(number, handler)
 

@@ -1,5 +1,4 @@
-"""NumPy's functions and ufuncs on tensors: they compute with the values, and are refused where a
-gradient would be lost."""
+"""NumPy's functions and ufuncs on the values of tensors; refused where a gradient would be lost."""
 
 from collections.abc import Callable
 from typing import Any

@@ -181,8 +181,7 @@ def pass_on(
     """Runs the vjps of the node in `visit` with its gradient g, and adds the results to the
     gradients of its parents: to `grads` for nodes, to `grad` for leaves.
 
-    `contributed` is called with each leaf that gets a contribution. Unless `retain`, the node is
-    cleared.
+    Calls contributed(leaf) for each leaf that gets a part. Unless `retain`, clears the node.
     """
     _, node, needs = visit
     parents, vjps, prepare, made = node.parents, node.vjps, node.prepare, node.tick

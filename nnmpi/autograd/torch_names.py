@@ -142,8 +142,8 @@ class TorchNames(TensorBase):
         return y
 
     def transpose(self, *axes: Any) -> Self:
-        """The tensor with its axes in the given order, by default reversed; with two numbers, these
-        two axes are exchanged.
+        """The tensor with its axes in the given order, by default reversed; two numbers exchange
+        two axes.
 
         t.transpose(0, 1) works as in PyTorch, t.transpose((0, 1)) as in NumPy.
         """

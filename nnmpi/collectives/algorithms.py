@@ -330,8 +330,7 @@ class Collective(Enum):
         starts: Starts = _all,
         ends: Ends = lambda r, c, p: None,
     ) -> Self:
-        """Makes a member whose enum value is its name, so that copies and pickles are the
-        member."""
+        """Makes a member whose value is its name, so that copies and pickles are the member."""
         row = object.__new__(cls)
         row._value_, row.passes, row.algorithms = name, passes, algorithms
         row.claim = Claim(starts, ends)

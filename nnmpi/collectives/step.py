@@ -127,8 +127,7 @@ class Algorithm(NamedTuple):
                   chunks, for each of which `price` computes one round; None: it computes all
     one_way       some ranks only send (see `rooted`)
 
-    `at` is array arithmetic (`only` and `np.where` instead of `if`), so that one call can compute
-    the steps of all ranks.
+    `at` is array arithmetic (`only`, `np.where`, no `if`): one call may compute all ranks' steps.
     """
 
     rounds: Callable[[int], int]

@@ -335,8 +335,7 @@ class Comm:
     def abandon(self) -> None:
         """Revokes all Comms of this rank: their operations end on all ranks, without waiting.
 
-        Later operations raise RankLost. Memory that a node shares stays readable, and freeing it is
-        no longer collective.
+        Later operations raise RankLost. Shared memory stays readable, and is freed by each alone.
         """
         self._progress.abandon()
 

@@ -164,8 +164,7 @@ class GraphRecorder:
             raise ConflictError(self._within[-1], reason)
 
     def enter(self, context: str) -> None:
-        """Raises ConflictError for a context that a graph cannot express, such as no_grad: the
-        module becomes a single node."""
+        """Raises ConflictError in a context such as no_grad: the module becomes a single node."""
         self.refuse(USES + context)
 
     def run_again(self, function: Callable[[], Any]) -> Any:

@@ -70,8 +70,7 @@ def clear_gradients(parameters: Iterable[Parameter], set_to_none: bool) -> None:
 
 
 class Parameter(Tensor):
-    """A trainable tensor. Its values and its gradient are in the memory of a Store, which may hold
-    those of many parameters.
+    """A trainable tensor, whose values and gradient are in a Store, which may serve many.
 
     `Parameter(array)` copies the array; `Parameter(tensor)` shares the memory of the tensor, where
     it can. `Parameter.lazy`, which layers use, draws the values when they are first needed, from

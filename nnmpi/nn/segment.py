@@ -179,8 +179,7 @@ class Segment(Module):
         ]
 
     def take_constants(self, graph: Graph) -> None:
-        """Updates constants of calls from a new recording of the model, with a changed
-        attribute."""
+        """Updates constants of calls from a new recording, with a changed attribute."""
         for i, (run, step) in enumerate(zip(self.runs, self._steps, strict=True)):
             call, (called, _, result, done) = _call_in(graph, run[0]), step
             if call.op is not None:

@@ -35,8 +35,7 @@ def which_held(tensors: Placed, held: Callable[[str], bool]) -> list[bool]:
 
 
 class StorageOrder(NamedTuple):
-    """The order in which a file stores the elements of a tensor of the model. In the model, axis 0
-    is that of the outputs.
+    """The order of a tensor's elements in a file. In the model, axis 0 is that of the outputs.
 
     is_transposed   whether the file has the outputs on the last axis
     groups          if not 0, the file has several matrices, such as those of queries, keys and

@@ -1,5 +1,4 @@
-"""FlatStore: the memory of parameters as two flat buffers: one of all values, one of all gradients
-with the same layout.
+"""FlatStore: the memory of parameters as two flat buffers, of values and of gradients.
 
 Rules:
 

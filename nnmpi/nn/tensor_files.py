@@ -1,13 +1,11 @@
-"""Tensors in safetensors files: in one file, or in the shards that an index lists. An add-on reads
-those in files of PyTorch.
+"""Tensors in safetensors files, also in the shards that an index lists. An add-on reads PyTorch's.
 
     file     8 bytes  length of the header, little-endian
              header   {"__metadata__": {key: text}, name: {dtype, shape, data_offsets}}
              data     tensors in C order and little-endian
     index    {"weight_map": {name: a file beside the index}}
 
-The safetensors library checks headers. The elements are read here, since without ml_dtypes that
-library cannot read bfloat16.
+The library checks headers, but cannot read bfloat16 without ml_dtypes: elements are read here.
 """
 
 import json

@@ -111,8 +111,7 @@ def _model_factory(model: Module, build: Callable[[], Module] | None) -> Callabl
 
 
 def _room_check(on: Backend) -> Callable[[int], object]:
-    """Returns what raises MemoryError if the second pass would not fit, given the bytes of the
-    first."""
+    """Returns what raises MemoryError if a second pass, larger than the first, would not fit."""
     room = memory_available() if on is CPU else None
 
     def check(held: int) -> None:

@@ -18,8 +18,7 @@ GATHER, SUM = "halving", "doubling"  # for short rows: log2 p rounds, equal bits
 
 
 class Synced:
-    """Computes BatchNorm statistics of a batch whose samples are on several ranks; some may have
-    none.
+    """Computes BatchNorm statistics of samples on several ranks, of which some may have none.
 
     Each method is one collective. All ranks call them in the same order, since they run the same
     model: forward in the order of its layers, backward in the order that autograd recorded.

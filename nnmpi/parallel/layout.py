@@ -18,8 +18,7 @@ STRATEGY_KINDS: Table[Any] = Table("strategy_kinds")
 
 
 class Layout(NamedTuple):
-    """The mesh of ranks, and the communicators of this rank. Every rank builds one and passes it to
-    everything that communicates.
+    """The mesh of ranks, and this rank's communicators, for whatever communicates.
 
     mesh           the grid of the ranks that compute
     servers        the number of parameter servers, the last ranks of the job
@@ -59,8 +58,7 @@ class Layout(NamedTuple):
         narrow_sums: bool = False,
         summed: Sequence[str] = REPLICAS,
     ) -> Self:
-        """Returns the Layout for a mesh, with gradients summed along `summed`; all ranks call
-        it."""
+        """Returns the Layout for a mesh, summing gradients along `summed`; all ranks call it."""
 
         def group(*axes: str) -> Comm:
             return _group(mesh, comm, axes, narrow_sums)

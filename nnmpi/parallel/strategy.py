@@ -143,8 +143,7 @@ class Strategy(Protocol):
         """The position of this rank in its data, if ranks may be at different steps; else None."""
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """Makes the steps of an epoch from `start` on, each in a `next`; its `close` stops
-        early."""
+        """Makes an epoch's steps from `start` on, each in a `next`; `close` stops early."""
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         """Runs forward passes over `loader`; `outputs` gets the results, summed over all ranks."""
@@ -157,8 +156,7 @@ class Strategy(Protocol):
         training for the last event. Every rank calls it; further epochs may follow."""
 
     def close(self) -> None:
-        """Frees Comms and shared memory, moves parameters to each rank's own; every rank calls
-        it."""
+        """Frees Comms and shared memory; parameters move to own memory; all ranks call it."""
 
     def leave(self) -> None:
         """Stops the threads of this rank without a message, after the loss of a rank."""

@@ -98,8 +98,7 @@ def stage_costs(costs: Sequence[UnitCost], cut: SplitPoints) -> list[UnitCost]:
 
 
 class Timing(NamedTuple):
-    """Settings for measuring passes: each is made `repeats` times after a warm-up, and the shortest
-    time counts.
+    """Settings for measuring passes: the shortest of `repeats` times after a warm-up counts.
 
     together   the Comms among whose ranks layers are divided; these make the passes together
     clock      returns seconds; the times include communication, unless it stops while a rank waits

@@ -283,16 +283,14 @@ def _one(pieces: list[Piece]) -> Transfer:
 
 
 def one_row(array: Array, call: str) -> Array:
-    """Returns a 1-D view of a contiguous array; for another, raises ValueError that names
-    `call`."""
+    """Returns a 1-D view of a contiguous array, else raises ValueError that names `call`."""
     if not array.flags.c_contiguous:
         raise ValueError(f"{call} takes a device's array in C order only: use ascontiguousarray")
     return array.reshape(-1)
 
 
 def _spans(row: Array) -> Iterator[slice]:
-    """Yields the slices in which a 1-D array is sent, at least one: other ranks wait for its
-    message."""
+    """Yields the slices in which a 1-D array is sent, at least one: others wait for it."""
     numbers = PIECE_BYTES // row.itemsize
     for lo in range(0, max(row.size, 1), numbers):
         yield slice(lo, min(lo + numbers, row.size))

@@ -1,5 +1,4 @@
-"""Callbacks, which run a user's code between steps and epochs; and the settings that they may
-change.
+"""Callbacks, which run a user's code between steps and epochs; and settings that they change.
 
     on_log(trainer, event)       after each step that the log reports (--log-every)
     on_step(trainer, event)      after each step, once its loss is known

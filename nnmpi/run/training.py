@@ -1,5 +1,4 @@
-"""Training: the attributes of a Trainer that the loop and the Supervisor use; and functions that
-open sessions.
+"""Training: attributes of a Trainer that loop and Supervisor use; functions that open sessions.
 
 Config, TrainerArguments ─► prepare ─► Setup, RunState, Checkpoints ─► arrange ─► Session
                                                                           ▲
@@ -53,8 +52,7 @@ class Sampler(Protocol):
 
 
 class Tracer:
-    """Records the steps of a run, and summarizes them at its end. This class records nothing; its
-    subclasses do."""
+    """Records the steps of a run, and summarizes them at its end. This one does nothing."""
 
     recorder: Recorder = NO_RECORDER
 
@@ -329,8 +327,7 @@ def tracer_of(config: Config, comm: Comm) -> Tracer:
 
 
 def supervisor_of(config: Config, comm: Comm) -> Supervisor:
-    """Returns the Supervisor of a run, which sets up the Trainer and runs `fit`: that of an add-on
-    if ranks may be lost or spare."""
+    """Returns the Supervisor of a run: that of an add-on if ranks may be lost or spare."""
     row = next(SUPERVISIONS.rows() if comm.fault_tolerant else SUPERVISIONS.given(config), None)
     return row.supervisor(comm) if row else Supervisor()
 

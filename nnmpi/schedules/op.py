@@ -92,8 +92,7 @@ class Op(NamedTuple):
     peer    of a message between stages: the coordinate along pp of the rank at the other end; of
             SEND_SUM and RECV_SUM, the one along dp
 
-    As text it is kind, `at`, `.micro` and `@slot`, such as SUM3.0@1; without `at` it is kind and
-    micro-batch, such as F0.
+    As text it is kind, `at`, `.micro` and `@slot`, such as SUM3.0@1; without `at`, such as F0.
     """
 
     kind: Kind

@@ -6,8 +6,7 @@ is a quarter of the work. Of the pooled windows
     z[0,0] z[0,1]     columns first:  r[i] = max(z[i,0], z[i,1])      largest:  0 1
     z[1,0] z[1,1]     then rows:      y    = max(r[0], r[1])                    2 3
 
-only the place of the largest element is kept, a byte each. Of equal elements the first wins, as in
-PyTorch.
+only the place of the largest element is kept, a byte each. Of equal ones the first wins.
 """
 
 from collections.abc import Callable

@@ -145,8 +145,7 @@ class Im2col:
         products_loop(self._columns(s), self._grouped(w), self._grouped(z), False)
 
     def room(self, n: int, dtype: Any) -> tuple[Array, Array]:
-        """Allocates the outputs (T, O) of n images before pooling; returns them and `_outputs` of
-        them."""
+        """Allocates the outputs (T, O) of n images before pooling; returns them and `_outputs`."""
         T = self.f**2 * n * self.covers[0] * self.covers[1]
         dz = self.xp.empty((T, self.w.shape[3]), dtype)
         return dz, self._outputs(dz, n)
@@ -197,8 +196,7 @@ class Im2col:
         self.backward(s, dz, shared.dx, shared.dw)
 
     def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
-        """Writes dx[s] and adds to dw from the gradient dz (T, O) of outputs; either may be
-        None."""
+        """Writes dx[s] and adds to dw from the gradient dz (T, O); either may be None."""
         w, dz = self._grouped(self.w.reshape(-1, self.w.shape[3])), self._grouped(dz)
         if dw is not None:
             total = self._grouped(dw.reshape(-1, dw.shape[3]))

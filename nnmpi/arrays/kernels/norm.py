@@ -215,8 +215,7 @@ def group_norm_gradient_loop(
 def track_loop(
     mean: InOut, var: InOut, batches: InOut, batch_mean: Array, m2: Array, n: int, share: Any
 ) -> None:
-    """Updates BatchNorm's running mean and variance (`mean`, `var`) in place; counts it in
-    `batches`.
+    """Updates BatchNorm's running `mean` and `var` in place, and counts the batch in `batches`.
 
     Both move by the fraction `share` towards those of a batch: `batch_mean`, and the variance m2 /
     (n - 1) of n elements per channel, where m2 is the sum of their squared deviations.

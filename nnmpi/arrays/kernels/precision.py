@@ -178,8 +178,7 @@ def in_one_type(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def promoted(a: Any, b: Any) -> tuple[Any, Any]:
-    """Returns two operands, arrays or Python numbers, converted so that an op on them has PyTorch's
-    result type.
+    """Returns two operands, arrays or numbers, converted so that an op has PyTorch's result type.
 
     Of two floats, or two integers, a 0-d array does not promote another array. A number promotes
     only to another category: a float makes float32 of integers, and an integer has to fit among

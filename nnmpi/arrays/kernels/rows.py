@@ -24,8 +24,7 @@ def dropout_mask_loop(
 ) -> None:
     """Writes dropout's mask (n, m): `factor` where an element is kept, 0 where it is dropped.
 
-    An element is kept if 32 random bits, a hash of the key, its row and its index, are at least
-    `least`.
+    An element is kept if 32 random bits, a hash of key, row and index, are at least `least`.
 
         index (m)    rows (n)    k0..k3  the words of a `keyed.Key`
     """

@@ -86,8 +86,7 @@ def after_padding(
     groups: int,
     **options: Any,
 ) -> Result:
-    """Pads x with its own elements as `padding_mode` says, and applies `op`, `conv1d` or
-    `conv2d`."""
+    """Pads x with its own elements by `padding_mode`, and applies `op`, `conv1d` or `conv2d`."""
     x, is_row = like_weight(x, w), w.ndim == 3
     axes = "L" if is_row else "H, W"
     _check_input(op.__name__, x.shape, x.dtype, w, w.shape[1] * groups, axes)

@@ -114,8 +114,7 @@ class SharedReduction:
         return slice(start + chunk_start(n, p, r), start + chunk_start(n, p, r + 1))
 
     def reduce(self, start: int, stop: int, tag: int, blocks: bool) -> Steps:
-        """Sums elements start..stop-1 of the segments `mine` of all ranks into `total`: a generator
-        of the requests to wait for.
+        """Sums elements start..stop-1 of all segments `mine` into `total`: a generator of requests.
 
         With `blocks`, it may block in barriers. Without, several sums may be pending, and each
         begins when all earlier sums in this memory are complete. `tag` is for messages between

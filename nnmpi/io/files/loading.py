@@ -158,8 +158,7 @@ def load_into(
 
 
 def _check_finite(name: str, value: np.ndarray, dtype: Any) -> None:
-    """Raises ValueError unless all values are finite in type `dtype`; the smallest and the largest
-    tell that, without a copy."""
+    """Raises ValueError unless all values are finite in type `dtype`; makes no copy."""
     with np.errstate(over="ignore", invalid="ignore"):
         extremes = np.array([value.min(), value.max()])
         converted = extremes.astype(dtype)

@@ -122,8 +122,7 @@ def ranks_used(e: Event) -> Iterator[str]:
 
 
 def _step(e: Event) -> str:
-    """Returns the line of a "step", "progress" or "evaluation" event: what it has of loss, norm,
-    rate, metrics and speed."""
+    """Returns the line of a "step", "progress" or "evaluation" event: loss, norm, rate, speed."""
     parts = [f"step {e['step']:,} of {e['steps']:,}"]
     for key, label, form in (
         ("loss", "loss", ".4f"),

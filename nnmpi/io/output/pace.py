@@ -139,8 +139,7 @@ class Pace:
         return self._so_far.window
 
     def go_back(self, norms: tuple[float, int]) -> None:
-        """Resets the sums for the next "step" event, and that of gradient norms to `norms`
-        (`PaceCounts.at`)."""
+        """Resets the sums for the next "step" event, that of norms to `norms` (`PaceCounts.at`)."""
         self._so_far = self._so_far.at(norms)
 
     @property

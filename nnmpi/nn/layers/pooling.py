@@ -123,8 +123,7 @@ def has_2x2_windows(settings: Mapping[str, Any]) -> bool:
 class AvgPool2d(_AvgPool):
     """The mean of each window of images (N, C, H, W).
 
-    The zeros of the padding count, unless `count_include_pad` is False. `ceil_mode` as in
-    MaxPool2d.
+    Zeros of padding count, unless `count_include_pad` is False. `ceil_mode` as in MaxPool2d.
     """
 
     axes = 2

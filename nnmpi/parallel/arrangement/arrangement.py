@@ -110,8 +110,7 @@ class StoreKind(NamedTuple):
 
 
 class Averages(NamedTuple):
-    """The exchanges of replicas that make steps alone and are averaged at times (local SGD,
-    gossip).
+    """The exchanges of replicas that make steps alone and are averaged at times (as local SGD).
 
     every          (config): after how many steps replicas send their parameters
     delay          (config): how many steps later they use the received parameters
@@ -183,8 +182,7 @@ class StrategyKind(NamedTuple):
 
 @dataclass(frozen=True)
 class Arrangement:
-    """The part of the model and the work of each rank of a job. `arrange` computes it; simulations,
-    drawings and training read it.
+    """The part of the model and the work of each rank of a job, computed by `arrange`.
 
     sharding      how layers and activations are divided along tp and cp
     mesh          the grid of the ranks that compute
@@ -280,8 +278,7 @@ class Arrangement:
         return self.across_stages(rank, bucket, *self.summed_axes, "pp")
 
     def across_stages(self, rank: int, bucket: BucketSlice, *axes: str) -> tuple[int, ...]:
-        """Returns the ranks that have the parameter of a tied `bucket`, out of those that differ
-        from `rank` along `axes` only."""
+        """Returns the ranks along `axes` of `rank` that have the parameter of a tied `bucket`."""
         stages = ranks_of_variables(self)[self.model_on(rank).trained[bucket.tied].variable]
         group = self.mesh.group(rank, *axes)
         return tuple(r for r in group if self.mesh.coordinates(r)["pp"] in stages)
@@ -312,8 +309,7 @@ class Arrangement:
         return numbers * np.dtype(self.graph.edges[e].dtype).itemsize
 
     def sums_by(self, group: tuple[int, ...]) -> str:
-        """Returns the all-reduce of activations in a group along tp: "shared" on hosts with enough
-        shared memory, else "ring"."""
+        """Returns the all-reduce of activations in a group along tp: "shared" or "ring"."""
         lengths = 1 << 20  # bytes: with less free memory than that, a ring
         free = min(self.cluster.free_memory[r] for r in group)
         return "shared" if free > lengths and not self.cluster.has_devices else "ring"

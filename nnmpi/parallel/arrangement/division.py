@@ -60,8 +60,7 @@ class Division(NamedTuple):
         return {v: tuple(sorted(ranks)) for v, ranks in ranks_of.items()}
 
     def tied(self, graph: Graph) -> dict[str, tuple[int, ...]]:
-        """Returns the coordinates along pp of ranks that share a tied, trained parameter, by
-        path."""
+        """Returns, by path of a tied, trained parameter, the coordinates along pp of its ranks."""
         ranks_of = sorted(self.ranks().items())
         shared = ((graph.variables[v], ranks) for v, ranks in ranks_of if len(ranks) > 1)
         return {variable.path: ranks for variable, ranks in shared if variable.is_trained}

@@ -64,8 +64,8 @@ class Unit(NamedTuple):
 
 @cached
 def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
-    """Returns the units of a graph; one also begins at each of the layers with indices `begins`,
-    even within a fused op."""
+    """Returns the units of a graph, which also begin at the layers `begins`, even within a fused
+    op."""
     starts, first = {0, *begins}, 0
     for run in chains(graph, range(len(graph.nodes))):
         firsts = (graph.nodes[call.nodes.start].layer for call in run)
@@ -250,8 +250,7 @@ def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
 
 
 def refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
-    """Raises ValueError, with the sentences `notes`, if there are fewer trained units than
-    stages."""
+    """Raises ValueError, with sentences `notes`, if trained units are fewer than stages."""
     if trained < stages:
         reasons = "".join(f"; {note}, so it is one layer" for note in notes)
         raise ValueError(

@@ -49,8 +49,8 @@ class ModelPart(NamedTuple):
     place: Sequence[int] = (0,)
     positions: np.ndarray | None = None
     follow: Callable[[], object] = lambda: None
-    """Called before a pass: if attributes of modules were changed since the model was cut, makes
-    the stages use the new values."""
+    """Called before a pass: if attributes of modules have changed since the cut, stages use the new
+    ones."""
 
     @classmethod
     def whole(cls, model: Module) -> Self:

@@ -1,5 +1,4 @@
-"""WholeArrays: puts the arrays of a model or an optimizer, of which ranks have parts, together as
-whole arrays, one at a time.
+"""WholeArrays: puts arrays of which ranks have parts together as whole arrays, one at a time.
 
 All ranks iterate together, and each whole array is put together on rank 0, the writer. Every
 element is sent by only one of the ranks that have it:

@@ -35,8 +35,7 @@ Tensors: TypeAlias = Structure[Tensor]
 
 
 class Task(NamedTuple):
-    """The subject of a training: the model, the objective, the backend, and in mixed precision the
-    scaler."""
+    """The subject of a training: model, objective, backend, and in mixed precision scaler."""
 
     model: Module
     objective: Objective
@@ -84,8 +83,7 @@ class Sink(Port):
         raise NotImplementedError
 
     def seeds(self, micro: int, outputs: Sequence[Array]) -> Sequence[Array | None]:
-        """Returns the outputs' gradients, with which the backward pass starts; None for one
-        without."""
+        """Returns the outputs' gradients, which start the backward pass; None for one without."""
         raise NotImplementedError
 
     def evaluate(self, micro: int, y: Any) -> None:

@@ -1,10 +1,9 @@
-"""RecordedPass: the forward and backward pass of a stage as kernel calls, recorded once
-(`nn/record.py`).
+"""RecordedPass: a stage's forward and backward pass as kernel calls, recorded by `nn/record.py`.
 
-    calls     F F F F F  I I I  W W W   the forward pass (F), and the two halves of the backward
-                                        pass: gradients of inputs (I) and of parameters (W)
-    inputs    samples, labels, keys of random numbers, seeds of the backward pass: written before
-              a replay
+calls     F F F F F  I I I  W W W   the forward pass (F), and the two halves of the backward
+                                    pass: gradients of inputs (I) and of parameters (W)
+inputs    samples, labels, keys of random numbers, seeds of the backward pass: written before
+          a replay
 """
 
 from collections.abc import Callable, Collection, Sequence

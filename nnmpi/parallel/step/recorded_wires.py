@@ -34,8 +34,7 @@ class Notes:
 
     @property
     def is_same(self) -> bool:
-        """True if the replay would have sent the bits and received the arrays of autograd's
-        pass."""
+        """True if the replay would have sent and received the arrays of autograd's pass."""
         return self._is_same and not (self._sent or self._arrived)
 
     def add_sent(self, array: Array) -> None:

@@ -223,7 +223,6 @@ class PassState:
         self._digests = [*map(digest, outputs)]
 
     def compare(self, outputs: Sequence[Array], stage: int) -> None:
-        """Raises ValueError if outputs of a recomputed pass differ from those that `note` has
-        seen."""
+        """Raises ValueError if outputs of a recomputed pass differ from those of `note`."""
         if self._digests and self._digests != [*map(digest, outputs)]:
             raise ValueError(f"stage {stage}: {DIFFERS}")

@@ -229,8 +229,8 @@ class StageLists:
         return Compared(on_tape, beside.replay, micro.state, self._stage, notes, ended)
 
     def _acquire_of(self, micro: MicroBatch, counts: Sequence[int]) -> Acquire | None:
-        """Records the pass of a micro-batch, or lets the device capture it; returns what provides
-        its replays, or sets `reason`."""
+        """Records or captures the pass of a micro-batch; returns what replays it, or sets
+        `reason`."""
         if len(self._lists) == MOST_LISTS:
             self.reason = f"each of {MOST_LISTS} passes was another one"
             return None

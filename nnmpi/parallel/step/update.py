@@ -6,8 +6,7 @@
             have shards of a parameter
     apply   the optimizer step, or skip it if a value was not finite
 
-The store provides the sums over dp; where a model is spread over ranks of other axes, one more
-all-reduce sums over these.
+The store provides the sums over dp; along other axes, one more all-reduce sums over these.
 
 Rules:
 
@@ -91,8 +90,7 @@ class Norms(NamedTuple):
 
 
 class Update:
-    """Ends a step: sums loss and gradient norm over all ranks, clips the gradient, makes the
-    optimizer step.
+    """Ends a step: sums loss and gradient norm over ranks, clips, makes the optimizer step.
 
     counts     for each parameter, whether this rank counts it in the gradient norm: of the ranks
                with the same parameter only one counts it

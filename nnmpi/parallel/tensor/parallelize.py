@@ -1,8 +1,7 @@
 """parallelize(model, comm, x) decides how to divide the layers of a model among ranks, and replaces
 them by sharded ones, under the same names.
 
-rebuild(model, graph, sharding, comm) only replaces the layers, for a division (Sharding) that is
-known already.
+rebuild(model, graph, sharding, comm) only replaces the layers, for a given Sharding.
 """
 
 from collections.abc import Mapping

@@ -78,8 +78,7 @@ class PositionCut(Protocol):
 
 
 class DividedCall(NamedTuple):
-    """A call of a module, such as parallel branches, whose parts are each computed by one of the
-    ranks along tp.
+    """A call of a module, such as parallel branches, whose parts single ranks along tp compute.
 
     word         the word for its parts in messages, such as "branches"
     nodes        the graph nodes of its parts; the next node joins their outputs
@@ -98,8 +97,7 @@ class DividedCall(NamedTuple):
 
 
 class OwnedParts(NamedTuple):
-    """Parts of a model, such as parallel branches, that only one of the ranks along tp has and
-    computes.
+    """Parts of a model, such as parallel branches, that one rank along tp has and computes.
 
     calls      the calls of modules that are divided so, by the index of the node that joins their
                parts
@@ -124,8 +122,7 @@ NOTHING_OWNED = OwnedParts()
 
 
 class Sharding(NamedTuple):
-    """How the layers, activations (edges of the graph), parameters and buffers of a model are
-    divided among ranks.
+    """How layers, activations (edges), parameters and buffers of a model are divided among ranks.
 
     layers              those with parameters or that are divided, in the order in which they run
     edges               a dict: number of an edge -> the cut of its activation; others are whole
@@ -152,8 +149,7 @@ class Sharding(NamedTuple):
         return {layer.path: layer.how for layer in self.layers if layer.node not in joins}
 
     def own_positions(self, at: Mapping[str, int]) -> np.ndarray | None:
-        """Returns the positions of sequences of a rank at these coordinates, in increasing order;
-        None: all."""
+        """Returns the positions, in increasing order, of a rank at these coordinates; None: all."""
         return next((cut.of(at[axis]) for axis, cut in self.positions.items()), None)
 
 
@@ -186,8 +182,7 @@ def divide_modules(graph: Graph, ranks: int) -> OwnedParts:
 
 
 def outermost(graph: Graph) -> Iterator[Call]:
-    """Yields the calls of modules whose parts go to single ranks, except those inside another such
-    module."""
+    """Yields the calls of modules whose parts go to single ranks, except inside another."""
     calls = [call for call in graph.calls if _key(call.layer) in _MODULE_RULES.where]
     for call in calls:
         if not any(call.nodes != o.nodes and {*call.nodes} <= {*o.nodes} for o in calls):
@@ -195,8 +190,7 @@ def outermost(graph: Graph) -> Iterator[Call]:
 
 
 def overlapping(sets: Sequence[Set[Any]]) -> list[list[int]]:
-    """Groups sets that have common elements, directly or through others; returns the indices of
-    each group."""
+    """Groups sets that have common elements, also through others; returns indices by group."""
     groups: list[tuple[Set[Any], list[int]]] = []
     for i, members_of in enumerate(sets):
         members = [i]

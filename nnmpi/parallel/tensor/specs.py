@@ -57,8 +57,7 @@ def sample_bounds(x: Any, comm: Comm) -> ops.Bounds:
 
 
 class BySamples(Module):
-    """The base class of layers that are divided by samples: each rank along tp has the whole
-    weights.
+    """The base of layers that are divided by samples: each rank along tp has whole weights.
 
     takes          for each input, True if the layer gets all samples; False: this rank's samples
     gather_output  True if the output is all-gathered, so that each rank gets all samples

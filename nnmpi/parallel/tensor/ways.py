@@ -89,8 +89,7 @@ class Message(NamedTuple):
 
 
 class LayerMessage(NamedTuple):
-    """A message that ranks send for one particular layer, with the number of elements of a sample
-    that it carries.
+    """A message that ranks send for one layer, with how many elements of a sample it carries.
 
     passes  the passes in which it is sent: those of `message`, except for gradients not needed
     bounds  rank r contributes, or gets, elements bounds[r] to bounds[r + 1] - 1 of bounds[-1]
@@ -156,8 +155,7 @@ def _of_samples(edge: Edge, ranks: int) -> AxisCut | None:
 
 
 class LayoutCut(NamedTuple):
-    """An add-on's functions for cuts along an axis of its own, such as image rows, if --layout asks
-    for it.
+    """An add-on's functions for cuts along an axis of its own, such as image rows, for --layout.
 
     way      the name of such a way, as --layout names it
     ways     (layer class, ways of its rule): these ways, and those that cut along this axis

@@ -1,5 +1,4 @@
-"""Probe: passes a few samples through the model before training, as one batch and as two parts, and
-compares the outputs.
+"""Probe: passes a few samples through the modelas one batch and as two parts, and compares outputs.
 
 Ranks and micro-batches cut a batch. The layers and losses of nnmpi allow that; modules and losses
 of users may not. A model that would train differently if batches are cut is refused or, where that

@@ -1,5 +1,4 @@
-"""Lists of the operations of each rank in a step, and the proof that they are complete and cannot
-deadlock.
+"""Lists of the operations of each rank in a step, and the proof that these cannot deadlock.
 
     schedule, Chain ─► units_of ─► with_messages ─► with_recomputed ─► with_note ─► list ─► proof
 

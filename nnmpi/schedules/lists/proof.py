@@ -1,5 +1,4 @@
-"""Proves that the lists of all ranks are correct; raises ScheduleError with the first wrong
-operation.
+"""Proves that the lists of all ranks are correct; else names the first wrong operation.
 
 passes       they are those of the schedule, in its order, and complete; before each one, the
              previous unit has run, or its message has been received

@@ -26,8 +26,7 @@ class ScheduleError(ValueError):
 
 @dataclass(frozen=True)
 class StepList:
-    """The operations that a rank carries out in a step (`ops`), and facts by which they are
-    checked.
+    """The operations that a rank carries out in a step (`ops`), and facts to check them by.
 
     passes    the passes of units in the order of the schedule, which `ops` must keep
     ends      the operations that end the step: sums over other axes than dp (TIES, TERMS), AGREE
