@@ -3,7 +3,7 @@
 The steps (lib/gpu_steps.py) run on the null device of the emulator, which computes nothing (see
 tests/emulator/README.md): what is left is the time of Python, CuPy and the launches. A figure is
 the least processor time of a step, in rounds that alternate between the step as written and
-compiled; a Trainer's step is compiled as graphs of its passes.
+compiled; a Trainer's step runs by autograd and as a graph.
 """
 
 import argparse

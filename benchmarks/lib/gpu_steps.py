@@ -29,7 +29,7 @@ TRAINERS = {
 STEPS = (*LOOPS, *TRAINERS)
 
 FORMS = ("written", "compiled")
-"""As written, and by nnmpi.compile; of a Trainer by autograd, and by graphs of its passes."""
+"""As written, and by nnmpi.compile; of a Trainer by autograd, and as a graph."""
 
 
 def step_of(case: str, form: str) -> Step:

@@ -1,6 +1,7 @@
 """What a step asks of a GPU (meter.toml) only becomes less, counted without one."""
 
 import json
+import re
 from importlib.metadata import version
 from typing import Any
 
@@ -11,6 +12,7 @@ from helpers.kernels.step_meter import Figures, figures_of
 from helpers.mpijob import ROOT
 from helpers.programs import python
 
+FOLDER = ROOT / "nnmpi" / "addons" / "cuda"
 LARGE = ("R-1024", "Trainer gpt:12x12x768")
 TABLE = step_meter.table()
 SMALL = [case for case in TABLE if case not in (*LARGE, "cupy")]
@@ -84,6 +86,17 @@ def test_figures_are_sums_over_calls_and_nodes() -> None:
         gflop=round(operations / 1e9, 3),
         microseconds=round(bytes_of["add"] / 4.8e6 + 2 + 2 + operations / 67e6, 1),
     )
+
+
+def test_arrays_that_count_twice_are_parameters_that_kernels_write() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.cu"))
+    for name, places in step_meter.TWICE.items():
+        found = re.search(rf"KERNEL {name}\(([^)]*)\)", text)
+        assert found, name
+        parameters = found[1].split(",")
+        for place in places:
+            assert "*" in parameters[place], (name, place)
+            assert ("const" in parameters[place]) == (name == "moments"), (name, place)
 
 
 def test_changes_of_figures_and_reasons_are_told_apart() -> None:

@@ -44,8 +44,10 @@ TWICE = {
     "track": (0, 1),
     "lstm": (0, 5),
     "lstm_gradient": (0, 1),
+    "gru": (0, 4),
+    "gru_gradient": (0,),
 }
-"""The places of arrays that a kernel of nnmpi reads and writes, or reads twice."""
+"""The places of arrays that kernels of nnmpi read and write; `moments` reads its own twice."""
 
 PLACES = {(name, place) for name, places in TWICE.items() for place in places}
 
