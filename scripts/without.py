@@ -35,7 +35,10 @@ FEW = (
     "tests/project/test_loaded_on_use.py",
     "tests/run/test_trainer.py",
 )
-PYTEST = ("python", "-m", "pytest", "-q", "-n", "2", "-p", "left_out", "-m", "not all_add_ons")
+PYTEST = ("python", "-m", "pytest", "-q", "-n", "2", "-p", "left_out")
+OF_SOME = {"PYTEST_ADDOPTS": "-m 'not all_add_ons'"}
+"""A variable for the tests, and for those that tests run."""
+
 BRIEF = (
     ("ruff", "check", "--quiet", "nnmpi", "tests"),
     ("lint-imports", "--no-logo"),
@@ -109,7 +112,7 @@ def tried(name: str, tree: Path, checks: Iterable[tuple[str, ...]]) -> int:
     what = {**gone_of(gone), "modules": modules, "fixtures": [*fixtures_of(tests)]}
     for path in tests:
         path.unlink()
-    environment = {**os.environ, **watched(tree, what)}
+    environment = {**os.environ, **watched(tree, what), **OF_SOME}
     for check in (is_gone(modules), *checks):
         print("$", *check, flush=True)
         if status := subprocess.run(check, cwd=tree, env=environment, check=False).returncode:
