@@ -1,8 +1,7 @@
 """Backends: finds the array library that an array belongs to, and moves arrays between libraries.
 
 Other modules write `xp = xp_of(array)` and then plain array operations; only this file imports
-CuPy. The library is derived from the type of the array, so there is no state, and any module with
-NumPy's interface works.
+CuPy. The library follows from an array's type: there is no state, and any NumPy-like module works.
 """
 
 import sys

@@ -7,9 +7,8 @@ of (key, r, i), in 32-bit integer arithmetic with the same results in NumPy and 
     column(i)  = mix(mix(i + k2) ^ k3)
     bits(r, i) = mix(column(i) ^ row(r))
 
-A rank that owns a slice of a tensor, or some samples of a batch, therefore draws exactly what one
-rank with the whole tensor or batch would draw there. For integers of 2**32 and more, the upper word
-enters the second `mix`.
+A rank that owns a slice of a tensor, or some samples of a batch, draws what one rank with all of it
+would draw there. Of integers from 2**32 on, the upper word enters the second `mix`.
 """
 
 from hashlib import blake2b

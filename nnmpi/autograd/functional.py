@@ -59,8 +59,8 @@ def from_numpy(array: np.ndarray) -> Tensor:
 
 def from_dlpack(value: Any) -> Tensor:
     """A tensor in the memory of an array of another library (PyTorch, JAX, CuPy), on its device: a
-    write to one changes the other. Memory of JAX is read-only. Raises TypeError where memory cannot
-    be shared."""
+    write to one changes the other. JAX's is read-only. Raises TypeError where none can be
+    shared."""
     return Tensor(value.data if isinstance(value, Tensor) else backend.from_dlpack(value))
 
 

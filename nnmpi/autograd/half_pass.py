@@ -66,8 +66,7 @@ def _walk_path(
     path           the nodes on the way from the root to `ends`, and these
 
     Below the root, only nodes on the path use the result of a node on the path. So this result's
-    gradient is complete when the node is visited, and gradients are added in the order of an
-    undivided pass.
+    gradient is complete at its visit, and gradients are added as in an undivided pass.
     """
     late: list[Visit] = []
     late_grads: dict[TapeNode, Array] = {}

@@ -6,9 +6,8 @@
                                                  several groups of leaves (`parts`) are final
 
 There is no global list of operations: the tape is the graph of nodes below the root. Nodes are
-visited latest first, so the gradient of a tensor is complete when its node is visited: everything
-that used the tensor was made after it. The gradient of a leaf is final when each node that uses it
-has contributed.
+visited latest first, so the gradient of a tensor is complete when its node is visited: all its uses
+are later. The gradient of a leaf is final when each node that uses it has contributed.
 
 Rules:
 

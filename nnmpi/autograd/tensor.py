@@ -97,8 +97,7 @@ class Tensor(TorchNames):
     A leaf (`node` is None) that requires a gradient accumulates it in `grad`, which is None until
     one arrives. nnmpi itself reads the arrays `array` and `grad_array`. `data` and `grad` are
     tensors in the same memory, made at each use; the tape does not notice writes to `data`.
-    `viewed` is the tensor of which this one is a view, or None: a write to one of them changes the
-    history of both.
+    `viewed` is the tensor of which this one is a view: a write to one changes both histories.
     """
 
     applied = staticmethod(apply)
@@ -208,9 +207,8 @@ class Tensor(TorchNames):
         """Adds the gradient of this scalar (or of sum(self * gradient)) to `grad` of every leaf.
 
         With `until`, a tensor on which this one depends, computes only `until.grad`; `finish()` of
-        the returned object computes the others. `until` may be several tensors: each gets its
-        gradient, if one reaches it. `on_leaf(leaf)` is called as soon as the gradient of a leaf is
-        final.
+        the returned object computes the others. Of several tensors in `until`, each gets its
+        gradient if one reaches it. `on_leaf(leaf)` is called when a leaf's gradient is final.
         """
         if create_graph:
             raise TypeError(
@@ -252,8 +250,7 @@ class Tensor(TorchNames):
 
     def may_become(self, y: Tensor) -> bool:
         """True if this tensor can become the result y of an in-place op: neither it nor one of
-        which it is a view is a leaf with a gradient, and y has its shape and floating-point
-        type."""
+        which it is a view is a leaf with a gradient, and y has its shape and type."""
         old, new, sharing = self._array, y._array, self.storage.sharing
         return (
             self.is_replaceable

@@ -83,9 +83,8 @@ class TorchNames(TensorBase):
         copy: bool = False,
         memory_format: Any = None,
     ) -> Self:
-        """The tensor converted to a dtype, moved to a device, or both, as another tensor; itself if
-        nothing changes. Gradients flow back. A copy between devices is complete when this
-        returns."""
+        """The tensor converted to a dtype, moved to a device, or both; itself if nothing changes.
+        Gradients flow back. Copies between devices are complete on return."""
         if args and isinstance(args[0], TensorBase):
             args = args[0].array.dtype, backend.of(args[0]._array)
         y, (dtype, on) = self, type_and_device(args, dtype, device)

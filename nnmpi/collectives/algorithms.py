@@ -147,8 +147,7 @@ def folded(a: Algorithm) -> Algorithm:
             to the first of its chunks among p.
 
             Each of the first `extra` ranks of a has received the buffer of the next rank, which
-            does not run a. So rank v < extra of a is rank 2 v, and later ones are shifted by
-            `extra`.
+            does not run a. So rank v < extra of a is rank 2 v; later ones shift.
             """
             return v + np.minimum(v, extra)
 

@@ -44,8 +44,7 @@ class Network(NamedTuple):
     topology    the links that messages cross, each of them a `link`
 
     On two levels, `inner` connects the ranks of a node (`per_node` consecutive ranks, or as `nodes`
-    says), and each node has one `link` to the outside, which the messages that cross it in one
-    round share.
+    says), and each node has one `link` to the outside, shared by messages of a round.
     """
 
     link: Link
@@ -114,8 +113,7 @@ def in_memory(network: Network, ranks: int, nbytes: float) -> float:
 
 def price(algorithm: Algorithm, p: int, nbytes: float, network: Network) -> Price:
     """Simulates an algorithm on p ranks, each with a buffer of `nbytes`, one round at a time, so
-    that memory does not grow with the number of messages. One clock stands for ranks that do the
-    same."""
+    that memory does not grow with the number of messages. Equal ranks share a clock."""
     clock, sent, messages, rounds = np.zeros(p), np.zeros(p), np.zeros(p, int), 0
     chunk = nbytes / algorithm.chunks(p)
     for times, steps in _runs(algorithm, p):

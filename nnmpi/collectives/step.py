@@ -232,8 +232,7 @@ def transpose(a: Algorithm) -> Algorithm:
     """The reverse of algorithm a, with adding and overwriting exchanged.
 
     An algorithm is a linear map from the buffers of all ranks before to their buffers after, and
-    this is its transpose: a reduction to one rank becomes a broadcast from it, a reduce-scatter an
-    all-gather.
+    this is its transpose: of a reduction a broadcast, of a reduce-scatter an all-gather.
     """
 
     reversed_ = reverse(a)

@@ -86,8 +86,7 @@ def array_in(value: Any) -> Any:
 
 def host_array(array: Any, call: str) -> Array:
     """Returns an array or tensor, also of another library, in host memory, without a copy. Raises
-    TypeError, which names the method `call`, for arrays on a GPU and elements that are not
-    numbers."""
+    TypeError, which names the method `call`, for arrays on a GPU or without numbers."""
     array = array_in(array)
     host = array if isinstance(array, np.ndarray) else _shared(array, call)
     check_dtype(host.dtype, call)

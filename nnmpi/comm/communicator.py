@@ -118,8 +118,7 @@ class Comm:
         self, array: Array, algorithm: str = "ring", parts: Parts = None, copies: Copies = None
     ) -> Work:
         """Starts a reduce-scatter and returns its Work: in the end this rank's part is the sum. Do
-        not touch the array until then. `parts` are as in `reduce_scatter`, `copies` as in
-        `start`."""
+        not touch the array until then. `parts` as in `reduce_scatter`, `copies` as in `start`."""
         steps = self._steps("reduce_scatter", algorithm, array, parts, starts=True)
         return self._calls.start(*steps, copies)
 
@@ -225,8 +224,7 @@ class Comm:
 
     def progress_thread(self, pause: float = 2e-4) -> AbstractContextManager[None]:
         """A context in which a thread moves this rank's pending operations forward, on all its
-        Comms, with `pause` seconds between two polls. Operations may still be pending when it
-        ends."""
+        Comms, with `pause` seconds between two polls. Some may be pending at its end."""
         if not self._transport.any_thread:
             why = "MPI runs without THREAD_MULTIPLE, so no other thread can advance operations"
             raise ValueError(f"{why}: use --progress poll")
@@ -299,8 +297,8 @@ class Comm:
 
     def agree(self, error: BaseException | None) -> None:
         """Raises on all ranks if any rank passes an error, so that the others need not wait;
-        collective. The first such rank raises its error, the others OtherRankError with the text of
-        it."""
+        collective. The first such rank raises its error, the others OtherRankError with its
+        text."""
         self._calls.agree(error, self._interpreter)
 
     def free_sums(self) -> None:

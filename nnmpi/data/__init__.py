@@ -106,8 +106,7 @@ def blank(
     tokenizer: str | None = None,
 ) -> Dataset:
     """Returns a data set with the shapes and sizes of the one that `spec` names, to plan a run: all
-    its samples share one row of zeros. If only the samples tell the size, it is loaded as by
-    `load`."""
+    its samples share one row of zeros. If only samples tell the size, they are loaded."""
     name, _, argument = spec.partition(":")
     entry = None if tokenizer else _entry(name)  # load refuses one for data that are no text
     if entry is None or entry.size is None or bool(argument) != (entry.form != name):

@@ -1,6 +1,5 @@
-"""Layers, losses and models, with PyTorch's names and shapes; parameters and their memory
-(`Store`), and which part of a tensor a rank has (`Place`); the recorded structure of a model
-(`Graph`).
+"""Layers, losses and models, with PyTorch's names and shapes; memory of parameters (`Store`), a
+rank's part of a tensor (`Place`), the structure of a model (`Graph`).
 
 Optimizers are in `optim`, and the execution of a model on several ranks is in `parallel`.
 """

@@ -5,8 +5,7 @@
     scores       batch, vocabulary, ...                Linear          batch, channels
 
 A layer class names the last axis of its output in `last_axis`, and that of its input in
-`last_input_axis`. The output of any other layer or op has the names of its first input, if it has
-as many axes.
+`last_input_axis`. Other outputs have the names of the first input, if it has as many axes.
 """
 
 from collections.abc import Sequence

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 
 class Operation(NamedTuple):
-    """An operation of bytecode, and the attributes that are read of its result, one after the
-    other: `self.model.scale` is LOAD_FAST with the variable self and the attributes model and
-    scale.
+    """An operation of bytecode, and the attributes that are read of its result in turn:
+    `self.model.scale` is LOAD_FAST of self with model and scale.
 
     name         its name in Python's `dis`; "" stands for a value that may come from several places
     argument     the argument as `dis` describes it, such as the name of a variable

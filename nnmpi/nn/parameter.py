@@ -209,8 +209,7 @@ class Parameter(Tensor):
 
     def draw(self, dtype: Any = None, on: Backend | None = None) -> None:
         """Draws the initial values, by the seed, the path, and the index of each element in the
-        whole tensor; in a layer alone, without a seed of its own, also by the number of modules
-        before it."""
+        whole tensor; in a layer alone, without own seed, also by the number of modules before."""
         self.seed, values = self._initial()
         memory = values.transpose(self.memory_axes)
         own_dtype, own_backend = self.drawn_as

@@ -59,9 +59,8 @@ class ReadNames:
     def check(
         self, modules: Iterable[Module], objects: Sequence[Any], methods: Sequence[str]
     ) -> None:
-        """Raises UnfitError if the code reads an attribute whose change could go unnoticed, since
-        it belongs to none of the `modules` and `objects` (of which it may use `methods`) that are
-        compared."""
+        """Raises UnfitError if the code reads an attribute whose change could go unnoticed: of none
+        of the compared `modules` and `objects` (of which it may use `methods`)."""
         for attribute, name in self.of_values.items():
             if attribute in PUBLIC or attribute in methods:
                 continue

@@ -5,9 +5,8 @@
                 as h.0 and h.1 in a GPT
     selective   all layers of a class in the table `recomputed` of add-ons, such as attention
 
-The first forward pass makes autograd nodes too, since they tell which parameters and inputs the
-module uses and how often; then they are dropped. Both runs get the same random numbers and batch
-statistics.
+The first forward pass makes autograd nodes too, which tell how often parameters and inputs are
+used, and drops them. Both runs get the same random numbers and batch statistics.
 """
 
 import re

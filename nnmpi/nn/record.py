@@ -108,8 +108,7 @@ def sum_over_ranks(sums: Array, total: Array) -> None:
 
 class StatsOfRanks:
     """The BatchStats while a pass is recorded whose statistics other ranks share, or that runs a
-    second time: a request adds a marker to the calls and returns arrays without data, which a
-    replay fills.
+    second time: a request adds a marker to the calls, and returns arrays that a replay fills.
 
     counts   the number of values in the moments of each BatchNorm layer
     tracks   False in a second run, since the first one has updated the running statistics"""

@@ -48,8 +48,7 @@ class FlatState:
 
     def ranges(self, i: int) -> Iterator[tuple[int, int, int]]:
         """Yields (lo, hi, start) for the ranges of parameter i that this rank updates; `start` is
-        the index of element lo in a state array. A parameter without elements has one empty
-        range."""
+        the index of element lo in a state array. An empty parameter has one empty range."""
         at, size = self.starts[i], self._parameters[i].size
         if not size:
             yield 0, 0, at

@@ -113,8 +113,7 @@ class Common(TypedDict, total=False):
 
 def check_common(owner: str, common: Common, options: Mapping[str, Any]) -> None:
     """Checks the keyword arguments `common` of the optimizer `owner` that are not its own: warns of
-    options of PyTorch that have no effect here; unknown ones and differentiable=True raise an
-    error."""
+    options of PyTorch that have no effect here; unknown ones and differentiable=True raise."""
     if not options and "lr" in common:
         raise TypeError(f"{owner} defines neither step nor _update: define one of them")
     for name in common.keys() - Common.__annotations__.keys():

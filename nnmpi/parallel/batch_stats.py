@@ -31,8 +31,7 @@ class Synced:
         """Returns the moments of the whole batch, with equal bits on all ranks; `track` gets them.
 
         All ranks' moments (n, mean, M2) are gathered in float64 and merged in the order of ranks.
-        On NCCL, where the host does not wait for a collective, they are summed by all-reduces
-        instead.
+        On NCCL, where the host does not wait, all-reduces sum them instead.
         """
         with waiting("statistics"):
             wire = self._wire_for(self._comm, local.mean)

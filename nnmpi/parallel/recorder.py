@@ -13,8 +13,7 @@ Do: TypeAlias = Callable[[Any], None]
 
 class Recorder:
     """Receives an event for each operation (such as a forward pass) and each wait for other ranks
-    in it, and ignores it. An event has a name, a start time, and its micro-batch and stage (-1:
-    none).
+    in it, and ignores it. An event has name, start time, micro-batch and stage (-1: none).
 
     A wait within an operation is added before that operation, because it ends first.
     """

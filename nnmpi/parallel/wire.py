@@ -9,8 +9,7 @@ in pieces, so that copies and messages of several pieces overlap:
     Comm                   └── ring ─┘── ring ─┘── ring ────────────┘
 
 Each piece is one non-blocking operation of the Comm, which begins when its copy has arrived in host
-memory (`Staging`): a poll of, or a wait for, one of them progresses all. Only calls that return a
-result wait for the device.
+memory (`Staging`): polling one progresses all. Only calls that return a result wait for the device.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -114,8 +113,7 @@ class Piece(NamedTuple):
 
 class StagedComm:
     """Carries out the collectives and messages of a Comm, by methods with its names, on arrays in
-    device memory. The host buffer of a non-blocking collective is kept for the next one on an array
-    at the same address.
+    device memory. Host buffers of non-blocking collectives are kept, by address of the array.
 
     in_order   whether all_reduce and all_gather run in the device's stream, in order with its
                kernels, so that the host never waits for them

@@ -1,8 +1,7 @@
 """Closes the sessions of Trainers that the program has dropped without calling `close`.
 
 Ranks free shared memory and communicators together, so one rank cannot do it alone when it drops a
-Trainer, as in a loop over learning rates. The next Trainer closes the sessions that all ranks have
-dropped.
+Trainer. The next Trainer closes the sessions that all ranks have dropped.
 """
 
 import weakref

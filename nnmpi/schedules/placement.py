@@ -3,8 +3,7 @@
     6 stages on 3 ranks    round_robin   0 1 2 0 1 2        in_v   0 1 2 2 1 0
 
 With `in_v`, a stage that waits long for its gradients is on the same rank as one that gets them
-soon. So all ranks keep about equally many activations. The first and the last stage are on the same
-rank.
+soon. So all ranks keep about equally many activations. The first and last stage are on one rank.
 """
 
 from collections.abc import Callable, Sequence

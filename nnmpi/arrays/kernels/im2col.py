@@ -5,8 +5,7 @@
 
 with T = f * f * n * h * w outputs, f = 2 if pooling follows and else 1: output (f*i + a, f*j + b)
 is at [a, b, image, i, j], so that a pooling window is the same place in four planes. Narrow columns
-are kept for the backward pass. Wide ones are gathered again, which is faster than reading them back
-from memory.
+are kept for the backward pass. Wide ones are gathered again, which is faster than reading them.
 
 Groups are a leading axis of columns, weights and outputs (C is then the number of channels of one
 group). There is one GEMM for each group; all write to one array of outputs (T, O).

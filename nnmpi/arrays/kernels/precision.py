@@ -182,8 +182,7 @@ def promoted(a: Any, b: Any) -> tuple[Any, Any]:
 
     Of two floats, or two integers, a 0-d array does not promote another array. A number promotes
     only to another category: a float makes float32 of integers, and an integer has to fit among
-    them (`fitting`). Two arrays of one type are returned unchanged: the op itself converts those of
-    16 bits.
+    them (`fitting`). Two arrays of one type stay: the op itself converts 16 bits.
     """
     x, y = getattr(a, "dtype", None), getattr(b, "dtype", None)
     if x is None or y is None:

@@ -5,8 +5,8 @@
 
 Views are NumPy's own: all these arrays lie at addresses that are never read, so strides, bases and
 sizes are those of real arrays. A function that makes a new array is called on small examples, whose
-axes have length 2 at most. The result gives the dtype and the order of axes in memory, and a rule
-(`shapes.py`) gives the shape.
+axes have length 2 at most. The result gives dtype and order of axes, and a rule (`shapes.py`) the
+shape.
 
 Operations that need values raise NumbersReadError: a branch, `item`, a function without a rule.
 """

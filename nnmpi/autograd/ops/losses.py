@@ -5,8 +5,7 @@
     loss    -sum_c t[c] logp[c],   t[c] = (1 - s) w[label] [c == label] + s / C w[c]
 
 The loss is 0 where a label is ignored. The mean divides by the sum of w[label] over the other
-labels, and is 0 if that sum is 0. The code works on the transpose (C, n), n = N ..., as
-`softmax.cross_entropy` does.
+labels, and is 0 if that sum is 0. The code works on the transpose (C, n), n = N ...
 """
 
 from __future__ import annotations

@@ -99,8 +99,7 @@ def batch_norm(
     var may be a sum of squared deviations; `parts` is then the number of values in it. n is the
     number of values behind each statistic, or 0 if the statistics do not depend on x (evaluation).
     If n counts samples of other ranks too, `total` sums a 1-D array over these ranks, once in a
-    backward pass, for the gradient of x. The gradients of w and b are sums over this rank's x
-    alone.
+    backward pass, for the gradient of x. Those of w and b are sums over this rank's x.
     """
     xp, rows, shape = xp_of(x), _rows(x)[None], x.shape
     center = mean[None] if n else mean[None].copy()  # running statistics are updated in place

@@ -248,8 +248,7 @@ def _basic(index: Any) -> tuple[Any, ...] | None:
     """Returns an index of integers, slices and None only as a tuple; None for any other index.
 
     a[index] is then a view in which no element occurs twice. An ellipsis is appended, so that NumPy
-    returns an array instead of a scalar. Booleans are masks, and 0-d integer arrays copy, so
-    neither is basic.
+    returns an array instead of a scalar. Booleans (masks) and 0-d arrays (copies) are not basic.
     """
     if type(index) is np.ndarray:
         return None

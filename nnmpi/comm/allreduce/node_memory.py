@@ -116,9 +116,8 @@ class SharedReduction:
     def reduce(self, start: int, stop: int, tag: int, blocks: bool) -> Steps:
         """Sums elements start..stop-1 of all segments `mine` into `total`: a generator of requests.
 
-        With `blocks`, it may block in barriers. Without, several sums may be pending, and each
-        begins when all earlier sums in this memory are complete. `tag` is for messages between
-        nodes.
+        With `blocks`, it may block in barriers. Without, several sums may be pending, each begun
+        when earlier ones in this memory are complete. `tag`: for messages between nodes.
         """
         steps = self._reduce(start, stop, tag, blocks)
         return steps if blocks else self._queue.add(steps)

@@ -81,8 +81,7 @@ class TransportFamily:
 
     def confirm(self) -> None:
         """Returns on all ranks if all call it and none is lost; otherwise raises RankLost on all
-        that are left, which then shrink. Ranks that call `shrink` meanwhile count as not
-        confirming."""
+        that are left, which then shrink. Who calls `shrink` does not confirm."""
 
     def shrink(self) -> "Transport":
         """Returns a transport of the ranks that are left, in their old order. It belongs to a new

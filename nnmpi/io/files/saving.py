@@ -174,8 +174,7 @@ def write(
     digests: Mapping[str, Callable[[], str]],
 ) -> None:
     """Writes a safetensors file of tensors that are produced one by one, which the library's writer
-    cannot: `index` has the name, type and shape of each, and `arrays` yields them in the same
-    order.
+    cannot: `index` has names, types and shapes, `arrays` yields them in this order.
 
         8 bytes   length of the header, little-endian
         header    JSON: {"__metadata__": {key: text}, name: {dtype, shape, data_offsets}},

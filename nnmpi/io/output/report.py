@@ -105,9 +105,9 @@ class Report:
         return LogMark.of(self._log.name, os.fstat(self._log.fileno()).st_size)
 
     def _is_shown(self, event: Event) -> bool:
-        """Returns True if an event is shown on standard output. As text, a long run shows some of
-        its epochs, and each epoch or step that follows 10 seconds without output; steps always with
-        --log-every."""
+        """Returns True if an event is shown on standard output. As text, a long run shows some
+        epochs, and each epoch or step after 10 seconds without output; with --log-every all
+        steps."""
         kind, now = event["event"], time.monotonic()
         if kind in ("start", "resumed"):
             self._epochs, self._epoch = event.get("epochs", 0), 0
@@ -193,8 +193,7 @@ def open_report(
 ) -> Report:
     """Returns the object with which this rank reports events: `given`, or a Report by the config on
     rank 0 and a NullReport on other ranks. Every rank calls it; all raise an error if the log
-    cannot be opened. With `appends`, the log may have earlier runs; a resumed run continues at
-    `mark`."""
+    cannot be opened. With `appends` the log may have earlier runs; `mark` is where to resume."""
 
     def opened() -> Report:
         if given or comm.rank:

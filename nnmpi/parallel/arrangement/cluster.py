@@ -127,8 +127,7 @@ LIBRARY_SUMS: Table[LibrarySums] = Table("library_sums")
 
 def common_backend(comm: Comm, on: Backend) -> Backend:
     """Returns the backend on which all ranks compute: GPUs if every rank has found one, else the
-    CPU. Every rank calls it. Rank i of a node takes its GPU i, or starts over if there are
-    fewer."""
+    CPU. Every rank calls it. Rank i of a node takes its GPU i modulo their number."""
     if not all(gather_objects(comm, not on.is_host)):
         return CPU
     devices.choose(on, comm.node().index(comm.rank))

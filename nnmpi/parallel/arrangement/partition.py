@@ -3,8 +3,7 @@
 A unit is a layer with the ops that follow it, or several layers that run as one fused op. A cut is
 a tuple: the index of the unit with which each stage except the first begins. Users write `--cut
 3,7`, which counts the layers of the graph from 0: layers of nested Sequentials and other modules
-count one by one, unless a module is kept whole. A cut by a user may separate layers that would run
-as one op.
+count one by one, unless a module is kept whole. A user's cut may separate fused layers.
 
     layer  0 Conv2d  1 ReLU  2 MaxPool2d | 3 Flatten | 4 Linear  5 ReLU | 6 Linear
     unit   0                             | 1         | 2                | 3

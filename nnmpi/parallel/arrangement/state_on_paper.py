@@ -7,8 +7,8 @@ ZeRO                other parts of the state     its part of values, masters and
 parameter servers   (servers) other slices       a server's slice; nothing of a worker
 
 Masters are the float32 values of 16-bit parameters. State of one replica alone, such as residuals
-of compression, is not listed: the others continue without it. State that modules of users define is
-not listed either.
+of compression, is not listed: the others continue without it. Nor is state that users' modules
+define.
 """
 
 from bisect import bisect_right

@@ -11,8 +11,7 @@
 
 The sync (a GradientSync) carries out further operations on buckets of parameters, and the swapper
 those on disk. A pass of a stage is a generator that stops between its units, or ends before the
-last of them. Everything in which strategies differ is an argument (rules: `__init__.py` of this
-folder):
+last of them. Everything in which strategies differ is an argument (rules: `__init__.py`):
 
     ports      stages of the model, with their sources and sinks       (channels.py)
     sync       operations on buckets                   (replicas/bucket_sums.py and others)

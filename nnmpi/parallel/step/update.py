@@ -184,8 +184,7 @@ class Update:
 
     def _summed_squares(self, squares: Sequence[float]) -> list[float]:
         """Sums `squares`, two numbers for each parameter that this rank updates, over all ranks
-        that have a shard of it. Returns two sums for each variable of the whole model, one after
-        the other."""
+        that have a shard of it. Returns two sums for each variable of the model."""
         norms, rows = self._norms, np.zeros((self._norms.number, 2))
         rows[self._variables()] = np.reshape(squares, (-1, 2))
         row = rows.reshape(-1)

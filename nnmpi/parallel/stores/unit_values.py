@@ -1,6 +1,5 @@
 """UnitValues: under ZeRO 3, where parameters take turns in memory, each unit asks for its values
-before its pass begins. It gets the operations on values that the rank's list has in front of the
-pass:
+before its pass begins. It gets the operations on values in front of the pass:
 
     list    WAIT0 GATHER1  F0  WAIT1 GATHER2  F1  WAIT2  F2
     units   (WAIT0 GATHER1, F0)  (WAIT1 GATHER2, F1)  (WAIT2, F2)

@@ -97,8 +97,7 @@ class NodeChoices:
         self, k: int, states: Sequence[AxisCut | None], may_be_copy: bool
     ) -> Iterator[NodeChoice]:
         """Yields the choices for node k, the preferred one first; `states` are the cuts of its
-        inputs (None: whole). With `may_be_copy`, a layer that could be divided may also be
-        whole."""
+        inputs (None: whole). With `may_be_copy`, any layer may be whole."""
         graph, node = self.graph, self.graph.nodes[k]
         uncut = tuple((v, None) for v in node.variables)
         if node.layer is None:
@@ -127,8 +126,8 @@ class NodeChoices:
         self, node: Node, states: Sequence[AxisCut | None], summed: PlanCost
     ) -> Iterator[NodeChoice]:
         """Yields the choices in which each rank computes a layer for some samples of a micro-batch:
-        one leaves the output divided, the other gathers it. `summed` is the cost of summing
-        gradients."""
+        one leaves the output divided, the other gathers it. `summed`: the cost of
+        summing gradients."""
         edges, pairs = self.graph.edges, zip(states, node.inputs, strict=True)
         graded = [state for state, e in pairs if edges[e].requires_grad]
         if {*states} - {None, SAMPLE_CUT} or (None in graded and len(graded) > 1):

@@ -1,8 +1,7 @@
 """Cross-entropy of logits whose classes are divided among ranks; no rank sees all logits.
 
-Each rank computes four values for each sample from its own classes. One all-gather brings them to
-all ranks, and every rank computes the whole loss from them in the same order, so all get equal
-bits.
+Each rank computes four values for each sample from its own classes. After an all-gather, each
+computes the whole loss from them in the same order, so all get equal bits.
 
     maximum    sum of exp(z - maximum)    logit of the label, or 0    class of the maximum
     with label_smoothing, a fifth: the sum of the logits times their shares of the smoothed label

@@ -95,8 +95,7 @@ def parallelize(
 
 def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None:
     """Replaces the layers of a model by this rank's parts of them, as `sharding` divides them,
-    under the same names; if one cannot be replaced, raises ValueError and leaves the model
-    unchanged.
+    under the same names; raises ValueError, with the model unchanged, if one cannot be.
 
     Every rank calls it on an equal model. A part gets copies of the layer's weights; of weights
     that are not initialised yet, only this rank's part will be made.

@@ -60,8 +60,7 @@ def _group_of_norm(settings: Options, sample: tuple[int, ...]) -> int:
 
 def _of_positions(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
     """`Way.behind` of GroupNorm and InstanceNorm2d: channels stay where they are cut. None for an
-    input (N, C), whose `sample` is (C,): the rule is meant for statistics over several
-    positions."""
+    input (N, C), whose `sample` is (C,): statistics need several positions."""
     return bounds if len(sample) > 1 else None
 
 

@@ -245,8 +245,7 @@ class _Search:
 
     def _cost(self, k: int, choice: NodeChoice) -> PlanCost:
         """Returns the cost of a choice for node k: its price in seconds, or the number of elements
-        that are sent. With sequence parallelism or axes of add-ons, an output that is whole costs
-        too."""
+        that are sent. With sequence parallelism or add-ons' axes a whole output costs too."""
         if self.constraints.price is not None:
             return PlanCost(sent=self.constraints.price(k, choice))
         outputs = self.graph.nodes[k].outputs

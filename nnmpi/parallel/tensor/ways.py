@@ -172,8 +172,7 @@ class LayoutCut(NamedTuple):
 
 class Marker(NamedTuple):
     """An axis, other than that of channels, along which ranks may cut the input or output of a
-    layer: positions, samples, or an axis of an add-on. It stands in the fields `input` and `output`
-    of a Way.
+    layer: positions, samples, or an axis of an add-on. It stands in a Way's `input` and `output`.
 
     cut        (edge of the graph, ranks): the AxisCut of this tensor; None if it cannot be cut so
     words      added to the name of a way whose input or output alone is cut so
@@ -248,8 +247,7 @@ def one(settings: Options, sample: tuple[int, ...]) -> int:
 
 class Way(NamedTuple):
     """One way to divide a layer among ranks, such as column or row: which axes of input, output and
-    parameters are cut. A user's layer lists its ways in the attribute `sharding`, the preferred one
-    first.
+    parameters are cut. A user's layer lists them in `sharding`, the preferred one first.
 
     A layer with this attribute is called with one tensor and contains no modules; a subclass that
     overrides `forward` needs its own list. `forward` gets a part of the input, with parts of the

@@ -145,8 +145,8 @@ def first_part(n: int) -> int:
 
 def _inputs(x: Inputs, edges: Sequence[Edge], n: int) -> Callable[[int, int], Inputs]:
     """Returns a function (lo, hi) of a stage's inputs: samples of a batch or, if `edges` are given,
-    random activations such as the previous stage sends. 16 bits become float32, because parameters
-    still have that type."""
+    random activations such as the previous stage sends. 16 bits become float32, as parameters still
+    are."""
     if not edges:
         return lambda lo, hi: each(lambda array: _widened(array[lo:hi]), x)
     rng = np.random.default_rng(0)

@@ -2,8 +2,8 @@
 
 A schedule orders the passes of whole stages. Here each is replaced by the passes of the stage's
 units (parts without a pipeline boundary inside, usually layers): F3.0 is the forward pass of unit 3
-with micro-batch 0, and B3.0 its backward pass. NOTE follows the last forward pass: from there on
-all losses are known.
+with micro-batch 0, and B3.0 its backward pass. NOTE follows the last forward pass: all losses are
+known.
 
 a schedule's    F0 (stage 2)                 B0 (stage 2)
 units           F3.0 F4.0                    B4.0 B3.0
@@ -66,8 +66,7 @@ def with_note(ops: Iterable[Op]) -> Iterator[Op]:
 
 def with_messages(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
     """Yields a rank's passes with messages between stages. A send comes right after its pass; a
-    receive is posted before the preceding pass of a whole stage, so that the message can arrive
-    meanwhile."""
+    receive is posted before the preceding pass of a whole stage, to arrive meanwhile."""
     stages = [[*run] for _, run in groupby(ops, attrgetter("kind", "stage", "micro"))]
     arriving = ((message_of(op, chain, sends=False) for op in stage) for stage in stages)
     receives = [[*filter(None, messages)] for messages in arriving]
