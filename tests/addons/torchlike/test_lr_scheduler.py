@@ -1,5 +1,6 @@
 """PyTorch's schedulers of the rate, step by step against PyTorch's."""
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -310,6 +311,20 @@ class Halves(optim.lr_scheduler.LRScheduler):
         if self.last_epoch == 0:
             return self.base_lrs
         return [group["lr"] / 2 for group in self.optimizer.param_groups]
+
+
+def test_a_cycle_goes_on_from_a_pickle_whose_phases_are_plain_tuples() -> None:
+    """Versions before phases had names have written such pickles."""
+    layer = nn.Linear(2, 2)
+    opt = optim.SGD([*layer.parameters()], lr=0.1, momentum=0.9)
+    scheduler = optim.lr_scheduler.OneCycleLR(opt, 0.3, 12, three_phase=True)
+    state = pickle.dumps((scheduler, [tuple(phase) for phase in scheduler._phases]))
+    loaded, loaded._phases = pickle.loads(state)
+    for _ in range(11):
+        scheduler.step()
+        loaded.step()
+        assert loaded.get_last_lr() == scheduler.get_last_lr()
+        assert loaded.optimizer.param_groups[0]["momentum"] == opt.param_groups[0]["momentum"]
 
 
 def test_a_scheduler_of_a_user() -> None:

@@ -127,8 +127,10 @@ class _Phase(NamedTuple):
     at its beginning and at its end."""
 
     end: float
-    rates: tuple[list[float], list[float]]
-    momenta: tuple[list[float], list[float]]
+    first_rates: list[float]
+    last_rates: list[float]
+    first_momenta: list[float]
+    last_momenta: list[float]
 
 
 class OneCycleLR(LRScheduler):
@@ -188,7 +190,7 @@ class OneCycleLR(LRScheduler):
         super().step(epoch)
         if self._cycles:
             phase, share = self._now()
-            set_momenta(self, _between(*phase.momenta, share))
+            set_momenta(self, _between(phase.first_momenta, phase.last_momenta, share))
 
     def get_lr(self) -> list[float]:
         if self.last_epoch > self.total_steps:
@@ -197,17 +199,17 @@ class OneCycleLR(LRScheduler):
                 "total_steps"
             )
         phase, share = self._now()
-        return _between(*phase.rates, share)
+        return _between(phase.first_rates, phase.last_rates, share)
 
     def _now(self) -> tuple[_Phase, float]:
         """Returns the current phase, and how much of it is over, from 0 to 1."""
-        begin = 0.0
-        for phase in self._phases[:-1]:
+        begin, phases = 0.0, [*map(_Phase._make, self._phases)]  # older pickles have tuples
+        for phase in phases[:-1]:
             if self.last_epoch <= phase.end:
                 break
             begin = phase.end
         else:
-            phase = self._phases[-1]
+            phase = phases[-1]
         share = (self.last_epoch - begin) / (phase.end - begin)
         return phase, (1 - math.cos(math.pi * share)) / 2 if self._is_cosine else share
 
@@ -222,11 +224,11 @@ def _one_cycle(
     """Returns the phases of one cycle of `total` steps; `rates` are the first, the highest and the
     last ones, `momenta` the lowest and the highest ones."""
     (first, top, end), (low, high) = rates, momenta
-    rise = _Phase(float(pct_start * total) - 1, (first, top), (high, low))
+    rise = _Phase(float(pct_start * total) - 1, first, top, high, low)
     if not three_phase:
-        return [rise, _Phase(total - 1.0, (top, end), (low, high))]
-    back = _Phase(2 * pct_start * total - 2, (top, first), (low, high))
-    return [rise, back, _Phase(total - 1.0, (first, end), (high, high))]
+        return [rise, _Phase(total - 1.0, top, end, low, high)]
+    back = _Phase(2 * pct_start * total - 2, top, first, low, high)
+    return [rise, back, _Phase(total - 1.0, first, end, high, high)]
 
 
 def _between(first: list[float], last: list[float], share: float) -> list[float]:
