@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from lib import timing
-from lib.gpu_steps import FORMS, STEPS, step_of
+from lib.gpu_steps import FORMS, MOST, STEPS, step_of
 from lib.tables import MS, Column, table
 from lib.timing import Row, Step
 
@@ -56,6 +56,8 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE", help="default: all")
     parser.add_argument("--rounds", type=int, default=40)
     options = parser.parse_args()
+    if options.rounds > MOST - WARM_UP:
+        parser.error(f"--rounds {options.rounds} leaves an epoch: at most {MOST - WARM_UP}")
     set_up()
     rows = [row_of(case, options.rounds) for case in options.cases or STEPS]
     columns = [*(MS(f"{form}, ms", form) for form in FORMS), Column("ratio", "ratio")]

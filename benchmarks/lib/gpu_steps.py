@@ -22,11 +22,14 @@ class Run(NamedTuple):
 
 
 TRAINERS = {
-    "Trainer W1": Run("mnist-cnn", "synthetic:1x28x28:10:3200", 64),
+    "Trainer W1": Run("mnist-cnn", "synthetic:1x28x28:10:6400", 64),
     "Trainer gpt:12x12x768": Run("gpt:12x12x768", "text", 8),
 }
 
 STEPS = (*LOOPS, *TRAINERS)
+
+MOST = 90
+"""Steps that can be counted or timed: at the end of an epoch, a Trainer makes one more at once."""
 
 FORMS = ("written", "compiled")
 """As written, and by nnmpi.compile; of a Trainer by autograd, and as a graph."""

@@ -16,3 +16,9 @@ def test_a_row_has_both_forms_of_a_step_and_their_ratio(tmp_path: Path) -> None:
     (row,) = json.loads(rows.read_text(encoding="utf-8"))
     assert row["case"] == "W1"
     assert row["ratio"] == row["compiled"] / row["written"] > 0
+
+
+def test_steps_at_the_end_of_an_epoch_are_not_timed() -> None:
+    done = python(BENCHMARKS / "gpu_host.py", "Trainer W1", "--rounds", "85")
+    assert done.status == 2
+    assert "--rounds 85 leaves an epoch: at most 84" in done.err
