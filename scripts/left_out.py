@@ -38,6 +38,8 @@ class LeftOut:
         os.environ["NNMPI_ASKED"] = str(self.file)  # also of programs that tests start
         gone = json.loads(Path(os.environ["NNMPI_GONE"]).read_text(encoding="utf-8"))
         self.fixtures = {*gone["fixtures"]}
+        self.of_fixtures = dict[Any, str]()
+        """What fixtures that are made once for several tests asked for meanwhile."""
 
     def pytest_unconfigure(self) -> None:
         """Removes the file."""
@@ -49,13 +51,28 @@ class LeftOut:
         self.file.write_text("", encoding="utf-8")
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
+        """Keeps what a fixture asks for that later tests get too, or whose error they get."""
+        before = self.file.read_text(encoding="utf-8")
+        try:
+            return (yield)
+        finally:
+            if fixturedef.scope != "function":
+                text = self.file.read_text(encoding="utf-8")
+                self.of_fixtures[fixturedef] = text.removeprefix(before)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: Any, call: pytest.CallInfo[None]
+    ) -> Generator[None, Any, Any]:
         """Looks at what a test has asked for."""
         report = yield
         error = call.excinfo and call.excinfo.value
-        lacks = error.argname if isinstance(error, pytest.FixtureLookupError) else None
-        fixture = f"fixture {lacks}" if lacks in self.fixtures else ""
-        return self.left_out(report, fixture or self.asked())
+        if isinstance(error, pytest.FixtureLookupError) and error.argname in self.fixtures:
+            return self.left_out(report, f"fixture {error.argname}")
+        used = item._fixtureinfo.name2fixturedefs.values()  # pytest has no public name for these
+        of_fixtures = (self.of_fixtures.get(one, "") for found in used for one in found)
+        return self.left_out(report, self.asked() + "".join(of_fixtures))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self) -> Generator[None, Any, Any]:
@@ -64,14 +81,15 @@ class LeftOut:
         return self.left_out((yield), self.asked())
 
     def asked(self) -> str:
-        """The first thing that was asked for, or an empty text."""
-        return self.file.read_text(encoding="utf-8").partition("\n")[0]
+        """What was asked for, a line for each thing."""
+        return self.file.read_text(encoding="utf-8")
 
     def left_out(self, report: Any, asked: str) -> Any:
         """The report, as skipped if it is of a failure and something was asked for."""
         if report.failed and asked:
             report.outcome = "skipped"
-            report.longrepr = (str(report.fspath or report.nodeid), 0, f"{LEFT_OUT}{asked}")
+            reason = LEFT_OUT + asked.partition("\n")[0]
+            report.longrepr = (str(report.fspath or report.nodeid), 0, reason)
         return report
 
 

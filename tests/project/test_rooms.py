@@ -90,6 +90,7 @@ def test_a_room_does_not_know_what_the_architecture_says(room: str) -> None:
         assert not found, (room, name, found)
 
 
+@pytest.mark.all_add_ons
 def test_internals_name_files_and_functions_that_exist() -> None:
     """A file stands before its functions: `parallel/step_list/step.py` (`step_list`)."""
     text = re.sub(r"^```.*?^```", "", PAGES["internals"], flags=re.S | re.M)

@@ -117,6 +117,27 @@ def wants_method(t):
 """Functions of a module of core that uses the add-on without a table."""
 
 
+FIXTURES = (
+    HEAD
+    + """
+@pytest.fixture(scope="module")
+def raised():
+    nnmpi.nn.Gone
+
+@pytest.fixture(scope="module")
+def status():
+    return subprocess.run([sys.executable, "-m", "nnmpi", "gone"]).returncode
+
+def test_fixture_1(raised): pass
+def test_fixture_2(raised): pass
+def test_fixture_3(status): assert status == 0
+def test_fixture_4(status): assert status == 0
+def test_fixture_5(): assert 1 + 1 == 3
+"""
+)
+"""Tests with fixtures that are made once, and one without."""
+
+
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What became of these tests in a tree without the add-on, by name."""
@@ -126,7 +147,11 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     with (tree / "nnmpi" / "metrics.py").open("a", encoding="utf-8") as file:
         file.write(WANTS)
     tests = (f"def test_{k}():\n    {body}\n" for k, body in enumerate(BODIES.values()))
-    texts = {"some": "\n".join([HEAD, *tests]), "asks": "from nnmpi.nn import Gone"}
+    texts = {
+        "some": "\n".join([HEAD, *tests]),
+        "asks": "from nnmpi.nn import Gone",
+        "fixtures": FIXTURES,
+    }
     for name, text in (texts | {"fails": "from nnmpi.nn import Other"}).items():
         (tree / f"test_{name}.py").write_text(text, encoding="utf-8")
     variables = SCRIPT["watched"](tree, GONE)
@@ -157,6 +182,11 @@ def test_only_a_test_that_fails_and_asks_for_what_is_gone_is_left_out(
 
 def test_a_file_that_asks_for_what_is_gone_is_left_out(outcomes: dict[str, str]) -> None:
     assert (outcomes["test_asks"], outcomes["test_fails"]) == ("skipped", "error")
+
+
+def test_a_fixture_asks_for_all_tests_that_use_it(outcomes: dict[str, str]) -> None:
+    found = [outcomes[f"test_fixture_{k}"] for k in range(1, 6)]
+    assert found == ["skipped"] * 4 + ["failure"]
 
 
 @pytest.mark.long
