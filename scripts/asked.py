@@ -91,8 +91,10 @@ class Rows(dict[str, Any]):
         return super().__contains__(key)
 
     def _look(self, key: object) -> None:
-        # programs ask for names themselves; the keys of other tables reach these through nnmpi
-        if key in self.gone and not (self.table == "names" and is_own()):
+        # programs ask for names themselves; nnmpi looks up the keys of other tables for them, and
+        # what a Trainer asks for
+        of_program = self.table == "names" and not str(key).startswith("Trainer.")
+        if key in self.gone and not (of_program and is_own()):
             note(self.table, str(key))
 
 

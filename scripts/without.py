@@ -151,7 +151,7 @@ for name in {modules!r}:
 
 
 BY_NAME = (
-    *("names", "methods", "models", "datasets", "optimizers", "state_files"),
+    *("names", "models", "datasets", "optimizers", "state_files"),
     *("convolutions", "layout_axes"),
 )
 """Tables whose rows programs ask for by name. nnmpi itself asks for rows of others in each run."""

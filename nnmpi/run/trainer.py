@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
-from nnmpi.addons import Table
+from nnmpi.autograd.torch_names import NAMES
 from nnmpi.comm import Comm, OperatingSystem, OtherRankError, job
 from nnmpi.data import Dataset
 from nnmpi.io.checkpoints.snapshot import Snapshot, changed
@@ -38,10 +38,6 @@ from nnmpi.run.training import (
     replace_session,
     supervisor_of,
 )
-
-METHODS: Table[Callable[..., Any]] = Table("methods")
-"""By a method of Trainer: the function that it calls, with the session or the Trainer; under
-"resume": the config of the run that is continued."""
 
 T = TypeVar("T")
 
@@ -121,7 +117,7 @@ class Trainer:
         resume: str | os.PathLike[str] | None = None,
     ) -> None:
         if resume is not None:
-            config = METHODS.needed("resume")(config, resume)
+            config = NAMES.needed("Trainer.resume")(config, resume)
         self.given = TrainerArguments(
             build, data, loss, metrics, callbacks, optimizer, schedule, resume
         )
@@ -235,7 +231,7 @@ class Trainer:
         """Generates `max_new_tokens` tokens after `tokens` with the model in training, and returns
         them on every rank; for other arguments see `nnmpi.generate`. Every rank calls it, after the
         same step or epoch. Training is not affected."""
-        generate = METHODS.needed("generate")
+        generate = NAMES.needed("Trainer.generate")
         self._meet("generate")
         how = temperature, top_k, top_p, seed
         tokens_of_all: np.ndarray = generate(self.session, tokens, max_new_tokens, how)
@@ -283,7 +279,7 @@ class Trainer:
 
     def save_checkpoint(self, directory: str | os.PathLike[str]) -> str:
         """Writes a checkpoint, waits for it, and returns its path; every rank calls it."""
-        save = METHODS.needed("save_checkpoint")
+        save = NAMES.needed("Trainer.save_checkpoint")
         self._meet("save_checkpoint")
         path: str = save(self, directory)
         return path

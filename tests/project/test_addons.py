@@ -15,9 +15,9 @@ import pytest
 import nnmpi
 from nnmpi import addons
 from nnmpi.addons import ADD_ONS
+from nnmpi.autograd.torch_names import NAMES
 from nnmpi.commands import COMMANDS
 from nnmpi.options.features import OPTIONS
-from nnmpi.run.trainer import METHODS
 
 ROOT = Path(nnmpi.__file__).parents[1]
 
@@ -130,7 +130,7 @@ def test_each_command_is_of_core_or_of_one_add_on() -> None:
 
 def test_what_needs_an_add_on_that_is_not_there_says_so() -> None:
     with pytest.raises(AttributeError, match="write is of an add-on that is not here: install"):
-        METHODS.needed("write")
+        NAMES.needed("Trainer.write")
 
 
 @pytest.mark.all_add_ons

@@ -41,8 +41,8 @@ def test_no_more_than_a_tenth_of_tests_may_be_left_out(
 
 GONE = {
     "tables": {
-        "names": ["nn.Gone", "Tensor.gone"],
-        **{key: ["gone"] for key in ("methods", "models", "datasets")},
+        "names": ["nn.Gone", "Tensor.gone", "Trainer.gone"],
+        **{key: ["gone"] for key in ("models", "datasets")},
         **{key: ["gone"] for key in ("layout_axes", "commands")},
     },
     "memory": ["gone"],
@@ -57,6 +57,7 @@ ASKING = {
     "a layer": "nnmpi.nn.Gone",
     "an import of a layer": "from nnmpi.nn import Gone",
     "a method of a tensor": "nnmpi.zeros(2).gone()",
+    "a method of a Trainer": "nnmpi.metrics.method_of_trainer()",
     "memory": "recording.memory_needed('gone')",
     "a model": "assert main(['--model', 'gone:3']) == 0",
     "data": "assert main(['--data', 'gone']) == 0",
@@ -113,6 +114,11 @@ def wants_layer():
 
 def wants_method(t):
     t.gone()
+
+def method_of_trainer():
+    from nnmpi.autograd.torch_names import NAMES
+
+    NAMES.needed("Trainer.gone")
 """
 """Functions of a module of core that uses the add-on without a table."""
 

@@ -15,9 +15,9 @@ ADD_ON = AddOn(
         },
         "checks": {"keep_best": "nnmpi.addons.checkpoints.checkpointing:CHECKS"},
         "run_parts": {"checkpoint_dir": "nnmpi.addons.checkpoints.checkpointing:PARTS"},
-        "methods": {
-            "resume": "nnmpi.addons.checkpoints.resume:resuming",
-            "save_checkpoint": "nnmpi.addons.checkpoints.checkpointing:save_checkpoint",
+        "names": {
+            "Trainer.resume": "nnmpi.addons.checkpoints.resume:resuming",
+            "Trainer.save_checkpoint": "nnmpi.addons.checkpoints.checkpointing:save_checkpoint",
         },
     },
     commands={

@@ -24,6 +24,7 @@ ADD_ON = AddOn(
         "options": {"language": "nnmpi.addons.language.options:ADDED"},
         "names": {
             "generate": "nnmpi.addons.language.run.generation:generate",
+            "Trainer.generate": "nnmpi.addons.language.run.samples:generate",
             "nn.GPT": "nnmpi.addons.language.models.gpt:GPT",
             "nn.Llama": "nnmpi.addons.language.models.llama:Llama",
             **_MODULES,
@@ -54,7 +55,6 @@ ADD_ON = AddOn(
         "data_options": dict.fromkeys(
             ("context", "tokenizer", "load"), "nnmpi.addons.language.text_data:data_options"
         ),
-        "methods": {"generate": "nnmpi.addons.language.run.samples:generate"},
         "run_parts": {"sample_every": "nnmpi.addons.language.run.samples:PARTS"},
     },
     commands={
