@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.device import ON_DEVICE
 from helpers.in_pass import in_pass
-from layer_cases import LAYERS
+from helpers.layer_cases import LAYERS
 
 import nnmpi
 from nnmpi import nn

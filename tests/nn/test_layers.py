@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers.datafiles import refused
 from helpers.device import DEVICE, needs_device
-from layer_cases import LAYERS
+from helpers.layer_cases import LAYERS
 
 import nnmpi
 from nnmpi import nn

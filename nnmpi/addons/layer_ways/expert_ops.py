@@ -15,8 +15,10 @@ from typing import Any
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.linear import matmul
 from nnmpi.arrays.kernels.precision import widened
 from nnmpi.autograd.ops import activations, elementwise
+from nnmpi.autograd.ops.linear import product
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Result]] = {
     "gelu": activations.gelu,
@@ -54,7 +56,7 @@ def all_here(counts: Array) -> tuple[Any, Array]:
 def probabilities(x: Array, w: Array) -> Array:
     """The router's probabilities softmax(x w^T), (N, T, E)."""
     xp = xp_of(x)
-    z = x.reshape(len(x), tokens_of(x), x.shape[-1]) @ w.T
+    z = matmul(x.reshape(len(x), tokens_of(x), x.shape[-1]), w.T)
     z = xp.exp(z - z.max(axis=-1, keepdims=True))
     return z / z.sum(axis=-1, keepdims=True)
 
@@ -112,9 +114,9 @@ def route(
         return p * (dp - (p * dp).sum(axis=-1, keepdims=True))
 
     def vjp_w(dz: Array, out: Array | None) -> Array:
-        return xp.matmul(dz.reshape(-1, E).T, x.reshape(-1, x.shape[-1]), out=out)
+        return product(dz.reshape(-1, E).T, x.reshape(-1, x.shape[-1]), w.dtype, out)
 
-    return Result(y, (lambda dz, out: (dz @ w).reshape(shape), vjp_w), prepare)
+    return Result(y, (lambda dz, out: matmul(dz, w).reshape(shape), vjp_w), prepare)
 
 
 @widened
@@ -144,19 +146,19 @@ def experts(
     tokens, width = flat.shape
     index, weight = _dispatch(gates.reshape(len(x), tokens_of(x), of_gates[-1]), start, E, slots)
     inside = _in_slots(flat, index)
-    act = ACTIVATIONS[activation](inside @ w1.transpose(0, 2, 1) + b1[:, None])
+    act = ACTIVATIONS[activation](matmul(inside, w1.transpose(0, 2, 1)) + b1[:, None])
     hidden, (vjp_act,), *_ = act
-    outside = hidden @ w2.transpose(0, 2, 1) + b2[:, None]
+    outside = matmul(hidden, w2.transpose(0, 2, 1)) + b2[:, None]
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
         """Returns gradients of the weighted outputs, of the outputs before, and of the activations'
         inputs, with one row for each token that an expert computes."""
         in_slots = _in_slots(g.reshape(-1, width), index)
         d = in_slots * weight[..., None]
-        return in_slots, d, vjp_act(d @ w2, None)
+        return in_slots, d, vjp_act(matmul(d, w2), None)
 
     def vjp_x(intermediates: tuple[Array, Array, Array], out: Array | None) -> Array:
-        return _added(intermediates[2] @ w1, index, tokens).reshape(shape)
+        return _added(matmul(intermediates[2], w1), index, tokens).reshape(shape)
 
     def vjp_gates(intermediates: tuple[Array, Array, Array], out: Array | None) -> Array:
         dot = (intermediates[0] * outside).sum(axis=-1)
@@ -168,9 +170,9 @@ def experts(
     vjps = (
         vjp_x,
         vjp_gates,
-        lambda intermediates, out: xp.matmul(intermediates[2].transpose(0, 2, 1), inside, out=out),
+        lambda intermediates, out: product(intermediates[2].transpose(0, 2, 1), inside, dtype, out),
         lambda intermediates, out: intermediates[2].sum(axis=1, out=out),
-        lambda intermediates, out: xp.matmul(intermediates[1].transpose(0, 2, 1), hidden, out=out),
+        lambda intermediates, out: product(intermediates[1].transpose(0, 2, 1), hidden, dtype, out),
         lambda intermediates, out: intermediates[1].sum(axis=1, out=out),
     )
     y = _added(outside * weight[..., None], index, tokens).reshape(shape)

@@ -9,7 +9,6 @@ is a quarter of the work. Of the pooled windows
 only the place of the largest element is kept, a byte each. Of equal ones the first wins.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -85,20 +84,21 @@ def _cached_constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any, 
     return xp.full(shape, value, dtype)
 
 
-def copied(
-    make: Callable[..., np.ndarray], args: tuple[Any, ...], dtype: Any, like: Array
-) -> Array:
-    """Returns make(*args), which depends on nothing else, in the library of `like`. A device keeps
-    it for later calls, since a graph of kernels cannot contain a copy from the host."""
+def copied(host: np.ndarray, dtype: Any, like: Array) -> Array:
+    """Returns a copy of a small array, in a dtype and in the library of `like`. A device keeps it
+    for later calls, since a graph of kernels cannot contain a copy from the host."""
     on = of(like)
     if on.is_host:
-        return on.asarray(make(*args), dtype)
-    return _cached_copy(make, args, np.dtype(dtype), on, on.xp.cuda.runtime.getDevice())
+        return on.asarray(host, dtype)
+    device = on.xp.cuda.runtime.getDevice()
+    return _cached_copy(host.tobytes(), host.dtype.str, host.shape, np.dtype(dtype), on, device)
 
 
-@lru_cache(maxsize=64)
-def _cached_copy(make: Any, args: tuple[Any, ...], dtype: Any, on: Backend, device: int) -> Array:
-    return on.asarray(make(*args), dtype)
+@lru_cache(maxsize=256)
+def _cached_copy(
+    values: bytes, kind: str, shape: tuple[int, ...], dtype: Any, on: Backend, device: int
+) -> Array:
+    return on.asarray(np.frombuffer(values, kind).reshape(shape), dtype)
 
 
 def bias_relu(y: Array, r: RowConstants) -> None:

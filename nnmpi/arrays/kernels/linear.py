@@ -34,12 +34,16 @@ def dot(a: Array, b: Array, out: Array) -> None:
 
 
 def matmul(a: Array, b: Array, dtype: Any = None) -> Array:
-    """Computes a @ b of matrices or stacks of them, in `dtype`, by default that of a. On a device
-    products of 16-bit factors are added up in float32."""
+    """Computes a @ b of vectors, matrices or stacks of them, in `dtype`, by default that of a. On a
+    device products of 16-bit factors are added up in float32."""
     xp = xp_of(a)
-    if min(a.ndim, b.ndim) < 2 or of(a).is_host or a.dtype != b.dtype:
+    if of(a).is_host or a.dtype != b.dtype:
         product: Array = xp.matmul(a, b)
         return product if dtype is None else product.astype(dtype, copy=False)
+    if b.ndim == 1:
+        return matmul(a, b[:, None], dtype)[..., 0]
+    if a.ndim == 1:
+        return matmul(a[None], b, dtype)[..., 0, :]
     lead = xp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     c = xp.empty((*lead, a.shape[-2], b.shape[-1]), dtype or a.dtype)
     products_loop(a, b, c, False)

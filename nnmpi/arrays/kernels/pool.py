@@ -127,23 +127,14 @@ def avg_pool2d(x: Array, windows: Windows, count_include_pad: bool) -> Result:
 def _shares(x: Array, windows: Windows, count_include_pad: bool) -> Array | float:
     """Returns the factor of each window in average pooling, 1 / (number of pixels in the mean), as
     (h, w, 1), or one number if all are equal. Padding counts if `count_include_pad`."""
-    args = windows, x.shape[2:], count_include_pad
-    shares = _shares_on_host(*args)
-    if (shares == shares[0, 0]).all():
-        return float(shares[0, 0, 0])
-    return epilogue.copied(_shares_on_host, args, x.dtype, x)
-
-
-def _shares_on_host(
-    windows: Windows, sizes: tuple[int, ...], count_include_pad: bool
-) -> np.ndarray:
-    """Returns the factors of `_shares` (h, w, 1) for images of (height, width) `sizes`."""
     rows, columns = (
         _counts(window, size, count_include_pad)
-        for window, size in zip(windows, sizes, strict=True)
+        for window, size in zip(windows, x.shape[2:], strict=True)
     )
-    shares: np.ndarray = 1 / np.outer(rows, columns)[..., None]
-    return shares
+    counts = np.outer(rows, columns)
+    if (counts == counts[0, 0]).all():
+        return 1 / float(counts[0, 0])
+    return epilogue.copied((1 / counts)[..., None], x.dtype, x)
 
 
 def _counts(window: Window, size: int, count_include_pad: bool) -> np.ndarray:
@@ -165,7 +156,7 @@ def adaptive_avg_pool2d(x: Array, size: tuple[int, int]) -> Result:
     xl = x.transpose(0, 2, 3, 1)
     n, H, W, C = xl.shape
     rows, columns = (
-        epilogue.copied(_parts, (length, parts), x.dtype, x)
+        epilogue.copied(_parts(length, parts), x.dtype, x)
         for length, parts in zip((H, W), size, strict=True)
     )
     means = matmul(rows, xl.reshape(n, H, W * C)).reshape(n * size[0], W, C)

@@ -41,8 +41,8 @@ def matmul(a: Array, b: Array) -> Result:
         return Result(
             kernels.matmul(a, b),
             (
-                lambda g, out: _product(g, b.swapaxes(-1, -2), a.dtype, out),
-                lambda g, out: _product(a.swapaxes(-1, -2), g, b.dtype, out),
+                lambda g, out: product(g, b.swapaxes(-1, -2), a.dtype, out),
+                lambda g, out: product(a.swapaxes(-1, -2), g, b.dtype, out),
             ),
         )
     # vectors become matrices, so that both gradients are products of matrices
@@ -68,8 +68,8 @@ def matmul(a: Array, b: Array) -> Result:
     )
 
 
-def _product(a: Array, b: Array, dtype: Any, out: Array | None) -> Array:
-    """a @ b of two matrices in a dtype, in the memory `out` if NumPy can write it there."""
+def product(a: Array, b: Array, dtype: Any, out: Array | None) -> Array:
+    """a @ b of matrices or stacks, in a dtype, in the memory `out` if NumPy can write it there."""
     if type(out) is np.ndarray and a.dtype == b.dtype == out.dtype:
         return np.matmul(a, b, out=out)
     return cast(kernels.matmul(a, b), dtype)

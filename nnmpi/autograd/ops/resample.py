@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.arrays.backend import Array, of, xp_of
+from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels.epilogue import copied
 
 
 class Tap(NamedTuple):
@@ -29,14 +30,14 @@ class Tap(NamedTuple):
         """Multiplies `a`, with one entry for each output along an axis, by the tap's weights."""
         if self.weight is None:
             return a
-        return a * of(a).asarray(self.weight.reshape((-1,) + (1,) * (a.ndim - axis - 1)), a.dtype)
+        return a * copied(self.weight.reshape((-1,) + (1,) * (a.ndim - axis - 1)), a.dtype, a)
 
 
 def gather(a: Array, axis: int, taps: Sequence[Tap]) -> Array:
     """Interpolates along an axis: each output is the sum over taps of input times weight."""
-    xp, on = xp_of(a), of(a)
+    xp = xp_of(a)
     first, *others = (
-        tap.scaled(xp.take(a, on.asarray(tap.places), axis=axis), axis) for tap in taps
+        tap.scaled(xp.take(a, copied(tap.places, np.int64, a), axis=axis), axis) for tap in taps
     )
     for other in others:
         first += other
@@ -52,7 +53,7 @@ def scatter(g: Array, axis: int, taps: Sequence[Tap], size: int) -> Array:
         part = tap.scaled(g, axis)
         # `d[index] += ...` adds a repeated index once only, hence the groups without repeats
         for outputs in _without_repeats(tap.places):
-            sources, targets = (of(g).asarray(k) for k in (outputs, tap.places[outputs]))
+            sources, targets = (copied(k, np.int64, g) for k in (outputs, tap.places[outputs]))
             d[(*leading, targets)] += part[(*leading, sources)]
     return d
 
