@@ -42,12 +42,19 @@ def declared(path: Path) -> Iterator[Declared]:
                 yield Declared(table, module, name)
 
 
+MOST = 40
+"""The most tables: it may only fall. A table more takes another that goes, or is a row's part."""
+
 TABLES = [table for path in (ROOT / "nnmpi").rglob("*.py") for table in declared(path)]
 
 
 def test_each_table_is_declared_once() -> None:
     times = Counter(table.table for table in TABLES)
     assert {table: n for table, n in times.items() if n > 1} == {}
+
+
+def test_there_are_no_more_tables() -> None:
+    assert len(TABLES) <= MOST
 
 
 @pytest.mark.all_add_ons
