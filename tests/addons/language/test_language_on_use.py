@@ -43,7 +43,7 @@ def test_an_mlp_is_trained_without_language_models(tmp_path: Path) -> None:
         "        trainer.fit(NullReport())\n"
         "folders = nnmpi.addons.ADD_ONS['language'].modules\n"
         "used = {m for m in sys.modules if m.startswith(folders)}\n"
-        "few = {f'nnmpi.addons.language{name}' for name in ('', '.options', '.checks')}\n"
+        "few = {f'nnmpi.addons.language{name}' for name in ('', '.options', '.text_data')}\n"
         "print(*used - few)"
     )
     assert printed(program) == ""
