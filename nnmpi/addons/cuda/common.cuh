@@ -9,6 +9,9 @@ typedef unsigned short float16, bfloat16; /* as bits */
 
 #ifndef KERNEL /* tests define it to compile kernels for the host */
 #define KERNEL extern "C" __global__ void
+/* A kernel with sums. For four blocks on a multiprocessor a thread may have 64 registers, which the
+   loads of a batch need; the compiler would take 32, and wait for some loads before the others. */
+#define REDUCTION KERNEL __launch_bounds__(THREADS, 4)
 #define DEVICE static __device__
 DEVICE float from_float16(float16 bits) {
     float v;
@@ -45,6 +48,35 @@ DEVICE bfloat16 to_bfloat16(float v) {
 /* As np.maximum: b if they are equal (also 0 and -0), and NaN if one is NaN. */
 #define LARGER(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 
+/* Calls take(load(i), i) for i from `first` below n by `step`, in this order. A thread begins BATCH
+   loads before it waits for one: memory is fast only if much is asked of it. Behind the last index
+   it loads that of n - 1 again, and does not take it. */
+#define BATCH 8
+template <class Load, class Take>
+DEVICE void in_batches(unsigned first, unsigned n, unsigned step, Load load, Take take) {
+    for (unsigned i = first; i < n; i += BATCH * step) {
+        decltype(load(i)) values[BATCH];
+#pragma unroll
+        for (unsigned j = 0; j < BATCH; j++) values[j] = load(min(i + j * step, n - 1));
+#pragma unroll
+        for (unsigned j = 0; j < BATCH; j++)
+            if (j == 0 || i + j * step < n) take(values[j], i + j * step);
+    }
+}
+
+/* The sum of term(i) for these i, and the largest of them and of `least`. */
+template <class Term>
+DEVICE float sum_of(unsigned first, unsigned n, unsigned step, Term term) {
+    float sum = 0.0f;
+    in_batches(first, n, step, term, [&](float value, unsigned) { sum += value; });
+    return sum;
+}
+template <class Term>
+DEVICE float largest_of(float least, unsigned first, unsigned n, unsigned step, Term term) {
+    in_batches(first, n, step, term, [&](float value, unsigned) { least = LARGER(least, value); });
+    return least;
+}
+
 /* 1 / (1 + e^-x), from e^-|x| */
 DEVICE float sigmoid(float x) {
     float e = expf(-fabsf(x));
@@ -72,3 +104,12 @@ DEVICE float sigmoid(float x) {
 #define SUM(a, b) ((a) + (b))
 OF_BLOCK(sum_of_block, SUM)
 OF_BLOCK(largest_of_block, LARGER)
+
+/* The sum of `term` for i from 0 below n, and the largest one, by all threads of a block, with `all`
+   in shared memory. */
+#define SUM_OF_BLOCK(i, n, term)                                                                   \
+    sum_of_block(sum_of(threadIdx.x, n, THREADS, [&](unsigned i) { return term; }), all)
+#define LARGEST_OF_BLOCK(i, n, term) largest_of_terms(n, all, [&](unsigned i) { return term; })
+template <class Term> DEVICE float largest_of_terms(unsigned n, float *all, Term term) {
+    return largest_of_block(largest_of(term(0), threadIdx.x, n, THREADS, term), all);
+}

@@ -76,15 +76,25 @@ KERNEL dropout_mask(const unsigned *index, const long long *rows, T *mask, const
 
 /* to[rows[k]] += g[order[k]], one after the other. `rows` is sorted, and one block adds all of an
    equal run. */
-KERNEL add_sorted(T *to, const long long *rows, const long long *order, const T *g, unsigned n,
-                  unsigned C) {
+REDUCTION add_sorted(T *to, const long long *rows, const long long *order, const T *g, unsigned n,
+                     unsigned C) {
     EACH_BLOCK(k, n) {
-        if (k && rows[k] == rows[k - 1]) continue;
-        T *row = to + AT(rows[k], C);
+        long long place = rows[k];
+        if (k && rows[k - 1] == place) continue;
+        T *row = to + AT(place, C);
+        unsigned stop = k, equal = BATCH; /* the run ends in a batch of others */
+        while (equal == BATCH) {
+            equal = 0;
+            in_batches(
+                stop, min(stop + BATCH, n), 1, [&](unsigned j) { return rows[j] == place; },
+                [&](bool is_equal, unsigned) { equal += is_equal; });
+            stop += equal;
+        }
         EACH_OF_BLOCK(c, C) {
             float sum = LOAD(row[c]);
-            for (unsigned j = k; j < n && rows[j] == rows[k]; j++)
-                sum += LOAD(g[AT(order[j], C) + c]);
+            in_batches(
+                k, stop, 1, [&](unsigned j) { return LOAD(g[AT(order[j], C) + c]); },
+                [&](float value, unsigned) { sum += value; });
             row[c] = ROUND(sum);
         }
     }

@@ -2,16 +2,14 @@
 
 /* ---- x (M, K): one block for each row */
 
-KERNEL layer_norm(const T *x, const T *w, const T *b, float *mean, float *r, T *y, unsigned M,
-                  unsigned K, float eps) {
+REDUCTION layer_norm(const T *x, const T *w, const T *b, float *mean, float *r, T *y, unsigned M,
+                     unsigned K, float eps) {
     __shared__ float all[THREADS];
     EACH_BLOCK(i, M) {
         const T *row = x + AT(i, K);
-        float sum = 0.0f, squares = 0.0f, m, s;
-        EACH_OF_BLOCK(k, K) sum += LOAD(row[k]);
-        m = sum_of_block(sum, all) / K;
-        EACH_OF_BLOCK(k, K) squares += (LOAD(row[k]) - m) * (LOAD(row[k]) - m);
-        s = 1.0f / sqrtf(sum_of_block(squares, all) / K + eps);
+        float m = SUM_OF_BLOCK(k, K, LOAD(row[k])) / K;
+        float squares = SUM_OF_BLOCK(k, K, (LOAD(row[k]) - m) * (LOAD(row[k]) - m));
+        float s = 1.0f / sqrtf(squares / K + eps);
         if (threadIdx.x == 0) mean[i] = m, r[i] = s;
         EACH_OF_BLOCK(k, K) {
             float v = (LOAD(row[k]) - m) * s;
@@ -24,16 +22,16 @@ KERNEL layer_norm(const T *x, const T *w, const T *b, float *mean, float *r, T *
 
 #define E(k) (w ? LOAD(g[at + (k)]) * LOAD(w[k]) : LOAD(g[at + (k)]))
 
-KERNEL layer_norm_gradient(const T *g, const T *x, const T *w, const float *mean, const float *r,
-                           T *dx, unsigned M, unsigned K) {
+REDUCTION layer_norm_gradient(const T *g, const T *x, const T *w, const float *mean, const float *r,
+                              T *dx, unsigned M, unsigned K) {
     __shared__ float all[THREADS];
     EACH_BLOCK(i, M) {
         unsigned long long at = AT(i, K);
         float m = mean[i], s = r[i], sum = 0.0f, dot = 0.0f;
-        EACH_OF_BLOCK(k, K) {
-            sum += E(k);
-            dot += E(k) * ((LOAD(x[at + k]) - m) * s);
-        }
+        struct Values { float e, x; };
+        in_batches(
+            threadIdx.x, K, THREADS, [&](unsigned k) { return Values{E(k), LOAD(x[at + k])}; },
+            [&](Values of, unsigned) { sum += of.e, dot += of.e * ((of.x - m) * s); });
         sum = sum_of_block(sum, all) / K;
         dot = sum_of_block(dot, all) / K;
         EACH_OF_BLOCK(k, K)
@@ -41,13 +39,11 @@ KERNEL layer_norm_gradient(const T *g, const T *x, const T *w, const float *mean
     }
 }
 
-KERNEL rms_norm(const T *x, const T *w, float *r, T *y, unsigned M, unsigned K, float eps) {
+REDUCTION rms_norm(const T *x, const T *w, float *r, T *y, unsigned M, unsigned K, float eps) {
     __shared__ float all[THREADS];
     EACH_BLOCK(i, M) {
         const T *row = x + AT(i, K);
-        float squares = 0.0f, s;
-        EACH_OF_BLOCK(k, K) squares += LOAD(row[k]) * LOAD(row[k]);
-        s = 1.0f / sqrtf(sum_of_block(squares, all) / K + eps);
+        float s = 1.0f / sqrtf(SUM_OF_BLOCK(k, K, LOAD(row[k]) * LOAD(row[k])) / K + eps);
         if (threadIdx.x == 0) r[i] = s;
         EACH_OF_BLOCK(k, K) {
             float v = LOAD(row[k]) * s;
@@ -56,14 +52,12 @@ KERNEL rms_norm(const T *x, const T *w, float *r, T *y, unsigned M, unsigned K, 
     }
 }
 
-KERNEL rms_norm_gradient(const T *g, const T *x, const T *w, const float *r, T *dx, unsigned M,
-                         unsigned K) {
+REDUCTION rms_norm_gradient(const T *g, const T *x, const T *w, const float *r, T *dx, unsigned M,
+                            unsigned K) {
     __shared__ float all[THREADS];
     EACH_BLOCK(i, M) {
         unsigned long long at = AT(i, K);
-        float s = r[i], dot = 0.0f;
-        EACH_OF_BLOCK(k, K) dot += E(k) * LOAD(x[at + k]);
-        dot = sum_of_block(dot, all) / K * s * s * s;
+        float s = r[i], dot = SUM_OF_BLOCK(k, K, E(k) * LOAD(x[at + k])) / K * s * s * s;
         EACH_OF_BLOCK(k, K) dx[at + k] = ROUND(E(k) * s - LOAD(x[at + k]) * dot);
     }
 }
@@ -82,64 +76,106 @@ KERNEL rms_norm_gradient(const T *g, const T *x, const T *w, const float *r, T *
 #define LANE (threadIdx.x / COLUMNS)
 #define COLUMN (block / R % GROUPS * COLUMNS + threadIdx.x % COLUMNS)
 #define SAMPLE (block / R / GROUPS)
-#define EACH_ROW(i) for (unsigned i = block % R * LANES + LANE; i < P; i += R * LANES)
+#define ROWS block % R * LANES + LANE, P, R * LANES /* of a thread, as in_batches has them */
 #define PART (AT(block % R, AT(N, C)) + AT(SAMPLE, C) + COLUMN)
 
-/* Adds up the terms u and v of each row, and stores the sums. */
-#define STORE_SUMS first[PART] = u; if (second) second[PART] = v
-#define TWO_SUMS(term, store)                                                                            \
-    __shared__ float us[THREADS], vs[THREADS];                                                     \
-    EACH_BLOCK(block, N * GROUPS * R) {                                                            \
-        unsigned c = COLUMN, t = threadIdx.x;                                                      \
-        float u = 0.0f, v = 0.0f;                                                                  \
-        if (c < C) EACH_ROW(i) {                                                                   \
-            unsigned long long at = AT(AT(SAMPLE, P) + i, C) + c;                                  \
-            term;                                                                                  \
-        }                                                                                          \
-        us[t] = u, vs[t] = v;                                                                      \
-        __syncthreads();                                                                           \
-        if (LANE == 0 && c < C) {                                                                  \
-            for (unsigned k = t + COLUMNS; k < THREADS; k += COLUMNS) u += us[k], v += vs[k];      \
-            store;                                                                                 \
-        }                                                                                          \
-        __syncthreads();                                                                           \
+/* Adds up u and v of all rows by take(u, v, values, at), with values = load(at, i, column) of element
+   `at` in row i, and gives the sums of a part to store(place, u, v). */
+template <class Load, class Take, class Store>
+DEVICE void sum_columns(unsigned N, unsigned P, unsigned C, unsigned R, Load load, Take take,
+                        Store store) {
+    __shared__ float us[THREADS], vs[THREADS];
+    EACH_BLOCK(block, N * GROUPS * R) {
+        unsigned c = COLUMN, t = threadIdx.x;
+        unsigned long long start = AT(AT(SAMPLE, P), C) + c, column = AT(SAMPLE, C) + c;
+        float u = 0.0f, v = 0.0f;
+        if (c < C)
+            in_batches(
+                ROWS, [&](unsigned i) { return load(start + AT(i, C), i, column); },
+                [&](decltype(load(0, 0, 0)) values, unsigned i) {
+                    take(u, v, values, start + AT(i, C));
+                });
+        us[t] = u, vs[t] = v;
+        __syncthreads();
+        if (LANE == 0 && c < C) {
+            for (unsigned k = t + COLUMNS; k < THREADS; k += COLUMNS) u += us[k], v += vs[k];
+            store(PART, u, v);
+        }
+        __syncthreads();
     }
-
-/* Column sums in `parts`; in `out` if there is one part. */
-KERNEL column_sums(const T *g, float *parts, T *out, unsigned N, unsigned P, unsigned C,
-                   unsigned R) {
-    TWO_SUMS(u += LOAD(g[at]), if (R == 1) out[PART] = ROUND(u); else parts[PART] = u)
 }
 
-KERNEL norm_sums(const T *g, const T *x, const float *mean, float *first, float *second, unsigned N,
-                 unsigned P, unsigned C, unsigned R) {
-    TWO_SUMS(u += LOAD(g[at]); v += LOAD(g[at]) * (LOAD(x[at]) - mean[AT(SAMPLE, C) + c]), STORE_SUMS)
+/* Column sums in `parts`; in `out` if there is one part. */
+REDUCTION column_sums(const T *g, float *parts, T *out, unsigned N, unsigned P, unsigned C,
+                      unsigned R) {
+    sum_columns(
+        N, P, C, R, [&](size_t at, unsigned, size_t) { return LOAD(g[at]); },
+        [&](float &u, float &, float value, size_t) { u += value; },
+        [&](size_t place, float u, float) {
+            if (R == 1) out[place] = ROUND(u);
+            else parts[place] = u;
+        });
+}
+
+#define STORE_SUMS                                                                                 \
+    [&](size_t place, float u, float v) {                                                          \
+        first[place] = u;                                                                          \
+        if (second) second[place] = v;                                                             \
+    }
+
+REDUCTION norm_sums(const T *g, const T *x, const float *mean, float *first, float *second,
+                    unsigned N, unsigned P, unsigned C, unsigned R) {
+    struct Values { float g, x; };
+    sum_columns(
+        N, P, C, R,
+        [&](size_t at, unsigned, size_t column) {
+            return Values{LOAD(g[at]), LOAD(x[at]) - mean[column]};
+        },
+        [&](float &u, float &v, Values of, size_t) { u += of.g, v += of.g * of.x; }, STORE_SUMS);
 }
 
 /* norm_sums of masked = g where y > 0, as relu_gradient computes it. */
-KERNEL norm_relu_sums(const T *g, const T *x, const T *y, T *masked, const float *mean,
-                      float *first, float *second, unsigned N, unsigned P, unsigned C, unsigned R) {
-    TWO_SUMS(float d = LOAD(g[at]) * (LOAD(y[at]) > 0.0f ? 1.0f : 0.0f);
-             masked[at] = ROUND(d); d = LOAD(masked[at]);
-             u += d; v += d * (LOAD(x[at]) - mean[AT(SAMPLE, C) + c]), STORE_SUMS)
+REDUCTION norm_relu_sums(const T *g, const T *x, const T *y, T *__restrict__ masked,
+                         const float *__restrict__ mean, float *first, float *second, unsigned N,
+                         unsigned P, unsigned C, unsigned R) {
+    struct Values { float g, x; };
+    sum_columns(
+        N, P, C, R,
+        [&](size_t at, unsigned, size_t column) {
+            float open = LOAD(y[at]) > 0.0f ? 1.0f : 0.0f;
+            return Values{LOAD(g[at]) * open, LOAD(x[at]) - mean[column]};
+        },
+        [&](float &u, float &v, Values of, size_t at) {
+            T rounded = ROUND(of.g);
+            masked[at] = rounded;
+            u += LOAD(rounded), v += LOAD(rounded) * of.x;
+        },
+        STORE_SUMS);
 }
 
 /* The gradients of LayerNorm's weights; without means, of RMSNorm's. */
-KERNEL row_norm_sums(const T *g, const T *x, const float *mean, const float *r, float *first,
-                     float *second, unsigned N, unsigned P, unsigned C, unsigned R) {
-    TWO_SUMS(u += LOAD(g[at]) * ((mean ? LOAD(x[at]) - mean[i] : LOAD(x[at])) * r[i]);
-             v += LOAD(g[at]), STORE_SUMS)
+REDUCTION row_norm_sums(const T *g, const T *x, const float *mean, const float *r, float *first,
+                        float *second, unsigned N, unsigned P, unsigned C, unsigned R) {
+    struct Values { float g, x; };
+    sum_columns(
+        N, P, C, R,
+        [&](size_t at, unsigned i, size_t) {
+            return Values{LOAD(g[at]), (mean ? LOAD(x[at]) - mean[i] : LOAD(x[at])) * r[i]};
+        },
+        [&](float &u, float &v, Values of, size_t) { u += of.g * of.x, v += of.g; }, STORE_SUMS);
 }
 
 /* out (n) = the sum of R parts of `first`; other, unless it is NULL, that of `second` */
-KERNEL add_parts(const float *first, const float *second, T *out, T *other, unsigned n,
-                 unsigned R) {
+REDUCTION add_parts(const float *first, const float *second, T *out, T *other, unsigned n,
+                    unsigned R) {
     unsigned all = other ? 2 * n : n;
     EACH(k, all) {
         unsigned i = k < n ? k : k - n;
         const float *parts = k < n ? first : second;
         float sum = parts[i];
-        for (unsigned part = 1; part < R; part++) sum += parts[AT(part, n) + i];
+        in_batches(
+            1, R, 1, [&](unsigned part) { return parts[AT(part, n) + i]; },
+            [&](float value, unsigned) { sum += value; });
         (k < n ? out : other)[i] = ROUND(sum);
     }
 }
@@ -154,18 +190,21 @@ KERNEL add_parts(const float *first, const float *second, T *out, T *other, unsi
         n += (others);                                                                             \
     }
 /* The number of rows of lane k of a part. */
-#define ROWS_OF(part, k) ((part) * LANES + (k) < P ? (P - (part) * LANES - (k) - 1) / (R * LANES) + 1 : 0)
+#define ROWS_OF(part, k) (P / (R * LANES) + (P % (R * LANES) > (part) * LANES + (k)))
 
-KERNEL moments(const T *x, float *mean, float *m2, unsigned N, unsigned P, unsigned C, unsigned R) {
+REDUCTION moments(const T *x, float *mean, float *m2, unsigned N, unsigned P, unsigned C,
+                  unsigned R) {
     __shared__ float means[THREADS], squares[THREADS];
     EACH_BLOCK(block, N * GROUPS * R) {
         unsigned c = COLUMN, t = threadIdx.x, n = ROWS_OF(block % R, LANE);
-        unsigned long long start = AT(AT(SAMPLE, P), C) + c;
+        const T *column = x + AT(AT(SAMPLE, P), C) + c;
         float m = 0.0f, s = 0.0f;
         if (c < C && n) {
-            EACH_ROW(i) m += LOAD(x[start + AT(i, C)]);
-            m /= n;
-            EACH_ROW(i) s += (LOAD(x[start + AT(i, C)]) - m) * (LOAD(x[start + AT(i, C)]) - m);
+            m = sum_of(ROWS, [&](unsigned i) { return LOAD(column[AT(i, C)]); }) / n;
+            s = sum_of(ROWS, [&](unsigned i) {
+                float d = LOAD(column[AT(i, C)]) - m;
+                return d * d;
+            });
         }
         means[t] = m, squares[t] = s;
         __syncthreads();
@@ -180,16 +219,22 @@ KERNEL moments(const T *x, float *mean, float *m2, unsigned N, unsigned P, unsig
     }
 }
 
-KERNEL join_moments(const float *means, const float *squares, float *mean, float *m2, unsigned n,
-                    unsigned P, unsigned R) {
+REDUCTION join_moments(const float *means, const float *squares, float *mean, float *m2, unsigned n,
+                       unsigned P, unsigned R) {
+    struct Values { float mean, m2; };
     EACH(i, n) {
         unsigned rows = 0;
         float m = 0.0f, s = 0.0f;
-        for (unsigned part = 0; part < R; part++) {
-            unsigned others = 0;
-            for (unsigned k = 0; k < LANES; k++) others += ROWS_OF(part, k);
-            JOIN(rows, m, s, others, means[AT(part, n) + i], squares[AT(part, n) + i])
-        }
+        in_batches(
+            0, R, 1,
+            [&](unsigned part) {
+                return Values{means[AT(part, n) + i], squares[AT(part, n) + i]};
+            },
+            [&](Values of, unsigned part) {
+                unsigned others = 0;
+                for (unsigned k = 0; k < LANES; k++) others += ROWS_OF(part, k);
+                JOIN(rows, m, s, others, of.mean, of.m2)
+            });
         mean[i] = m, m2[i] = s;
     }
 }

@@ -84,13 +84,13 @@ KERNEL decide(const T *loss, const double *squares, float *by, double *shown, do
 }
 
 /* sums[k] = the squares of factor * g in block k of `length` elements */
-KERNEL squares(const T *g, float *sums, unsigned n, unsigned length, float factor) {
+REDUCTION squares(const T *g, float *sums, unsigned n, unsigned length, float factor) {
     __shared__ float all[THREADS];
     EACH_BLOCK(k, (n - 1) / length + 1) {
         unsigned start = k * length, stop = n - start < length ? n : start + length;
-        float sum = 0.0f;
-        for (unsigned i = start + threadIdx.x; i < stop; i += THREADS)
-            sum += LOAD(g[i]) * factor * (LOAD(g[i]) * factor);
+        float sum = sum_of(start + threadIdx.x, stop, THREADS, [&](unsigned i) {
+            return LOAD(g[i]) * factor * (LOAD(g[i]) * factor);
+        });
         sum = sum_of_block(sum, all);
         if (threadIdx.x == 0) sums[k] = sum;
     }

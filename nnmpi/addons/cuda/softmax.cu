@@ -5,23 +5,20 @@
 
 /* sum[0] = the sum of losses (n) times scale, by one block */
 DEVICE void sum_of_losses(const float *losses, float *sum, unsigned n, float scale, float *all) {
-    float v = 0.0f;
-    EACH_OF_BLOCK(i, n) v += losses[i];
-    v = sum_of_block(v, all);
+    float v = SUM_OF_BLOCK(i, n, losses[i]);
     if (threadIdx.x == 0) sum[0] = v * scale;
 }
 
 /* Few classes: one thread for each row. One block also adds up the losses, unless `sum` is NULL. */
-KERNEL narrow_losses(const T *z, const long long *labels, float *loss, float *tops, long long *at,
-                     float *sum, unsigned n, unsigned C, float scale) {
+REDUCTION narrow_losses(const T *z, const long long *labels, float *loss, float *tops,
+                        long long *at, float *sum, unsigned n, unsigned C, float scale) {
     __shared__ float all[THREADS];
     float *logs = tops + n;
     EACH(i, n) {
         const T *row = z + AT(i, C);
-        float top = LOAD(row[0]), total = 0.0f;
         unsigned long long label = at[i] = labels[i];
-        for (unsigned c = 1; c < C; c++) top = LARGER(top, LOAD(row[c]));
-        for (unsigned c = 0; c < C; c++) total += expf(LOAD(row[c]) - top);
+        float top = largest_of(LOAD(row[0]), 1, C, 1, [&](unsigned c) { return LOAD(row[c]); });
+        float total = sum_of(0, C, 1, [&](unsigned c) { return expf(LOAD(row[c]) - top); });
         tops[i] = top;
         logs[i] = logf(total);
         loss[i] = LOSS;
@@ -31,19 +28,21 @@ KERNEL narrow_losses(const T *z, const long long *labels, float *loss, float *to
 
 /* Many classes: one block for each row, which it reads once. A thread's `total` is the sum of
    e^(z - top), where `top` is the largest score that it has seen. */
-KERNEL wide_losses(const T *z, const long long *labels, float *loss, float *tops, long long *at,
-                   float *sum, unsigned n, unsigned C, float scale) {
+REDUCTION wide_losses(const T *z, const long long *labels, float *loss, float *tops, long long *at,
+                      float *sum, unsigned n, unsigned C, float scale) {
     __shared__ float all[THREADS];
     float *logs = tops + n;
     EACH_BLOCK(i, n) {
         const T *row = z + AT(i, C);
         float top = logf(0.0f), total = 0.0f;
-        EACH_OF_BLOCK(c, C) {
-            float v = LOAD(row[c]), larger = LARGER(v, top);
-            if (larger != top) total *= expf(top - larger);
-            total += v == larger ? 1.0f : expf(v - larger);
-            top = larger;
-        }
+        in_batches(
+            threadIdx.x, C, THREADS, [&](unsigned c) { return LOAD(row[c]); },
+            [&](float v, unsigned) {
+                float larger = LARGER(v, top);
+                if (larger != top) total *= expf(top - larger);
+                total += v == larger ? 1.0f : expf(v - larger);
+                top = larger;
+            });
         float largest = largest_of_block(top, all);
         total = sum_of_block(total == 0.0f ? 0.0f : total * expf(top - largest), all);
         if (threadIdx.x == 0) {
@@ -55,7 +54,7 @@ KERNEL wide_losses(const T *z, const long long *labels, float *loss, float *tops
     }
 }
 
-KERNEL sum_losses(const float *losses, float *sum, unsigned n, float scale) {
+REDUCTION sum_losses(const float *losses, float *sum, unsigned n, float scale) {
     __shared__ float all[THREADS];
     sum_of_losses(losses, sum, n, scale, all);
 }
@@ -78,14 +77,11 @@ KERNEL class_gradient(const T *z, const long long *at, const float *tops, const 
 #define EACH_OF_ROW(y, value) EACH_OF_BLOCK(k, K) (y)[AT(i, K) + k] = ROUND(value)
 
 /* y = softmax(x), or its logarithm */
-KERNEL softmax(const T *x, T *y, unsigned M, unsigned K, int logarithm) {
+REDUCTION softmax(const T *x, T *y, unsigned M, unsigned K, int logarithm) {
     __shared__ float all[THREADS];
     EACH_BLOCK(i, M) {
-        float top = LOAD(x[AT(i, K)]), total = 0.0f;
-        EACH_OF_BLOCK(k, K) top = LARGER(top, ROW(x));
-        top = largest_of_block(top, all);
-        EACH_OF_BLOCK(k, K) total += expf(ROW(x) - top);
-        total = sum_of_block(total, all);
+        float top = LARGEST_OF_BLOCK(k, K, ROW(x));
+        float total = SUM_OF_BLOCK(k, K, expf(ROW(x) - top));
         if (logarithm) EACH_OF_ROW(y, ROW(x) - top - logf(total));
         else EACH_OF_ROW(y, expf(ROW(x) - top) / total);
     }
@@ -96,16 +92,14 @@ KERNEL softmax(const T *x, T *y, unsigned M, unsigned K, int logarithm) {
    -inf. */
 #define SEEN (later < 0 || later + i % rows + 1 > K ? K : later + i % rows + 1)
 
-KERNEL probabilities(float *s, float *p, float *lse, unsigned M, unsigned K, unsigned rows,
-                     int later) {
+REDUCTION probabilities(float *s, float *p, float *lse, unsigned M, unsigned K, unsigned rows,
+                        int later) {
     __shared__ float all[THREADS];
     EACH_BLOCK(i, M) {
-        float *row = s + AT(i, K), *out = p + AT(i, K), top = row[0], total = 0.0f;
+        float *row = s + AT(i, K), *out = p + AT(i, K);
         unsigned seen = SEEN;
-        EACH_OF_BLOCK(k, seen) top = LARGER(top, row[k]);
-        top = largest_of_block(top, all);
-        EACH_OF_BLOCK(k, seen) total += expf(row[k] - top);
-        total = sum_of_block(total, all);
+        float top = LARGEST_OF_BLOCK(k, seen, row[k]);
+        float total = SUM_OF_BLOCK(k, seen, expf(row[k] - top));
         EACH_OF_BLOCK(k, K) {
             if (k >= seen) row[k] = logf(0.0f);
             out[k] = expf(row[k] - top) / total;
@@ -125,12 +119,10 @@ KERNEL scores_gradient(float *s, float *dp, const float *lse, const float *of_ro
     }
 }
 
-KERNEL softmax_gradient(const T *g, const T *y, T *dx, unsigned M, unsigned K, int logarithm) {
+REDUCTION softmax_gradient(const T *g, const T *y, T *dx, unsigned M, unsigned K, int logarithm) {
     __shared__ float all[THREADS];
     EACH_BLOCK(i, M) {
-        float sum = 0.0f;
-        EACH_OF_BLOCK(k, K) sum += logarithm ? ROW(g) : ROW(g) * ROW(y);
-        sum = sum_of_block(sum, all);
+        float sum = SUM_OF_BLOCK(k, K, logarithm ? ROW(g) : ROW(g) * ROW(y));
         if (logarithm) EACH_OF_ROW(dx, ROW(g) - expf(ROW(y)) * sum);
         else EACH_OF_ROW(dx, (ROW(g) - sum) * ROW(y));
     }
