@@ -272,7 +272,8 @@ def failed(trainer: Trainer, error: Exception, comm: Comm) -> int:
 
 
 def handle(number: signal.Signals, handler: Callable[..., Any] | int | None) -> None:
-    """Installs a handler of a signal, in the main thread only, as Python asks."""
+    """Installs a handler of a signal, in the main thread; elsewhere Python refuses, so it does
+    nothing."""
     with suppress(ValueError):  # not in the main thread
         signal.signal(number, handler)
 

@@ -59,13 +59,14 @@ def from_numpy(array: np.ndarray) -> Tensor:
 
 def from_dlpack(value: Any) -> Tensor:
     """A tensor in the memory of an array of another library (PyTorch, JAX, CuPy), on its device: a
-    write to one changes the other. JAX's is read-only. Raises TypeError where none can be
-    shared."""
+    write to one changes the other. Memory of JAX is read-only. Raises TypeError where memory cannot
+    be shared."""
     return Tensor(value.data if isinstance(value, Tensor) else backend.from_dlpack(value))
 
 
 def as_tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
-    """Returns the values as tensors; others become constants on the first one's backend."""
+    """Returns the values as tensors; numbers and arrays become constants on the first tensor's
+    backend."""
     on = next((backend.of(v._array) for v in (*values, *others) if isinstance(v, Tensor)), None)
     return [as_tensor(v, on) for v in values]
 

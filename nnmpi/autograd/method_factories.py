@@ -188,7 +188,8 @@ def extreme(over_all: OpFunction, place: OpFunction, of_two: OpFunction) -> Meth
     along an axis with the indices, t.max(1); elementwise of two tensors, t.max(u).
 
     Called with NumPy's argument names, as t.max(axis=1), or with several axes, it returns the
-    values only. The ops: `over_all` over axes, `place` of the index, `of_two` of tensors.
+    values only. `over_all` is the op over axes, `place` that of the index, `of_two` that of two
+    tensors.
     """
     values_only = reduction(over_all)
 

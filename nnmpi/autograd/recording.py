@@ -40,7 +40,7 @@ class OpRecorder(Protocol):
         view of t: its values are no longer those of the op that was recorded for it."""
 
     def run_again(self, function: Callable[[], Any]) -> Any:
-        """Calls `function`and returns its result; its ops run again backward (checkpointing)."""
+        """Calls `function`; the backward pass runs its ops again (checkpointing)."""
 
 
 recording: ContextVar[bool | OpRecorder] = ContextVar("nnmpi_recording", default=True)

@@ -369,7 +369,7 @@ class Tensor(TorchNames):
         return written
 
     def drop_data_for(self, written: Any) -> None:
-        """Replaces the tensor's array by one without dataif `written`, its new value, has none."""
+        """Replaces the tensor's array by one without data if its new value, `written`, has none."""
         if type(written) is np.ndarray or not is_meta(written) or is_meta(self._array):
             return
         if self.storage.sharing is not None:

@@ -1,4 +1,4 @@
-"""The collective algorithms of nnmpias functions of round, rank and number of ranks.
+"""The collective algorithms of nnmpi as functions of round, rank and number of ranks.
 
 An all-reduce is a reduction, such as a reduce-scatter, followed by its transpose: the same messages
 backwards, which copy instead of adding.

@@ -1,4 +1,4 @@
-"""Collective algorithms with log p rounds for any number of ranks p(Bruck et al. 1997; NCCL's PAT).
+"""Collective algorithms with log p rounds for any p ranks: those of Bruck et al., and NCCL's PAT.
 
 In round t a rank exchanges messages at distance d = 2^t, or in the opposite order.
 """

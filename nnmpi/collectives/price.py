@@ -113,7 +113,8 @@ def in_memory(network: Network, ranks: int, nbytes: float) -> float:
 
 def price(algorithm: Algorithm, p: int, nbytes: float, network: Network) -> Price:
     """Simulates an algorithm on p ranks, each with a buffer of `nbytes`, one round at a time, so
-    that memory does not grow with the number of messages. Equal ranks share a clock."""
+    that memory does not grow with the number of messages. One clock stands for ranks that do the
+    same."""
     clock, sent, messages, rounds = np.zeros(p), np.zeros(p), np.zeros(p, int), 0
     chunk = nbytes / algorithm.chunks(p)
     for times, steps in _runs(algorithm, p):

@@ -284,7 +284,8 @@ def proven(
 
 @contextmanager
 def naming(name: str, operation: str, p: int) -> Iterator[None]:
-    """A context that turns errors of a user's algorithm into PlanErrors that name it."""
+    """A context that turns errors of a user's algorithm into a PlanError with its name, operation
+    and ranks."""
     try:
         yield
     except (IndexError, TypeError, ValueError) as error:  # PlanError is a ValueError

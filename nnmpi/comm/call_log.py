@@ -61,7 +61,8 @@ class CallSignature(NamedTuple):
 
 @lru_cache(1000)
 def first_tag(signature: CallSignature, marks: int) -> int:
-    """Returns the first of the PENDING tags of collectives with this signaturein `marks` ranges."""
+    """Returns the first of the PENDING tags of collectives with this signature, of `marks` such
+    ranges."""
     return TAGS + PENDING * (crc32(repr(signature[1:]).encode()) % marks)
 
 

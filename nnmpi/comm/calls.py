@@ -140,7 +140,8 @@ class CallRunner:
         root: int = -1,
         plan: Algorithm | None = None,
     ) -> tuple[Steps, CallRecord]:
-        """Returns a collective on `array` as a generator of requests, and its log record.
+        """Returns a collective on `array` as a generator of the requests it waits for, and its log
+        record.
 
         The algorithm is `plan` if given, else the one called `name` of the Collective `operation`.
         `parts` are the lengths of the ranks' parts, if they are not about equal. `starts` means

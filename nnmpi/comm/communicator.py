@@ -224,7 +224,7 @@ class Comm:
 
     def progress_thread(self, pause: float = 2e-4) -> AbstractContextManager[None]:
         """A context in which a thread moves this rank's pending operations forward, on all its
-        Comms, with `pause` seconds between two polls. Some may be pending at its end."""
+        Comms, with `pause` seconds between two polls. Operations may be pending at its end."""
         if not self._transport.any_thread:
             why = "MPI runs without THREAD_MULTIPLE, so no other thread can advance operations"
             raise ValueError(f"{why}: use --progress poll")
@@ -320,7 +320,8 @@ class Comm:
     def confirm(self) -> None:
         """Checks for lost ranks: returns on all ranks of the job, or raises RankLost on those left.
 
-        After RankLost call `shrink`. Operations may complete on some ranks and raise on others.
+        After RankLost call `shrink`. Other operations may complete on some ranks and raise on
+        others.
         """
         with self._calls.collective(self._calls.log("confirm")):
             self._p2p.family.confirm()

@@ -4,7 +4,8 @@ In round i each member sends a message to the member 2^i places further on and r
 after log2(n) rounds all have come. These messages are a Work: while a member waits, it moves its
 other operations, for which members that are late may wait. MPI's own call would not.
 
-The call has no number in the log: only collectives of the whole Comm have, the same on all.
+The call has no number in the log: only collectives of the whole Comm have one, the same on all
+ranks.
 """
 
 from collections.abc import Sequence

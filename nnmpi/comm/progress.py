@@ -46,7 +46,7 @@ class Progress:
         self.error: BaseException | None = None  # raised in a helper thread
 
     def finish(self, steps: Steps, call: CallRecord, transport: Transport) -> None:
-        """Carries out an operation to its end; others move forward meanwhile."""
+        """Carries out an operation to its end; those in progress move forward meanwhile."""
         if self.error is not None:
             self.raise_error()
         if self.works:

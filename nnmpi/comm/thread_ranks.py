@@ -30,8 +30,8 @@ def run(
 ) -> list[T]:
     """Calls f(comm, *arguments) on `size` threads as ranks; returns the results in rank order.
 
-    If a rank raises, the others stop waiting, and its error is raised by this call. As on nodes,
-    `per_node` consecutive ranks share memory, `free_memory` bytes.
+    If a rank raises, the others stop waiting, and its error is raised by this call. To emulate
+    nodes, only `per_node` consecutive ranks share memory, `free_memory` bytes on each node.
 
     `killed` maps a rank to the number, from 1, of the operation at which it is lost; each post,
     join, wait and test of a message or collective counts as one. If the job is `fault_tolerant`,

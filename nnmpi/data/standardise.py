@@ -86,7 +86,8 @@ class Standardiser(NamedTuple):
 
     def apply(self, x: Inputs, dtype: Any = "float32") -> Inputs:
         """(x - mean) / std in a new array; indices unchanged. The mean is subtracted first, so that
-        values far from zero keep their digits. float16 is computed in float32."""
+        values far from zero keep their digits. The result for an element does not depend on its
+        batch. float16 is computed in float32."""
         return each(partial(_standardised, dtype=dtype), x, self.mean, self.std)
 
 

@@ -304,7 +304,8 @@ class CodeReader:
 
     def _follow(self, function: FunctionType, name: str, owner: Any) -> None:
         """Adds all that `function` depends on: code, defaults, closures, globals, and what these
-        use in turn. `owner` is the first argument of a method, or FREE."""
+        use in turn. `name` is for messages; `owner` is the first argument of a method, or FREE if
+        it is unknown."""
         if is_own(function) or not self._is_new(function, id(owner)):
             return
         if {*vars(function)} - {"__wrapped__"}:

@@ -76,7 +76,8 @@ def weights(name: str, label: str, weight: Any) -> np.ndarray | None:
 
 
 class ClassLoss(Loss):
-    """The base of losses of scores (N, C, ...) and labels (N, ...); `ignore_index` does not count.
+    """The base of losses of scores (N, C, ...) and labels (N, ...); those equal to `ignore_index`
+    do not count.
 
     weight: (C,), the weight of the labels of each class; the mean divides by the sum of the weights
     """

@@ -19,7 +19,8 @@ OF_MODULE_ITSELF = OF_ALL | {name for name in UNSEEN if hasattr(Module, name)}
 
 class ReadNames:
     """The names of the attributes that code reads of unknown values: `of_values` of any, and by
-    which code; `of_modules` by methods of modules, of their own. UnfitError refuses some."""
+    which code; `of_modules` by methods of modules, of their own. Raises UnfitError for names by
+    which code could read what changes."""
 
     def __init__(self) -> None:
         self.of_values = dict[str, str]()

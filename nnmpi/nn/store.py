@@ -160,7 +160,8 @@ class FlatStore(Store):
         self, shards: Iterable[Shard], state: Mapping[str, Array], at: int, t: int
     ) -> Iterator[Operands]:
         """Yields the arrays for update number t: one Operands for each of `shards`, which the
-        caller updates before it requests the next. They begin at `at` in arrays of `state`."""
+        caller updates before it requests the next. Their elements begin at index `at` of the
+        arrays of `state`."""
         if self._is_between_runs:
             self._refuse_update()
         for shard in shards:

@@ -233,7 +233,7 @@ class Optimizer:
 
     def squares(self) -> list[float]:
         """Returns, for each parameter, the squared norm of its values and of its change, over this
-        rank's elements; `step` takes sums over ranks. Only LAMB and such need it."""
+        rank's elements. `step` takes their sums over ranks. Only LAMB and such need them."""
         return []
 
     def set_steps(self, steps: Sequence[int]) -> None:

@@ -1,5 +1,6 @@
 """ReplicaState: the optimizer state that differs between data-parallel replicas, as with local
-steps or compressed gradients; and what a replica takes if their number changes.
+steps or compressed gradients; and which saved arrays a replica takes if the number of replicas
+changes.
 
 The tables in docs/local-steps.md and docs/compression.md explain the rules.
 """

@@ -124,7 +124,8 @@ def _without_workers(sync: str, servers: int, ranks: int) -> ValueError:
 
 
 def duplicate(comm: Comm) -> Comm:
-    """Returns a Comm of the same ranks for other messages; every rank calls it."""
+    """Returns a Comm of the same ranks, whose messages cannot match those of `comm`; every rank
+    calls it."""
     copy = comm.split(0)
     assert copy is not None
     return copy

@@ -25,7 +25,7 @@ class StagingMemory:
         self._free: list[np.ndarray] = []
 
     def acquire(self) -> np.ndarray:
-        """Returns a free or a new buffer; copies now run after those of its last use."""
+        """Returns a free or a new buffer; a copy started now runs after those of its last use."""
         if self._free:
             return self._free.pop()
         return self._copies.pinned(max(self._nbytes, 1))[: self._nbytes]

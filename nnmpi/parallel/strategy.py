@@ -143,7 +143,8 @@ class Strategy(Protocol):
         """The position of this rank in its data, if ranks may be at different steps; else None."""
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """Makes an epoch's steps from `start` on, each in a `next`; `close` stops early."""
+        """Makes an epoch's steps from `start` on, each in a `next`; close the generator to
+        stop early."""
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         """Runs forward passes over `loader`; `outputs` gets the results, summed over all ranks."""

@@ -9,7 +9,8 @@ in pieces, so that copies and messages of several pieces overlap:
     Comm                   └── ring ─┘── ring ─┘── ring ────────────┘
 
 Each piece is one non-blocking operation of the Comm, which begins when its copy has arrived in host
-memory (`Staging`): polling one progresses all. Only calls that return a result wait for the device.
+memory (`Staging`): a poll of one progresses all. Only calls that return a result wait for the
+device.
 """
 
 from collections.abc import Callable, Iterator, Sequence

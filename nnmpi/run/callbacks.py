@@ -11,7 +11,8 @@
 
 A callback is an object with at least one of the first five methods. Every rank calls it with an
 event of the same values, except for times and rates, so that all ranks decide alike. An exception
-in it ends the run on all ranks. Checkpoints store the state on rank 0, and all load it.
+in it ends the run on all ranks. A checkpoint stores the state of rank 0's callback, and all
+ranks load it.
 
 Settings are the options of the optimizer's groups, such as the learning rate, and `requires_grad`
 of parameters. Callbacks must change them in the same way on all ranks. Ranks compare them when an

@@ -28,7 +28,7 @@ def naive(p: int, m: int, v: int = 1) -> list[list[Op]]:
 
 
 def gpipe(p: int, m: int, v: int = 1) -> list[list[Op]]:
-    """Returns the GPipe schedule (2019): all forward passes, then all backward passes.
+    """Returns the GPipe schedule (2019): each rank makes all forward passes, then all backward.
 
     Backward passes begin with the last micro-batch: its activations are still in memory then, so
     that with recomputation its forward pass is not made again.

@@ -20,7 +20,7 @@ def zb_v(p: int, m: int, v: int = 2) -> list[list[Op]]:
     """The ZB-V schedule (zero bubble, 2024): no rank is idle between its first and last pass, if F,
     I and W take equally long.
 
-    A rank makes F, I and W of both stages in turn; at the end it makes the remaining W.
+    A rank makes F, I and W of both stages in turn; when no I is left, it makes the remaining W.
     """
     n = max(m, 2 * p - 1)
 

@@ -133,8 +133,8 @@ def _pieces(blocks: Array, within: slice) -> Iterator[slice]:
 
 
 def _scattered(packed: Array, terms: Array, ends: Any, wire: Wire) -> Transfer:
-    """Starts a reduce-scatter of packed blocks: sends each rank its part, blocks ends[r] to ends[r
-    + 1] - 1, and receives this rank's from each into `terms`."""
+    """Starts a reduce-scatter of packed blocks: sends rank r its part, blocks ends[r] to
+    ends[r + 1] - 1, and receives this rank's part from r into terms[r]."""
     others = [(wire.rank + d) % wire.size for d in range(1, wire.size)]
     works = [wire.irecv(terms[r], r) for r in reversed(others) if terms[r].size]
     works += [wire.isend(packed[ends[r] : ends[r + 1]], r) for r in others if ends[r] < ends[r + 1]]

@@ -86,8 +86,8 @@ def _sums(
 ) -> Iterator[Array]:
     """Runs a codec for some steps on p simulated ranks, with random gradients of tensors with these
     shapes; yields the sums. Raises CodecError if sum and residuals do not add up to the gradients.
-    `drawn` is the slice of all random numbers, so that a tensor alone has the same gradient as in a
-    bucket."""
+    `number` is that after the codec's name, `drawn` the slice of all random numbers, so that a
+    tensor alone has the same gradient as in a bucket."""
     rng = np.random.default_rng(p)
     factors = [rng.standard_normal(sum(ELEMENTS), np.float32)[drawn]] * p
     factors = [factor.copy() for factor in factors]

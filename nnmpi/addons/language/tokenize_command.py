@@ -153,7 +153,8 @@ def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
 
 
 def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
-    """Yields this rank's part of the text piece by piece, cut only where `cuts` matches."""
+    """Yields this rank's part of the text piece by piece, cut only where `cuts` matches: cuts
+    elsewhere would change its tokens."""
     try:
         check_regular(text)
         with text.open("rb") as file:

@@ -102,7 +102,7 @@ def _recorded(
 def _kept(starts: list[int], parts: list[PassBytes], nodes: range) -> tuple[int, int, int]:
     """Returns lower bounds on the bytes that a stage with these nodes keeps of a micro-batch: (of
     its input, of all activations, between the halves I and W). Only sections wholly in the stage
-    count."""
+    count: `starts` has the first node of each section, `parts` its PassBytes."""
     ends = [*starts[1:], nodes.stop]
     inside = [k for k, start in enumerate(starts) if start in nodes and ends[k] <= nodes.stop]
     if not inside:

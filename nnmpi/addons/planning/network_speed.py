@@ -9,7 +9,8 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 
 def gbit_of_shares(a: Arrangement, costs: CostModel) -> dict[str, float | None]:
     """Returns the bandwidths between nodes, in Gbit/s, at which computing takes 50%, 80%, ... of a
-    step, by this share as text; None if no bandwidth suffices. Computing is all but exchanges."""
+    step, by this share as text; None if no bandwidth suffices. Computing is what
+    is neither an exchange nor made for one."""
     model, machine = step_model(a, costs), costs.machine
     computing = model.time.compute + model.updated.optimizer(a, costs) + model.time.other
 

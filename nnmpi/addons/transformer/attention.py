@@ -137,7 +137,8 @@ class SelfAttention(Module):
         return self.attended(x.reshape(N, T, K, packed, D)).reshape(N, T, self.num_heads * D)
 
     def attended(self, qkv: Tensor) -> Tensor:
-        """Returns attention (N, T, K G, D) of qkv (N, T, K, G + 2, D)."""
+        """Returns attention (N, T, K G, D) of qkv (N, T, K, G + 2, D): G queries, a key and a value
+        for each of K key heads."""
         T, keep = qkv.shape[1], None
         if (cache := kv_cache.get()) is not None:
             qkv = self.rotated(qkv, cache.new_positions(qkv.array))

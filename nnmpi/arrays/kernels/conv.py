@@ -100,7 +100,7 @@ class ConvMethod(Protocol):
         """Converts a sum of w's gradients to (kh, kw, C / groups, O)."""
 
     def begin_backward(self, needs_dx: bool) -> None:
-        """Prepares for a backward pass: for instance transforms w."""
+        """Prepares for a backward pass, before `gradients` is first called: may transform w."""
 
     def release(self) -> None:
         """Frees the arrays that are not needed after a pass over all images."""

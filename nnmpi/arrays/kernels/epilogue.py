@@ -131,7 +131,7 @@ def relu_gradient_loop(g: Array, y: Array, out: Out) -> None:
 def outputs(
     z: Array, y: Array, largest: Array | None, rows: RowConstants, covers: tuple[int, int]
 ) -> None:
-    """Writes a convolution's outputs y (n, h, w, O) from the sums zby pooling, bias and ReLU.
+    """Writes a convolution's outputs y (n, h, w, O) from the sums z by pooling, bias and ReLU.
 
     With `largest`, which receives the position of each window's maximum, z begins with two axes for
     the position in a 2x2 pooling window; otherwise z has the axes of images. `covers` is the height

@@ -146,8 +146,8 @@ def adam(
     mixed: MixedStep = PLAIN,
 ) -> None:
     """Makes one step of Adam or AdamW on p, in place; M and V are the running sums of g and of g^2,
-    divided by 1 - beta1 and by 1 - beta2. `largest` is the largest V so far, in place of V
-    (AMSGrad)."""
+    divided by 1 - beta1 and by 1 - beta2. With `largest` (AMSGrad), the largest V so far takes the
+    place of V."""
     k = ((1 - c.beta2) / (1 - c.beta2**c.t)) ** 0.5
     a, e = c.lr * (1 - c.beta1) / (1 - c.beta1**c.t) / k, c.eps / k
     decay = 0.0 if c.decoupled else c.weight_decay

@@ -99,7 +99,8 @@ def is_basic(entry: Any) -> bool:
 
 
 def expand_index(entries: Sequence[Any], ndim: int) -> list[Any]:
-    """Expands an index to an entry for each axis: ellipses to slices, masks to integers."""
+    """Expands an index to an entry for each axis: ellipses to slices, masks to integers; None
+    stays."""
     full: list[Any] = []
     for entry in entries:
         array = entry if is_basic(entry) else np.asanyarray(entry)

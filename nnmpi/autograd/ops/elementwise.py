@@ -324,7 +324,7 @@ def clip(a: Array, *, low: float | None, high: float | None) -> Result:
 
 
 def clamp(a: Array, low: Array | None, high: Array | None) -> Result:
-    """The elements of a limited to [low, high](one may be None); NaN if any of these is.
+    """The elements of a limited to [low, high] (one may be None); NaN if any of these is.
 
     Each gets the gradient where it is the result: a at equal bounds too, and high where low is
     above it. As in PyTorch none does where a is outside and both bounds are equal.

@@ -55,7 +55,8 @@ def _pooled(
 
 
 def max_pool(x: Array, *, axes: int = 2, ceil_mode: bool = False, **sizes: Size) -> Result:
-    """The maximum of each window along the last `axes` axes: 2 for images, 1 for sequences."""
+    """The maximum of each window along the last `axes` axes: 2 for images, 1 for sequences. With
+    `ceil_mode` a last window may end beyond the input."""
     return _pooled(f"max_pool{axes}d", pool.max_pool2d, x, axes, ceil_mode, sizes)
 
 

@@ -15,7 +15,8 @@ silent   in a fault-tolerant job, a rank for which others wait longer than NNMPI
          and the job continues: see `SilentRanks`
 
 Watchdogs send nothing while no rank waits for long, except that ranks wait for each other at the
-end: MPI_Finalize would do so silently, also where a rank waits for one that has left.
+end: MPI_Finalize would do so silently, and would not notice that a rank waits for one that has
+left.
 """
 
 import json

@@ -81,7 +81,8 @@ class TransportFamily:
 
     def confirm(self) -> None:
         """Returns on all ranks if all call it and none is lost; otherwise raises RankLost on all
-        that are left, which then shrink. Who calls `shrink` does not confirm."""
+        that are left, which then shrink. A rank that calls `shrink` meanwhile counts
+        as not confirming."""
 
     def shrink(self) -> "Transport":
         """Returns a transport of the ranks that are left, in their old order. It belongs to a new

@@ -105,7 +105,8 @@ def next_steps(
     comm: Comm, positions: Sequence[WorkerPosition], workers: int
 ) -> tuple[StepState, ...]:
     """Returns the step from which each of `workers` asynchronous workers goes on; none if another
-    number has saved them: each gets other parts of batches. Every rank calls it."""
+    number of them has saved the positions: each gets other parts of the batches. Every rank calls
+    it."""
     of_all = chain.from_iterable(gather_objects(comm, positions))
     next_of = {position.worker: position.next for position in of_all if position.workers == workers}
     if len(next_of) < workers:

@@ -47,7 +47,7 @@ class ModelFile:
         return PLAIN
 
     def resolved(self, config: "Config", is_named: bool) -> tuple["Config", Build | None]:
-        """Returns (config, None): not a file, but `config` tells how to build the model.
+        """Returns (config, None): `config` names the model, which a file does not.
 
         A class for folders, where config.json describes the model, returns the config with its
         name, and a function that builds it; it raises ValueError if the user has named another

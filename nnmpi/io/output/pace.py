@@ -60,6 +60,7 @@ class PaceCounts(NamedTuple):
     before_epoch               the values of these three sums at the start of the epoch
     norm, norms                the sum of gradient norms in the epoch, and their number
     elapsed                    seconds since the start of the run
+    window                     sums over the steps since the last "step" event
     """
 
     seconds: float = 0.0

@@ -1,6 +1,7 @@
 """Activation functions as modules, under PyTorch's names.
 
-With `inplace=True` a layer writes its result to its input, as in PyTorch; not in a Trainer.
+With `inplace=True` a layer writes its result to its input, as in PyTorch; in a Trainer it returns a
+new tensor.
 """
 
 from functools import partial

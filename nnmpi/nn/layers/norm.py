@@ -257,7 +257,8 @@ class LayerNorm(_OverLastAxes):
 
 
 class RMSNorm(_OverLastAxes):
-    """Divides by the root mean square over the last axes: x / sqrt(mean(x^2) + eps) * weight.
+    """Divides each sample by its root mean square over the last axes: x / sqrt(mean(x^2) + eps) *
+    weight.
 
     The default of `eps` is the machine epsilon of the accumulation type, as in PyTorch.
     """

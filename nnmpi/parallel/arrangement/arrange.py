@@ -118,7 +118,7 @@ def _kinds(sharding: Sharding, mesh: Mesh) -> dict[tuple[int, int], object]:
 def _rank_model(
     config: Config, graph: Graph, sharding: Sharding, division: Division, pp: int, tp: int
 ) -> RankModel:
-    """Returns the RankModel of the ranks at coordinates (pp, tp), yet without buckets."""
+    """Returns the RankModel of the ranks at coordinates (pp, tp), without buckets yet."""
     stages, trained = division.of_rank(pp), division.trained(graph, pp)
     untrained = sorted({v for stage in stages.values() for v in stage.variables} - {*trained})
     owned, regions = sharding.owned, _regions(sharding, trained)
@@ -154,7 +154,8 @@ def _check_owned(sharding: Sharding, division: Division) -> None:
 
 
 def _check_samples(graph: Graph, sharding: Sharding, division: Division) -> None:
-    """Raises ValueError if a stage begins between layers that are divided by samples."""
+    """Raises ValueError if a stage begins between layers that ranks along tp compute for
+    different samples."""
     for s, stage in enumerate(division.stages):
         if any(sharding.edges.get(e) is SAMPLE_CUT for e in stage.takes):
             raise ValueError(

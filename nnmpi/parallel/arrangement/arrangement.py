@@ -309,7 +309,8 @@ class Arrangement:
         return numbers * np.dtype(self.graph.edges[e].dtype).itemsize
 
     def sums_by(self, group: tuple[int, ...]) -> str:
-        """Returns the all-reduce of activations in a group along tp: "shared" or "ring"."""
+        """Returns the all-reduce of activations in a group along tp: "shared" on hosts with enough
+        shared memory, else "ring"."""
         lengths = 1 << 20  # bytes: with less free memory than that, a ring
         free = min(self.cluster.free_memory[r] for r in group)
         return "shared" if free > lengths and not self.cluster.has_devices else "ring"

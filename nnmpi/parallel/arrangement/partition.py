@@ -225,7 +225,8 @@ def _sums(values: Sequence[float], starts: np.ndarray, ends: np.ndarray) -> np.n
 
 
 def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
-    """Finds the best cut by dynamic programming; returns (the cost of its largest stage, cut).
+    """Finds the best cut by dynamic programming; returns (the cost of its most expensive stage, the
+    cut).
 
     `costs` has an array for each stage: cost[b, k] is the cost of the stage if it consists of span
     k (see `_spans`) that ends before unit b. best[b] is the least possible cost of the most

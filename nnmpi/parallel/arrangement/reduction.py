@@ -111,7 +111,7 @@ def _library(config: Config, cluster: Cluster, mesh: Mesh) -> str | None:
 
 def is_cut_unlike(cluster: Cluster, mesh: Mesh) -> bool:
     """Returns True if the ranks along dp are distributed over nodes differently for different ranks
-    along tp, so that copies would be summed in other orders, to other bits.
+    along tp, so that copies of a parameter would be summed in different orders, to different bits.
 
     Groups of two ranks are never affected: both orders of two terms give the same sum.
     """

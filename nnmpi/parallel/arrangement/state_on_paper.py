@@ -36,7 +36,8 @@ IN_ORDER: Axes = {}
 
 
 def state_on_paper(a: Arrangement, rank: int, axes: Axes = IN_ORDER) -> Iterator[StateArray]:
-    """Yields the arrays that a rank keeps from step to step, without data, named as in training.
+    """Yields the arrays that a rank keeps from step to step, without data, with the names, ranges
+    and dtypes of training.
 
     axes   a dict: path of a parameter or buffer -> the order of its axes in memory, where it is not
            C order

@@ -65,8 +65,8 @@ def overlap(elements: Range, box: Box, axes: Sequence[int]) -> Range:
 
 
 def count_before(n: int, part: Box, box: Box, axes: Sequence[int]) -> int:
-    """Returns how many of the first n elements of `part` lie in `box`, which is contained in
-    `part`. `axes` has the axes of the tensor in memory order.
+    """Returns how many of the first n elements of `part`, in memory order, lie in `box`, which is
+    contained in `part`. `axes` has the axes of the tensor in memory order.
 
     An element comes before element n if its coordinate along some axis is smaller, and those along
     all earlier axes are equal; so one loop over the axes counts them.

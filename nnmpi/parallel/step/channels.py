@@ -53,7 +53,8 @@ class Sends:
         self._works.append((work, buffer))
 
     def poll(self) -> bool:
-        """Polls the oldest send, which progresses all messages; True if it is incomplete."""
+        """Polls the oldest send, which progresses all messages; returns True if it is
+        incomplete."""
         return bool(self._works) and not self._works[0][0].poll()
 
     def finish(self) -> None:

@@ -164,7 +164,8 @@ class Outputs(Protocol):
         """Adds the model's output for a batch to what this rank has."""
 
     def clear(self) -> None:
-        """Sets outputs to zero, before `add_up`, if another rank has computed the same."""
+        """Sets outputs to zero; called before `add_up` on ranks that have computed the same as
+        another."""
 
     def add_up(self, comm: Comm, all_reduce: SumRow) -> None:
         """Sums what all ranks of `comm` have accumulated, by `all_reduce`; every rank calls it."""

@@ -1,4 +1,5 @@
-"""The ports of a stage (`stage.py`): where its input is from (source), its output goes (sink).
+"""The ports of a stage (`stage.py`): where its input comes from (source), where its output goes
+(sink).
 
 Samples ──► stage ──► LossSink    a model that is not cut
 Inlet   ──► stage ──► Outlet      a stage of a pipeline (channels.py)

@@ -264,8 +264,8 @@ def _behind(
     recorded: RecordedPass, calls: range, of_units: Sequence[Collection[Parameter]]
 ) -> Sequence[int]:
     """Returns, for each unit except the first that runs backward, the index of the call at which it
-    begins: a unit ends when all gradients of its parameters are final. of_units[u] are the
-    parameters of unit u, in the order of the forward pass."""
+    begins: a unit ends when all gradients of its parameters are final. `calls` is the range of the
+    backward pass; of_units[u] are the parameters of unit u, in the order of the forward pass."""
     final = {recorded.calls[k].args[0]: k + 1 for k in calls if recorded.calls[k].function is ready}
     ends = ([final.get(p, 0) for p in inside] for inside in of_units[:0:-1])
     return [*accumulate((max([calls.start, *of_unit]) for of_unit in ends), max)]

@@ -124,7 +124,8 @@ class _LoggedWork:
 
 class LoggedWire:
     """Stands in for communication while a pass is recorded: an exchange becomes a call in the list.
-    Numbers on the host are refused unless `takes_numbers`, since they change by step."""
+    Numbers on the host are refused unless `takes_numbers`: a replay would need those of its
+    own step."""
 
     takes_numbers = False
 

@@ -105,7 +105,8 @@ class Stage(NamedTuple):
     values: "UnitValues | None" = None
 
     def beside(self, follow: Callable[[], object]) -> AbstractContextManager[None]:
-        """Returns a context for a pass that cannot stop: follow() replays each unit after it."""
+        """Returns a context for a pass that cannot stop: follow() replays a unit before the next
+        one asks for its values."""
         return nullcontext() if self.values is None else self.values.telling(follow)
 
 

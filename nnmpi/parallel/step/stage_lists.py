@@ -126,7 +126,8 @@ class StageLists:
 
     def run(self, state: PassState, number: int, current: Pass) -> Generator[None, None, StagePass]:
         """Runs the forward pass of micro-batch `number`, and returns a StagePass, which runs its
-        backward pass. Yields between units. A pass is replayed once its bits were the tape's."""
+        backward pass. Yields between units. A recorded pass is replayed once it has given the
+        bits of the tape."""
         if self._looked_at != self._version():
             self._look()
         if self.reason is not None:

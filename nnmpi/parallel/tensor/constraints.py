@@ -50,7 +50,8 @@ class Constraints(NamedTuple):
     @property
     def per_step(self) -> int:
         """The number of samples of a step, by which traffic once a step is divided; 0 if the layout
-        names neither samples nor an axis of an add-on: channels need no comparison."""
+        names neither samples nor an axis of an add-on, since cuts of channels need no
+        such comparison."""
         return self.samples * (BATCH in self.names or bool(self.named))
 
     def allows(self, graph: Graph, node: Node, choice: NodeChoice) -> bool:

@@ -1,6 +1,6 @@
 """Cross-entropy of logits whose classes are divided among ranks; no rank sees all logits.
 
-Each rank computes four values for each sample from its own classes. After an all-gather, each
+Each rank computes four values for each sample from its own classes. After an all-gather, each rank
 computes the whole loss from them in the same order, so all get equal bits.
 
     maximum    sum of exp(z - maximum)    logit of the label, or 0    class of the maximum
@@ -88,8 +88,8 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
 
 
 def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "mean") -> Result:
-    """An op: the cross-entropy of logits z of this rank's classes, (N, classes, ...), whose
-    backward pass sends no message."""
+    """An op: the cross-entropy of logits z of this rank's classes, (N, classes, ...). It sends no
+    message: ranks have exchanged the maxima and sums in `softmax` before."""
     shape = z.shape
     y, scale = softmax.labels.reduced(softmax.losses(), reduction)
     if y.ndim:

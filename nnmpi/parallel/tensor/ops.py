@@ -104,7 +104,8 @@ def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> 
 
 
 def sum_algorithm(nbytes: int) -> str:
-    """Returns the name of the all-reduce for so many bytes along tp: `ring` for lack of memory."""
+    """Returns the name of the all-reduce for so many bytes along tp: `ring` if the node lacks
+    memory for another."""
     return "doubling" if nbytes <= DOUBLING_BYTES else "shared"
 
 

@@ -149,7 +149,8 @@ class Sharding(NamedTuple):
         return {layer.path: layer.how for layer in self.layers if layer.node not in joins}
 
     def own_positions(self, at: Mapping[str, int]) -> np.ndarray | None:
-        """Returns the positions, in increasing order, of a rank at these coordinates; None: all."""
+        """Returns the positions, in increasing order, of sequences of a rank at these coordinates;
+        None: all."""
         return next((cut.of(at[axis]) for axis, cut in self.positions.items()), None)
 
 

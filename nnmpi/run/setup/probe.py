@@ -1,4 +1,4 @@
-"""Probe: passes a few samples through the modelas one batch and as two parts, and compares outputs.
+"""Probe: compares the outputs of a few samples as one batch and as two parts, before training.
 
 Ranks and micro-batches cut a batch. The layers and losses of nnmpi allow that; modules and losses
 of users may not. A model that would train differently if batches are cut is refused or, where that
@@ -145,8 +145,8 @@ def first_part(n: int) -> int:
 
 def _inputs(x: Inputs, edges: Sequence[Edge], n: int) -> Callable[[int, int], Inputs]:
     """Returns a function (lo, hi) of a stage's inputs: samples of a batch or, if `edges` are given,
-    random activations such as the previous stage sends. 16 bits become float32, as parameters still
-    are."""
+    random activations such as the previous stage sends. 16 bits become float32, because parameters
+    still have that type."""
     if not edges:
         return lambda lo, hi: each(lambda array: _widened(array[lo:hi]), x)
     rng = np.random.default_rng(0)

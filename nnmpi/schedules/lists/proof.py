@@ -1,4 +1,5 @@
-"""Proves that the lists of all ranks are correct; else names the first wrong operation.
+"""Proves that the lists of all ranks are correct; raises ScheduleError at the first operation
+that is not.
 
 passes       they are those of the schedule, in its order, and complete; before each one, the
              previous unit has run, or its message has been received

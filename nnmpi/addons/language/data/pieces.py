@@ -35,7 +35,7 @@ def pieces(
     stream: IO[bytes], cuts: re.Pattern[bytes], size: int = PIECE_BYTES, length: int | None = None
 ) -> Iterator[bytes]:
     """Yields the next `length` bytes of a stream (default: the rest) in pieces of about `size`
-    bytes, which end where `cuts` matches."""
+    bytes, which end only where `cuts` matches, so that no token lies in two."""
     held: list[bytes] = []  # blocks since the last cut
     behind, left = b"", sys.maxsize if length is None else length
     while block := stream.read(min(size, left)):

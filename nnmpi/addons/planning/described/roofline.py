@@ -113,7 +113,8 @@ class RooflineTimes(ModelTimes):
     @cached_property
     def _kernels(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """All kernels of the model, as arrays with a row per kernel: the index of its graph node;
-        its numbers (column, operations, moved, fixed); and the numbers of its Product."""
+        its numbers (column, operations, moved, fixed), with column 0, 1 or 2 for pass F, I or W;
+        and those of its Product."""
         rows = [
             (k, kernel)
             for k, node in enumerate(self.graph.nodes)
