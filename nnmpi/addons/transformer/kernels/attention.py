@@ -28,7 +28,7 @@ from nnmpi.addons.transformer.kernels.scores import (
     softmax_backward,
 )
 from nnmpi.addons.transformer.kernels.tiles import Tile, parts, tiles
-from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import progress_hook
 from nnmpi.arrays.kernels.linear import matmul
@@ -100,6 +100,7 @@ def attention(q: Array, k: Array, v: Array, options: Scores, y: Array, lse: Arra
     plain = q, k, v, options.scale, options.causal, y, lse
     if options.is_plain and _by_device("attention", q, plain):
         return
+    q, k, v = map(_packed, (q, k, v))
     for tile in tiles(q, k, options.causal):
         samples, heads, queries, keys = tile
         rows, seen = (samples, heads, slice(None), queries), (samples, heads, keys)
@@ -131,6 +132,7 @@ def attention_gradients(
     plain = arrays, options.scale, options.causal, derivatives
     if options.is_plain and _by_device("attention_gradients", q, plain):
         return
+    q, k, v, dy = map(_packed, (q, k, v, dy))
     for tile in tiles(q, k, options.causal):
         samples, heads, queries, keys = tile
         rows, seen = (samples, heads, slice(None), queries), (samples, heads, keys)
@@ -151,6 +153,12 @@ def _by_device(name: str, q: Array, args: tuple[Any, ...]) -> bool:
     arrays: then the caller computes by other code."""
     kernel_of_device = device_kernels(q).loops.get(name)
     return kernel_of_device is not None and kernel_of_device(*args) is not NotImplemented
+
+
+def _packed(a: Array) -> Array:
+    """Returns an array whose matrices lie at one distance in memory on a device, where a library
+    then multiplies the matrices of all heads in one call; on the host the array itself."""
+    return a if of(a).is_host else xp_of(a).ascontiguousarray(a)
 
 
 def _zeros(d: Array) -> Array:
