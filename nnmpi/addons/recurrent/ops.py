@@ -20,7 +20,13 @@ from nnmpi.addons.recurrent.packed_rows import PackedRows, packed
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import is_half
 from nnmpi.arrays.kernels import Result, Vjp, column_sum, progress_hook
-from nnmpi.arrays.kernels.linear import gradients, linear_outputs, outputs, prefers_compiled
+from nnmpi.arrays.kernels.linear import (
+    add_outputs,
+    gradients,
+    linear_outputs,
+    outputs,
+    prefers_compiled,
+)
 from nnmpi.autograd.ops.linear import check_dtype
 from nnmpi.autograd.ops.lookup import TableGradient
 
@@ -248,11 +254,15 @@ def _in_time(
     """
     (w, b), N = recurrence, len(states[0])
     u, large = xp_of(z).empty((N, z.shape[1]), z.dtype), prefers_compiled(N, *w.shape)
-    for step, n in rows.steps:
-        h_before[step] = states[0][:n]
-        linear_outputs(h_before[step], w, b, u[:n], False, large)
-        cell.step(z[step], u[:n], *(k[step] for k in saved), *(s[:n] for s in states))
+    for k, (step, n) in enumerate(rows.steps):
+        if not k or rows.at is not None:
+            h_before[step] = states[0][:n]
+        linear_outputs(states[0][:n], w, b, u[:n], False, large)
+        cell.step(z[step], u[:n], *(a[step] for a in saved), *(s[:n] for s in states))
         y[step] = states[0][:n]
+    if rows.at is None and len(rows.steps) > 1:  # h before a step is the output of the step before
+        before, after = (y[N:], h_before[:-N]) if rows.steps[0][0].start else (y[:-N], h_before[N:])
+        after[...] = before
 
 
 def _through_time(
@@ -280,7 +290,6 @@ def _through_time(
         dh[:n] += of_outputs[step]
         arrays = (z[step], *(k[step] for k in saved), *(side[step] for side in d))
         cell.gradient(*(state[:n] for state in states), *arrays)
-        linear_outputs(d[-1][step], back, None, products[:n], False, large)
-        dh[:n] += products[:n]
+        add_outputs(d[-1][step], back, dh[:n], products[:n], large)
         progress()
     return [rows.unsorted(state) for state in states]

@@ -106,6 +106,15 @@ def linear_outputs(x: Array, w: Array, b: Array | None, y: Out, relu: bool, larg
     bias_relu_loop(y, b, constant((len(w),), 0.0, y.dtype, xp_of(x)) if relu else None)
 
 
+def add_outputs(x: Array, w: Array, y: Array, scratch: Array, large: bool) -> None:
+    """Adds x w^T to y; `scratch` has the shape of y."""
+    if of(y).is_host:
+        linear_outputs(x, w, None, scratch, False, large)
+        y += scratch
+    else:
+        products_loop(x, w.T, y, True)
+
+
 @partial(kernel, narrow=True)
 def linear_gradients(
     g: Array, w: Array, x: Array | None, dx: Out | None, dw: Out | None, db: Out | None, large: bool
