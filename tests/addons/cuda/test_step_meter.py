@@ -91,7 +91,7 @@ def test_figures_are_sums_over_calls_and_nodes() -> None:
 def test_arrays_that_count_twice_are_parameters_that_kernels_write() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.cu"))
     for name, places in step_meter.TWICE.items():
-        found = re.search(rf"KERNEL {name}\(([^)]*)\)", text)
+        found = re.search(rf"(?:KERNEL|REDUCTION) {name}\(([^)]*)\)", text)
         assert found, name
         parameters = found[1].split(",")
         for place in places:
