@@ -1,13 +1,16 @@
-"""Docstrings begin with a noun or a verb, and locals say what they hold."""
+"""Docstrings begin with a noun or a verb and name files that exist; locals say what they hold."""
 
 import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from helpers.mpijob import ROOT
 
 NO_SUBJECT = re.compile(r"\s*(These|Those|The same|That|Of|So many|Its|Itself|Nor|What)\b")
+FILE = re.compile(r"`((?:\w+/)+\w+\.py)`")
+"""A file in a folder, with any part of its path."""
 PRONOUNS = {"found", "one", "own", "what", "there", "whole", "before", "now"}
 MOST = 60  # functions with such a local, where it is the word
 
@@ -27,6 +30,22 @@ def test_docstrings_have_a_subject() -> None:
         if NO_SUBJECT.match(node.value.value)
     ]
     assert not without, "\n".join(without)
+
+
+@pytest.mark.all_add_ons
+def test_files_in_docstrings_exist() -> None:
+    folders = ("nnmpi", "tests", "benchmarks")
+    files = "".join(f"/{p.relative_to(ROOT)}\n" for f in folders for p in (ROOT / f).rglob("*.py"))
+    gone = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
+        for path, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr)
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for name in FILE.findall(node.value.value)
+        if f"/{name}\n" not in files
+    ]
+    assert not gone, "\n".join(gone)
 
 
 def test_few_locals_are_pronouns() -> None:

@@ -62,7 +62,7 @@ class Averaging(Protocol):
 
 class RoundUndo(Undo, Protocol):
     """The interface of an object that undoes a round if another rank is lost, or makes it final if
-    all ranks have ended it (`recovery/round_undo.py`)."""
+    all ranks have ended it (`recovery/parallel/round_undo.py`)."""
 
     def begin(self) -> None:
         """Copies all state that a round of steps changes, so that the round can be undone."""

@@ -1,5 +1,5 @@
-"""Predicts how long a step takes on a machine, by simulating with a clock (`sim/clock.py`) the
-lists of operations that ranks carry out. The time is a sum of these terms:
+"""Predicts how long a step takes on a machine, by simulating with a clock
+(`simulator/clock.py`) the lists of operations that ranks carry out. Its terms add up to the time:
 
 compute    passes of the rank along pp that computes longest, over all micro-batches
 tensor     exchanges of that rank within these passes: along tp and cp, batch statistics

@@ -88,6 +88,7 @@ class Cluster(NamedTuple):
 class LibrarySums(NamedTuple):
     """An all-reduce of a GPU library, such as NCCL.
 
+    is_found  (backend): whether this rank finds the library
     check     (backend): raises ValueError if this rank does not find the library
     suits     (cluster): whether --allreduce auto chooses the library, given that all ranks found it
     refuse    (cluster): raises ValueError if the library cannot be used
