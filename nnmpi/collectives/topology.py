@@ -2,7 +2,7 @@
 
 `Topology.links(source, to)` takes two arrays with one entry per message. It returns an array with
 one column per message: the numbers of its links, and NOBODY below if others cross more links.
-Here are the links of nodes; `addons/simulator/topologies.py` has those of larger networks.
+Here are the links of nodes; an add-on has those of larger networks.
 """
 
 from collections.abc import Callable

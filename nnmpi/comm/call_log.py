@@ -31,7 +31,8 @@ class DebugSettings(NamedTuple):
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self:
-        """Reads NNMPI_DEBUG and NNMPI_TIMEOUT; raises ValueError for wrong values."""
+        """Reads NNMPI_DEBUG=collectives and NNMPI_TIMEOUT=SECONDS; raises ValueError for other
+        values."""
         debug, limit = environment.get("NNMPI_DEBUG", ""), environment.get("NNMPI_TIMEOUT", "")
         if debug not in ("", "collectives"):
             raise ValueError(f"NNMPI_DEBUG is {debug!r}: set it to 'collectives' or not at all")

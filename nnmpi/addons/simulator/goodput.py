@@ -107,8 +107,9 @@ def _missing(job: Job) -> float:
 
 
 def best_interval(write: float, mttf: float) -> float:
-    """Returns the interval between checkpoints with the largest goodput by Daly's complete model: M
-    x, where 1 - x = e^(-x - write/M) and M = mttf. It does not depend on the restart."""
+    """Returns the interval between checkpoints, in seconds, with the largest goodput by Daly's
+    complete model: M x, where 1 - x = e^(-x - write/M) and M = mttf. It does not depend on the
+    restart."""
     low, high = 0.0, 1.0
     for _ in range(80):
         x = (low + high) / 2

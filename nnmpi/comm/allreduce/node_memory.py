@@ -138,7 +138,8 @@ class SharedReduction:
         return self._window.short_sum(first_tag, self._turn, *self._half_segments(n))
 
     def _exchange(self, array: Array, tag: int, blocks: bool) -> Steps:
-        """Sums a short array over the ranks of a node through shared memory, with a single barrier.
+        """Sums a short array over the ranks of a node through shared memory, with a single barrier:
+        a generator of the requests to wait for. With `blocks` it may wait in the barrier.
 
         Each rank's segment has two halves, used in turns. A half is overwritten only in the next
         but one sum; the barrier of the sum between ensures that all ranks have read it.

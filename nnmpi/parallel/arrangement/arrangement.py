@@ -361,7 +361,8 @@ def ranks_of_variables(a: Arrangement) -> Mapping[int, tuple[int, ...]]:
 
 
 def counting_flags(a: Arrangement, rank: int) -> list[bool]:
-    """Returns which trained parameters a rank counts in a sum over the model."""
+    """Returns which trained parameters a rank counts in a sum over the model: the first copy of
+    each."""
     at = a.mesh.coordinates(min(rank, a.mesh.size - 1))
     owned, stages = a.sharding.owned, ranks_of_variables(a)
 
