@@ -83,7 +83,9 @@ print(json.dumps(found))
 @cache
 def found() -> Any:
     """What the program has noted, in a process of its own."""
-    done = python("-c", PROGRAM, folder=ROOT, NNMPI_EMULATOR="null=1")
+    done = python(
+        "-c", PROGRAM, folder=ROOT, NNMPI_EMULATOR="null=1", PYTHONPATH=str(ROOT / "tests")
+    )
     assert done.status == 0, done.err
     return json.loads(done.out)
 

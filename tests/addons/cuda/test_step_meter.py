@@ -21,7 +21,9 @@ COMMAND = "PYTHONPATH=$PWD:tests python -m helpers.kernels.step_meter --write"
 
 def counted(*cases: str) -> dict[str, Any]:
     """The figures of cases, from a process of its own."""
-    done = python("-m", "helpers.kernels.step_meter", *cases, folder=ROOT, timeout=280)
+    path = str(ROOT / "tests")
+    meter = "-m", "helpers.kernels.step_meter"
+    done = python(*meter, *cases, folder=ROOT, timeout=280, PYTHONPATH=path)
     assert done.status == 0, done.err
     found: dict[str, Any] = json.loads(done.out)
     return found
