@@ -4,6 +4,9 @@
                                            │
     h ──► h W_hh^T + b_hh ──► u ──────► a step ──► h, c ──► the next step
 
+If z and u are only added, b_hh is in z, too. Then a step is one product and one kernel: it writes h
+where the outputs are, and the product of its gradients is added where the step before reads them.
+
 The backward pass keeps the gradients of z of all steps, so that the gradients of the weights and
 of x are one product each. If x has equal rows, such as the words of a text, each distinct row is
 multiplied once, and the gradients of z are first summed over equal rows.
@@ -37,8 +40,8 @@ class Cell(NamedTuple):
     gates   number of gates, each as long as a state
     states  number of states: 1 for h, 2 for h and c
     kept    number of further arrays, as long as a state, that the backward pass needs
-    sides   1 if the products x W_ih^T and h W_hh^T have the same gradient, as where they are only
-            added, else 2 (GRU)
+    sides   1 if z and u are only added, and so have one gradient, and h is used for nothing but u;
+            else 2 (GRU)
     """
 
     gates: int
@@ -187,8 +190,9 @@ def recurrent(x: Array, *arrays: Any, mode: str, sequences: Sequences = ALL) -> 
     y = value[:T].reshape(P, H) if sequences.lengths is None else xp.empty((P, H), x.dtype)
 
     inputs = rows.pack(by_time) if unique is None else rows.take(by_time, unique.first)
-    _products(inputs, w_ih, b_ih, z, unique)
-    _in_time(cell, rows, z, (w_hh, b_hh), states, saved, h_before, y)
+    both = b_ih is not None and b_hh is not None and cell.sides == 1
+    _products(inputs, w_ih, b_ih + b_hh if both else b_ih, z, unique)
+    _in_time(cell, rows, z, (w_hh, None if both else b_hh), states, saved, h_before, y)
     if sequences.lengths is not None:
         rows.unpack(y, value[:T])
     for k, s in enumerate(states):
@@ -240,7 +244,7 @@ def _in_time(
     rows: PackedRows,
     z: Array,
     recurrence: tuple[Array, Array | None],
-    states: Sequence[Array],
+    states: list[Array],
     saved: Sequence[Array],
     h_before: Array,
     y: Array,
@@ -252,14 +256,17 @@ def _in_time(
     W_hh and b_hh; `states` are the initial states, which become the final ones. For the backward
     pass, `h_before` receives h before each step, and `saved` what the cell keeps besides.
     """
-    (w, b), N = recurrence, len(states[0])
+    (w, b), N, in_place = recurrence, len(states[0]), cell.sides == 1 and rows.at is None
     u, large = xp_of(z).empty((N, z.shape[1]), z.dtype), prefers_compiled(N, *w.shape)
     for k, (step, n) in enumerate(rows.steps):
         if not k or rows.at is not None:
             h_before[step] = states[0][:n]
         linear_outputs(states[0][:n], w, b, u[:n], False, large)
+        if in_place:
+            states[0] = y[step]
         cell.step(z[step], u[:n], *(a[step] for a in saved), *(s[:n] for s in states))
-        y[step] = states[0][:n]
+        if not in_place:
+            y[step] = states[0][:n]
     if rows.at is None and len(rows.steps) > 1:  # h before a step is the output of the step before
         before, after = (y[N:], h_before[:-N]) if rows.steps[0][0].start else (y[:-N], h_before[N:])
         after[...] = before
@@ -279,17 +286,20 @@ def _through_time(
     g (T + states, N, H) is the gradient of the outputs and final states; z and `saved` are those of
     `_in_time`. Writes to d the gradients of the products with W_ih and, if they differ, with W_hh.
     """
-    xp, T = xp_of(g), len(rows.steps)
-    of_outputs = rows.pack(g[:T])
+    xp, T, in_place = xp_of(g), len(rows.steps), cell.sides == 1 and rows.at is None
+    of_outputs = rows.pack(g[:T].copy() if in_place else g[:T])
     states = [rows.sorted(g[T + k]) for k in range(cell.states)]
-    dh = states[0]
-    products, back = xp.empty_like(dh), xp.ascontiguousarray(w_hh.T)
-    progress, large = progress_hook.get(), prefers_compiled(len(dh), *back.shape)
-    for step, n in reversed(rows.steps):
+    products, back = xp.empty_like(states[0]), xp.ascontiguousarray(w_hh.T)
+    progress, large = progress_hook.get(), prefers_compiled(len(products), *back.shape)
+    for t in reversed(range(T)):
         # rows are sorted by length: the sequences that have this step are the first n
-        dh[:n] += of_outputs[step]
+        step, n = rows.steps[t]
+        if not in_place or t == T - 1:
+            states[0][:n] += of_outputs[step]
         arrays = (z[step], *(k[step] for k in saved), *(side[step] for side in d))
         cell.gradient(*(state[:n] for state in states), *arrays)
-        add_outputs(d[-1][step], back, dh[:n], products[:n], large)
+        if in_place and t:
+            states[0] = of_outputs[rows.steps[t - 1][0]]
+        add_outputs(d[-1][step], back, states[0][:n], products[:n], large)
         progress()
     return [rows.unsorted(state) for state in states]
