@@ -34,6 +34,7 @@ from nnmpi.addons.compile.recorded_step import NUMBERS, RecordedStep, Unrecorded
 from nnmpi.addons.compile.step_code import StepCode
 from nnmpi.addons.compile.step_replay import CheckError, Memory, StepReplay, on_host, texts_of
 from nnmpi.addons.compile.step_state import StepState, bits_of
+from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, is_array
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
@@ -184,6 +185,8 @@ class CompiledStep:
     ) -> Callable[[], Memory]:
         """Returns what makes the memory of a recorded step, on the device of its parameters."""
         if code.on.is_host:
+            if not all(backend.of(array).is_host for array in given.arrays):
+                raise UnrecordedError("an argument is on a device, and no parameter is")
             return partial(on_host, step)
         capture = STEP_GRAPHS.needed(code.on.name)
         return partial(capture, step, code.on, self._function, code, given[:2], form.places)

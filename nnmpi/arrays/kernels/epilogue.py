@@ -9,7 +9,7 @@ is a quarter of the work. Of the pooled windows
 only the place of the largest element is kept, a byte each. Of equal ones the first wins.
 """
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,7 +86,7 @@ def _cached_constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any, 
 
 def copied(host: np.ndarray, dtype: Any, like: Array) -> Array:
     """Returns a copy of a small array, in a dtype and in the library of `like`. A device keeps it
-    for later calls, since a graph of kernels cannot contain a copy from the host."""
+    for ever: a graph of kernels cannot contain a copy from the host, and reads it each time."""
     on = of(like)
     if on.is_host:
         return on.asarray(host, dtype)
@@ -94,7 +94,7 @@ def copied(host: np.ndarray, dtype: Any, like: Array) -> Array:
     return _cached_copy(host.tobytes(), host.dtype.str, host.shape, np.dtype(dtype), on, device)
 
 
-@lru_cache(maxsize=256)
+@cache
 def _cached_copy(
     values: bytes, kind: str, shape: tuple[int, ...], dtype: Any, on: Backend, device: int
 ) -> Array:

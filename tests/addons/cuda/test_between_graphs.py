@@ -1,0 +1,67 @@
+"""What happens between the graphs of a compiled step, and what of it is not in a graph."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.device import DEVICE, needs_emulator
+
+import nnmpi
+from nnmpi import Tensor, nn, optim
+from nnmpi.arrays.kernels.epilogue import copied
+
+pytestmark = needs_emulator
+
+Step = Callable[..., Any]
+LABELS = np.arange(8) % 3
+
+
+def samples(*shape: int) -> Any:
+    return DEVICE.asarray(np.random.default_rng(0).standard_normal(shape).astype("f"))
+
+
+def values(model: nn.Module) -> list[bytes]:
+    return [p.array.get().tobytes() for p in model.parameters()]
+
+
+def test_labels_on_the_host_are_checked_beside_others_on_the_device() -> None:
+    model, x = nn.Linear(6, 3).to("cuda"), samples(8, 6)
+
+    def function(x: Any, y: Any, of_device: Any) -> Tensor:
+        scores, loss_of = model(Tensor(x)), nn.functional.cross_entropy
+        return loss_of(scores, y) + loss_of(scores, of_device)
+
+    step = nnmpi.compile(function)
+    with pytest.warns(UserWarning, match="labels or indices on the host, and others on a device"):
+        step(x, LABELS, DEVICE.asarray(LABELS))
+    with pytest.raises(ValueError, match="labels from 7 to 7 for 3 classes"):
+        step(x, LABELS * 0 + 7, DEVICE.asarray(LABELS))
+
+
+def test_constants_that_a_graph_reads_outlive_those_of_later_steps() -> None:
+    def trained(compiled: Callable[[Step], Step]) -> list[bytes]:
+        nnmpi.manual_seed(1)
+        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(3)).to("cuda")
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+
+        def function(x: Any) -> None:
+            optimizer.zero_grad()
+            model(Tensor(x)).square().mean().backward()
+            optimizer.step()
+
+        step, x = compiled(function), samples(2, 1, 9, 9)
+        for _ in range(3):
+            step(x)
+        others = [copied(np.array([7.0 + k]), "float32", x) for k in range(600)]
+        step(x)
+        assert len(others) == 600  # they have taken what memory was free
+        return values(model)
+
+    assert trained(nnmpi.compile) == trained(lambda function: function)
+
+
+def test_a_step_without_parameters_runs_as_written_on_the_device() -> None:
+    step, x = nnmpi.compile(lambda x: x * 2), samples(2, 3)
+    with pytest.warns(UserWarning, match="an argument is on a device, and no parameter is"):
+        assert (step(x) == x * 2).all()
