@@ -104,8 +104,9 @@ def test_graphs_are_compared_with_the_tape_before_they_are_one(
 
 def test_a_step_by_the_tape_between_graphs_decides_for_itself() -> None:
     """The labels of a batch need other kernels, since some are ignored."""
-    data = digits()
-    data.train.y[40:44] = -100
+    data, y = digits(), digits().train.y.copy()
+    y[40:44] = -100
+    data = data._replace(train=data.train._replace(y=y))
     assert seen(mlp, data=data)[:2] == seen(mlp, data=data, compile=False)[:2]
 
 

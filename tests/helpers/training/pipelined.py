@@ -41,10 +41,14 @@ Options = dict[str, Any]
 
 @once
 def digits() -> Dataset:
-    """A few of them."""
+    """A few of them, which all tests of a process share: they cannot be changed."""
     whole = data.load("digits")
     few = Split(whole.train.x[:ROWS], whole.train.y[:ROWS])
-    return whole._replace(train=few, test=Split(whole.test.x[:31], whole.test.y[:31]))
+    dataset = whole._replace(train=few, test=Split(whole.test.x[:31], whole.test.y[:31]))
+    for split in (dataset.train, dataset.test):
+        for array in (split.x, split.y):
+            array.flags.writeable = False
+    return dataset
 
 
 class Heard(Report):
