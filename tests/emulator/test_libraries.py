@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from emulator import machine
+from emulator import captured, machine
 from emulator.direct import CudaError, DeviceArray, call
 from emulator.machine import Options
 
@@ -178,18 +178,53 @@ def test_other_operations_than_sums_are_not_emulated() -> None:
     assert "NCCL's operation other than a sum is not emulated" in machine.problems()
 
 
-def test_collectives_are_not_emulated_in_a_capture() -> None:
+@captured.ORDERS
+def test_collectives_of_a_graph_run_at_each_launch_in_the_order_of_others(order: str) -> None:
+    machine.set_options(Options(devices=2, order=order))
+
+    def f(me: Rank, rank: int) -> list[float]:
+        x, sums = DeviceArray(np.full(2, rank + 1, "f")), list[float]()
+        inner = captured.Graph(me.stream)
+        me.all_reduce(x)
+        inner.end()
+        outer = captured.Graph(me.stream)
+        inner.launch(me.stream)  # as a part of it
+        me.all_reduce(x)
+        outer.end()
+        for _ in range(2):
+            me.all_reduce(x)
+            outer.launch(me.stream)
+            sums.append(me.result(x)[0])
+        return sums
+
+    assert on_ranks(2, f) == [[12, 96]] * 2
+
+
+def test_a_graph_on_one_rank_only_or_of_another_capture_is_found() -> None:
+    machine.set_options(Options(devices=2, patience=5))
+
+    def f(me: Rank, rank: int) -> None:
+        x, graphs = DeviceArray(np.zeros(5, "f")), list[captured.Graph]()
+        for _ in range(2):
+            graphs.append(captured.Graph(me.stream))
+            me.all_reduce(x)
+            graphs[-1].end()
+        graphs[rank].launch(me.stream)
+        call("cudaStreamSynchronize", me.stream)
+
+    on_ranks(2, f)
+    text = machine.problems()[0]
+    for number in (1, 2):
+        assert f"root 0, the graphs' call {number}" in text
+
+
+def test_a_communicator_that_ends_before_its_graphs_is_found() -> None:
     me, x = Rank(0, 1, unique_id()), DeviceArray(np.ones(2, "f"))
-    call("cudaStreamBeginCapture", me.stream, 2)
+    graph = captured.Graph(me.stream)
     me.all_reduce(x)
-    graph = ctypes.c_void_p()
-    with pytest.raises(CudaError, match="CaptureInvalidated"):
-        call("cudaStreamEndCapture", me.stream, ctypes.byref(graph))
-    problem = machine.problems()[0]
-    assert "during a capture: NCCL's " in problem
-    assert problem.endswith(", not emulated")
-    me.all_reduce(x)  # outside of it they go on
-    assert me.result(x).tolist() == [1, 1]
+    graph.end()
+    machine.library().ncclCommDestroy(me.comm)
+    assert machine.problems()[0].startswith("NCCL: the end of a communicator of which graphs have")
 
 
 def test_parts_and_roots() -> None:

@@ -61,7 +61,7 @@ static bool is_lost(const Capture& c, const std::string& name) {
 bool takes(Stream& s, Item& item) {
     if (!s.capture) return refuse_in_null(s, item.name);
     if (is_lost(*s.capture, item.name)) return true;
-    s.capture->items.push_back({item.name, item.work, nullptr, {}, item.note});
+    s.capture->items.push_back({item.name, item.work, nullptr, {}, item.note, item.make});
     return ++s.seen[&s];
 }
 bool takes_record(Stream& s, Event& e) {
@@ -143,17 +143,23 @@ API cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, u
     *exec = (cudaGraphExec_t) new Graph(*(Graph*)graph);
     return status();
 }
+static u64 launches = 0;
 API cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     Lock lock(machine::mutex);
     Graph& g = *(Graph*)exec;
     Stream& s = stream_of(stream);
     machine::note("graph", std::to_string(g.items.size()));
+    launches++;
     Item first{"a graph", [] {}, nullptr, {}};
     if (g.last.stream) first.after.push_back(g.last);  // it never runs twice at a time
     issue_item(s, std::move(first));
     for (const Item& item : g.items) {
         if (!item.note.empty()) machine::note("node", item.note);
-        if (item.work || s.capture) issue_item(s, {item.name, item.work, nullptr, {}, item.note});
+        if (item.make && !s.capture) {
+            machine::Made made = item.make(launches);
+            issue_item(s, {made.name, made.work, made.ready, {}});
+        } else if (item.work || s.capture)
+            issue_item(s, {item.name, item.work, nullptr, {}, item.note, item.make});
     }
     if (!s.capture) g.last = {&s, s.issued};
     return status();

@@ -53,8 +53,16 @@ struct Call {
     std::string label = name;     // for messages
     bool writes_to_host = false;  // so it runs on the null device too
 };
-void call(void* stream, const Call& call, Work work, Ready ready = nullptr);  // notes and issues it
+void call(void* stream, const Call& call, Work work);  // notes and issues it
+struct Made {
+    std::string name;
+    Work work;
+    Ready ready;
+};
+using Make = std::function<Made(u64 launch)>;  // of a graph, or 0 outside of graphs
+void call_anew(void* stream, const Call& call, const Make& make);  // whose work each launch of a graph makes anew
 bool is_noted(void* stream);                                                   // by Python, or by a graph
+bool captures(void* stream);
 cudaError_t wait_for_all(Lock& lock);
 void drop_work();
 int current_device();

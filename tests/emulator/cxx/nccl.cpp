@@ -27,17 +27,21 @@ struct Comm {
     fs::path folder;
     int size, rank, device;
     u64 issued = 0, done = 0;
+    s64 captured = 0;
+    std::shared_ptr<int> uses = std::make_shared<int>();  // of graphs: each of their calls has a copy
     fs::path file(u64 number, int r) const { return folder / (std::to_string(number) + "-" + std::to_string(r)); }
     std::string place(u64 number) const { return folder.filename().string() + " call " + std::to_string(number); }
 };
 struct Call {
     u64 number, count;
     int kind, type;
-    s64 root;  // no gap behind it: calls are compared by their bytes
+    s64 root;
+    s64 captured = 0;  // its number among captured calls; no gap behind it: calls are compared by their bytes
     size_t given(int size) const { return count * BYTES[type] * (kind == REDUCE_SCATTER ? size : 1); }
     std::string text() const {
         return std::string(NAMES[kind]) + " of " + std::to_string(count) + " numbers of type " + std::to_string(type) +
-               ", root " + std::to_string(root);
+               ", root " + std::to_string(root) +
+               (captured ? ", the graphs' call " + std::to_string(captured) : "");
     }
 };
 
@@ -102,6 +106,12 @@ struct Group {
 };
 static auto& groups = *new std::map<std::thread::id, Group>;
 static u64 last_group = 0;
+// The group of a call that a launch of a graph makes: calls of one group stay one.
+static u64 group_of(u64 captured, u64 launch) {
+    static std::pair<u64, u64> last;
+    if (launch && last != std::pair(captured, launch)) last = {captured, launch}, last_group++;
+    return launch ? last_group : captured;
+}
 
 void machine::refuse_open_groups(bool of_all_threads) {
     for (auto& [thread, group] : groups)
@@ -120,22 +130,23 @@ static int start(
     auto make = [=](u64 number_of_group) mutable {
         std::string bytes = std::to_string(call.given(comm->size));
         if (machine::options.null) return machine::call(stream, {"library", NAMES[kind], bytes}, nullptr);
-        if (machine::refuses_in_capture(stream, "NCCL's " + call.text() + ", not emulated", cudaErrorNotSupported))
-            return;
-        size_t result = count * BYTES[type] * (kind == ALL_GATHER ? comm->size : 1);
-        if (!machine::is_inside(from, call.given(comm->size)) || !machine::is_inside(to, result))
-            machine::problem("NCCL: memory that is not within an allocation", cudaErrorIllegalAddress);
-        call.number = comm->issued++;
-        auto is_published = std::make_shared<bool>(false);
-        auto ready = [=] {
-            if (comm->done < call.number) return false;
-            if (!*is_published) publish(*comm, call, from), *is_published = true;
-            return all_have_come(*comm, call.number);
-        };
-        orders::called(comm->device, number_of_group, comm->place(call.number), call.text());
-        std::string name = "NCCL's " + call.text() + " (" + comm->place(call.number) + ")";
-        machine::call(
-            stream, {"library", NAMES[kind], bytes, name}, [=] { carry_out(*comm, call, (char*)to); }, ready);
+        if (machine::captures(stream)) call.captured = ++comm->captured;
+        machine::call_anew(stream, {"library", NAMES[kind], bytes}, [=, use = comm->uses](u64 launch) mutable {
+            size_t result = count * BYTES[type] * (kind == ALL_GATHER ? comm->size : 1);
+            if (!machine::is_inside(from, call.given(comm->size)) || !machine::is_inside(to, result))
+                machine::problem("NCCL: memory that is not within an allocation", cudaErrorIllegalAddress);
+            call.number = comm->issued++;
+            auto is_published = std::make_shared<bool>(false);
+            auto ready = [=] {
+                if (comm->done < call.number) return false;
+                if (!*is_published) publish(*comm, call, from), *is_published = true;
+                return all_have_come(*comm, call.number);
+            };
+            std::string place = comm->place(call.number);
+            orders::called(comm->device, group_of(number_of_group, launch), place, call.text());
+            auto work = [=] { carry_out(*comm, call, (char*)to); };
+            return machine::Made{"NCCL's " + call.text() + " (" + place + ")", work, ready};
+        });
     };
     Lock lock(machine::mutex);
     Group& group = groups[std::this_thread::get_id()];
@@ -204,6 +215,8 @@ API int ncclCommInitRankConfig(Comm** comm, int size, Id id, int rank, void*) {
 }
 API int ncclCommDestroy(Comm* c) {
     Lock lock(machine::mutex);
+    if (c->uses.use_count() > 1)
+        machine::problem("NCCL: the end of a communicator of which graphs have calls: it waits for their end for ever");
     orders::leave(c->folder, c->device);
     std::ofstream(c->folder / ("left-" + std::to_string(c->rank)));
     for (int r = 0; r < c->size; r++)

@@ -83,16 +83,23 @@ void issue_item(Stream& s, Item item) {
 void machine::issue(void* stream, const std::string& name, Work work) {
     issue_item(stream_of(stream), {name, std::move(work), nullptr, {}});
 }
-void machine::call(void* stream, const Call& call, Work work, Ready ready) {
+void machine::call(void* stream, const Call& call, Work work) {
     std::string text = options.null ? call.name + "\t" + call.details : call.name;
     note(call.kind, text);
-    Item item{call.label, std::move(work), std::move(ready), {}};
+    Item item{call.label, std::move(work), nullptr, {}};
     if (options.null) {
-        item.note = call.kind + ("\t" + text), item.ready = nullptr;
+        item.note = call.kind + ("\t" + text);
         if (!call.writes_to_host) item.work = nullptr;
     }
     issue_item(stream_of(stream), std::move(item));
 }
+void machine::call_anew(void* stream, const Call& call, const Make& make) {
+    note(call.kind, call.name);
+    if (stream_of(stream).capture) return issue_item(stream_of(stream), {call.name, nullptr, nullptr, {}, "", make});
+    Made made = make(0);
+    issue_item(stream_of(stream), {made.name, made.work, made.ready, {}});
+}
+bool machine::captures(void* stream) { return stream_of(stream).capture != nullptr; }
 bool machine::is_noted(void* stream) { return is_noting() || stream_of(stream).capture; }
 static cudaError_t wait_for(Lock& lock, Place place) {
     machine::refuse_open_groups(false);

@@ -19,6 +19,7 @@ struct Item {
     machine::Ready ready;
     std::vector<Place> after;
     std::string note = "";  // of the call that issued it, on the null device
+    machine::Make make = nullptr;  // in a graph: makes name, work and ready at each launch
 };
 using Seen = std::map<Stream*, u64>;  // how many works of each stream of a capture come before a point of one of them
 struct Capture {
