@@ -37,21 +37,22 @@ def choose(on: Backend, rank: int) -> None:
 
 
 class SideStream:
-    """A second CUDA stream, beside the null stream of the kernels; work on it is done in the order
-    of the calls. Kernels launched inside `with side.stream` go there."""
+    """A second stream, beside that of the kernels: the null stream, or one that captures them as a
+    graph, of which work on this stream is a part then. Work on it is done in the order of the
+    calls. Kernels launched inside `with side.stream` go there."""
 
     def __init__(self, on: Backend) -> None:
         self._cuda: Any = on.xp.cuda
-        self._device, self._kernels = self._cuda.Device(), self._cuda.get_current_stream()
+        self._kernels = self._cuda.get_current_stream
         self.stream: Any = self._cuda.Stream(non_blocking=True)
 
     def follow(self) -> None:
         """Makes later work on this stream wait for all kernels launched before."""
-        self.stream.wait_event(self._recorded(self._kernels))
+        self.stream.wait_event(self._recorded(self._kernels()))
 
     def lead(self, event: Any = None) -> None:
         """Makes later kernels wait for `event`, or for all work on this stream."""
-        self._kernels.wait_event(event or self.event())
+        self._kernels().wait_event(event or self.event())
 
     def event(self) -> Any:
         """Records an event that completes when all work queued on this stream before is done."""
@@ -66,6 +67,10 @@ class SideStream:
 class CopyStream(SideStream):
     """The stream for copies between a rank's device and the host; helper threads may use it too."""
 
+    def __init__(self, on: Backend) -> None:
+        super().__init__(on)
+        self._device, self._leads = self._cuda.Device(), self._kernels()
+
     def pinned(self, nbytes: int) -> np.ndarray:
         """Allocates pinned host memory, which the device accesses directly."""
         return np.frombuffer(self._cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
@@ -78,4 +83,4 @@ class CopyStream(SideStream):
         """Starts to copy host memory to a device array; later kernels wait for it."""
         with self._device:
             array.set(host, stream=self.stream)
-            self.lead()
+            self._leads.wait_event(self.event())  # never a stream that captures meanwhile

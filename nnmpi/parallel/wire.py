@@ -118,9 +118,10 @@ class StagedComm:
 
     in_order   whether all_reduce and all_gather run in the device's stream, in order with its
                kernels, so that the host never waits for them
+    library    the communicator of a library, which has to outlive graphs with its calls; or None
     """
 
-    in_order = False
+    in_order, library = False, None
 
     def __init__(self, comm: Comm, on: Backend) -> None:
         self.rank, self.size, self.name = comm.rank, comm.size, comm.name

@@ -41,6 +41,30 @@ def test_a_job_over_nccl_ends_with_a_rank_that_is_killed() -> None:
     assert [e["epoch"] for e in events if e["event"] == "epoch"] in ([1], [1, 2])
 
 
+LOST_IN_A_GRAPH = """
+import os, sys
+from nnmpi import train
+from nnmpi.addons.cuda.graphs import Graphs
+whole = Graphs._whole
+
+def agreed(self):
+    found = whole(self)
+    if found and os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+        print("lost", flush=True)
+        os.kill(os.getpid(), 9)
+    return found
+
+Graphs._whole = agreed
+sys.exit(train.command(sys.argv[1:]))
+"""
+
+
+def test_a_job_ends_with_a_rank_that_is_lost_while_the_graph_of_another_waits_for_it() -> None:
+    ended = run(2, "-c", LOST_IN_A_GRAPH, *IRIS, env=environment(), timeout=50)  # patience: 60
+    assert ended.status not in (0, None)
+    assert "lost" in ended.out
+
+
 @pytest.mark.long
 def test_ranks_with_devices_go_on_without_one_that_is_killed() -> None:
     ended = run(3, KILLED, "2", *IRIS, env=environment(), timeout=150, fault_tolerant=True)

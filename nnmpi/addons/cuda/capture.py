@@ -1,14 +1,22 @@
 """Captures CUDA graphs: a stream, a pool for their arrays, and a context after which modules are as
 before."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from nnmpi.arrays.backend import Backend
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
+
+
+class Lasting(NamedTuple):
+    """A graph, and the communicators of a library whose calls are in it. Their end would wait for
+    that of the graph: a tuple lets go the last of its elements first."""
+
+    libraries: Collection[Any]
+    graph: Any
 
 
 class Capture:

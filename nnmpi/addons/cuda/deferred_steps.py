@@ -13,10 +13,18 @@ the next step, the host waits at the end of the step, as on a CPU.
 If there are several ranks, each must have the whole model, and sum gradients and losses on its
 device. Their hosts agree on requests to stop or save, and on which parameters have a gradient,
 without waiting for devices.
+
+Sums over ranks are parts of a graph of the whole step, which all ranks capture together, and launch
+in the same steps: NCCL asks for that. So each rank tells the others before which graphs it has:
+
+    rank 0   graphs 1 of a batch of 8 ─┐                     ┌─ the whole step (1, 2): captured when
+    rank 1   graphs 2 of a batch of 7 ─┴─ gathered by hosts ─┴─ it is first asked for, then launched
+    rank 2   no graphs of its batch (0): no rank launches one, and all sum gradients behind them
 """
 
 import math
-from collections.abc import Container, Generator, Iterable
+from collections.abc import Callable, Container, Generator, Iterable
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -35,24 +43,31 @@ from nnmpi.parallel.step.executor import Executor, PassHooks, StepResult, StepSt
 from nnmpi.parallel.step.update import Ends, Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.parallel.wire import is_in_order, wire_of
+from nnmpi.parallel.wire import StagedComm, is_in_order, wire_of
 from nnmpi.schedules.op import Kind, Op
 
 UNREAD = Outcome(0.0, 0.0, True)
 """A placeholder for the outcome of a step that the host has not read yet."""
 
+MOST_GRAPHS = 64
+"""The most graphs of whole steps: one for each combination of the ranks' graphs of passes."""
+
 
 class StepTail:
-    """The end of a step on a device, behind the backward pass: computes the norm of all gradients,
-    and by it how the step is clipped and whether it is made. A graph of the whole step contains it,
-    so the arrays are the same in all steps.
+    """The end of a step on a device, behind the backward pass: sums gradients and losses over
+    ranks, computes the norm of all gradients, and by it how the step is clipped and whether it is
+    made. A graph of the whole step contains it, so the arrays are the same in all steps.
 
-    by, shown     what `decide_loop` writes
-    is_launched   True if the graph of this step has computed it
+    by, shown      what `decide_loop` writes
+    has_asked      True if the ranks have told each other which graphs they have
+    is_launched    True if the graph of this step has computed it
+    graphs         the numbers of graphs that this rank has given to passes so far
     """
 
-    def __init__(self, store: LocalStore, most: float) -> None:
-        self._store, self._most, self.is_launched = store, most, False
+    def __init__(self, store: LocalStore, most: float, request: Callable[[], float]) -> None:
+        self._store, self._most, self._request = store, most, request
+        self.has_asked = self.is_launched = False
+        self.graphs, self._of_ranks = count(1), set[tuple[int, ...]]()
         self.by, self.shown = self._new()
 
     def _new(self) -> tuple[Array, Array]:
@@ -64,10 +79,51 @@ class StepTail:
         behind the pass."""
         return all(p in trained for p in self._store.parameters)
 
+    def agreed(self, number: int) -> tuple[int, ...]:
+        """Tells the other ranks the number of the graphs of this rank's passes, or 0 if there are
+        none, and its request to stop or save. Returns the numbers of all ranks; () if one is 0, or
+        so many others were seen that this seems to be another one in each step."""
+        dp, self.has_asked = self._store.dp, True
+        rows = np.zeros((dp.size, 2))
+        rows[dp.rank] = number, self._request()
+        dp.all_gather(rows, "halving")
+        numbers = tuple(int(n) for n, _ in rows.tolist())
+        if 0 in numbers or (numbers not in self._of_ranks and len(self._of_ranks) == MOST_GRAPHS):
+            return ()
+        self._of_ranks.add(numbers)
+        self._store.request = float(rows[:, 1].sum())
+        return numbers
+
+    def is_captured(self, by_this_rank: bool) -> bool:
+        """True if all ranks have captured a step."""
+        row = np.array([by_this_rank], float)
+        self._store.dp.all_reduce(row, "doubling")
+        return bool(row[0] == self._store.dp.size)
+
+    @property
+    def libraries(self) -> set[Any]:
+        """The communicators of the library that sums over ranks."""
+        wires = (bucket.comm for bucket in self._store.buckets.all)
+        return {wire.library for wire in wires if isinstance(wire, StagedComm)}
+
     def compute(self, loss: Array) -> None:
-        """Computes the decision, with `loss` as the sum of all ranks' losses, into `by` and
-        `shown`."""
-        self._decide(loss, self.by, self.shown)
+        """Sums gradients over ranks, and `loss`, that of this one; computes the decision into `by`
+        and `shown`."""
+        self._decide(self._summed(loss), self.by, self.shown)
+
+    def _summed(self, loss: Array) -> Array:
+        """Sums gradients and losses over ranks by the calls that a step's list makes; returns the
+        sum of the losses."""
+        store = self._store
+        if store.dp.size == 1:
+            return loss
+        store.scalars[...] = 0  # the ranks' hosts know the others
+        store.scalars[LOSS] = loss
+        sums = [store.start(b) for b in reversed(range(len(store.buckets.all)))]
+        for transfer in sums:
+            if transfer is not None:
+                transfer.wait()
+        return store.scalars[LOSS]
 
     def computed(self, loss: Array) -> tuple[Array, Array]:
         """Returns the decision in new arrays."""
@@ -93,20 +149,21 @@ class DeferredSteps:
     ) -> None:
         self._store, self._optimizer = store, optimizer
         clip_norm = spec.arrangement.config.clip_norm
-        self._tail = StepTail(store, math.inf if clip_norm is None else clip_norm)
+        most = math.inf if clip_norm is None else clip_norm
+        self._tail = StepTail(store, most, spec.control.request)
         a = spec.arrangement
-        # gradients of others, or a loss scale that the last step may change, are in no graph
+        # a loss scale that the last step may change is in no graph
         self._is_in_graph = (
-            a.ranks == 1
-            and a.config.micro_batches == 1
-            and store.scaler is None
-            and spec.single_rank is None
+            a.config.micro_batches == 1 and store.scaler is None and spec.single_rank is None
         )
         self._update, self._control, self._is_deferred = update, spec.control, False
         self._copies = CopyStream(store.on)
         self._unread: HostCopy | None = None
         self._outcome, self._end, self._counts = UNREAD, 0, list[int]()
         self.hooks: PassHooks = [(kind, self._behind_reading) for kind in (Kind.B, Kind.I)]
+        if self._is_in_graph and store.dp.size > 1:
+            of_sums = (Kind.NOTE, Kind.SUM, Kind.FINISH)
+            self.hooks = [*self.hooks, *((kind, self._unless_launched) for kind in of_sums)]
 
     @property
     def ends(self) -> Ends:
@@ -121,8 +178,12 @@ class DeferredSteps:
         something reads the model before the next step.
         """
         self._read()
-        reads = self._agreed_request() or step + 1 == self._end or self._control.reads(step + 1)
+        is_launched = self._tail.is_launched
+        request = self._store.request if is_launched else self._agreed_request()
+        reads = request or step + 1 == self._end or self._control.reads(step + 1)
         self._is_deferred = not reads
+        if reads and is_launched:
+            self._store.write_used()  # all parameters, which no graph writes
         if reads:
             self._update.agree(step)
 
@@ -132,7 +193,7 @@ class DeferredSteps:
         if self._is_deferred:
             self._launch(step)
             self._control.launched()
-        self._tail.is_launched = False
+        self._tail.has_asked = self._tail.is_launched = False
         return UNREAD if self._is_deferred else self._update.apply(step)
 
     def steps(
@@ -183,6 +244,14 @@ class DeferredSteps:
         self._unread = HostCopy(self._copies, shown)
         if tail.is_launched:  # the graph of the next step overwrites what is copied
             self._copies.lead()
+
+    def _unless_launched(self, do: Do, op: Op) -> None:
+        """Carries out `op`, an operation on sums over ranks, by do(op), unless the graph of this
+        step contains it. A rank whose pass has not asked the others for graphs answers them."""
+        if not self._tail.has_asked:
+            self._tail.agreed(0)
+        if not self._tail.is_launched:
+            do(op)
 
     def _behind_reading(self, do: Do, op: Op) -> None:
         """Carries out `op`, an operation that needs the current loss scale, by do(op). The loss

@@ -4,8 +4,8 @@ backward pass.
 capture   a pass runs by autograd on a stream that records its kernels instead of running them
 replay    inputs, keys of random numbers and gradients of outputs are written into the memory that
           the kernels read; then one launch runs all kernels, and all gradients are ready at once
-whole     if a step has one micro-batch, both graphs and the tail of the step (deferred_steps.py)
-          are one graph, which is launched in place of the forward pass
+whole     if a step has one micro-batch, both graphs and the tail of the step (deferred_steps.py),
+          with sums over ranks, are one graph, which is launched in place of the forward pass
 
 The arrays of a captured pass lie in a pool of their own, so that they stay where they are. A pass
 in which the host reads values, copies them to the device or waits cannot be captured.
@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from nnmpi.addons.cuda.capture import Capture, restored
+from nnmpi.addons.cuda.capture import Capture, Lasting, restored
 from nnmpi.addons.cuda.staging import Staging
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array, Backend
@@ -99,8 +99,8 @@ class Graphs(Replay):
         assert isinstance(stage.sink, LossSink)
         self._adds, self._units, self._sink = adds, stage.units, stage.sink
         self.free = lambda: None
-        self._whole: Any = None
-        self._is_refused = self._is_launched = self._has_run = False
+        self._wholes, self._number = dict[tuple[int, ...], Lasting | None](), 0
+        self._is_launched = self._has_run = False
         self._graphs, self._staging = Capture(on), Staging(on.xp, arrays)
         self._inputs, inputs = zip(*self._staging.arguments, strict=True)
         self._leaves = list[Any]()
@@ -162,11 +162,12 @@ class Graphs(Replay):
         Where the whole step is one graph, this runs the backward pass and the tail of the step too.
         """
         yield from self._written(arrays, step)
-        if not self._has_whole():
+        step_graph = self._whole()
+        if step_graph is None:
             self._of_forward.launch()
             return
         self._write_seed(self._sink.seeds(0, self.outputs))
-        self._whole.launch()
+        step_graph.graph.launch()
         self._sink.tail.is_launched = self._is_launched = True
 
     def _written(self, arrays: Sequence[Array], step: int) -> Generator[None, None, None]:
@@ -180,20 +181,23 @@ class Graphs(Replay):
             words[...] = keyed.key(seed, purpose, step, *names)
         self._staging.copy()
 
-    def _has_whole(self) -> bool:
-        """True if the whole step is one graph, which is captured when it is first asked for: not
-        for the first pass, beside which autograd computes the same."""
+    def _whole(self) -> Lasting | None:
+        """Returns the graph of the whole step, or None. All ranks capture it when they first have
+        graphs of the parts: not for the first pass, beside which autograd computes the same."""
         tail = self._sink.tail
-        if tail is None or self._adds or self._is_refused or not self._has_run:
-            return False
-        if self._whole is None and tail.fits(self._trained):
+        if tail is None:
+            return None
+        if self._has_run and not self._number and not self._adds and tail.fits(self._trained):
+            self._number = next(tail.graphs)
+        numbers = tail.agreed(self._number)
+        if numbers and numbers not in self._wholes:
             with suppress(RuntimeError), self._graphs.graph() as graphs:
                 self._of_forward.launch()
                 self._of_backward.launch()
                 tail.compute(self.outputs[0])
-            self._whole = next(iter(graphs), None)
-        self._is_refused = self._whole is None
-        return not self._is_refused
+            is_captured = tail.is_captured(bool(graphs))
+            self._wholes[numbers] = Lasting(tail.libraries, graphs[0]) if is_captured else None
+        return self._wholes.get(numbers)
 
     def _write_seed(self, seeds: Sequence[Array | None]) -> None:
         (seed,) = seeds

@@ -136,7 +136,7 @@ class NcclComm(StagedComm):
         self._nccl = module(on)
         # only rank 0 asks for an id: NCCL has a thread that listens until all ranks have joined it
         uid = gather_objects(comm, self._nccl.get_unique_id() if comm.rank == 0 else None)[0]
-        self._calls = self._nccl.NcclCommunicator(comm.size, uid, comm.rank)
+        self._calls = self.library = self._nccl.NcclCommunicator(comm.size, uid, comm.rank)
         self._stream, self._narrow = stream or SideStream(on), narrow
 
     # ---- in order on the device: the host does not wait
