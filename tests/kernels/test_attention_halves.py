@@ -9,6 +9,7 @@ from helpers.kernels.numbers import Rng, one_of
 
 from nnmpi.addons.transformer.kernels import attention as kernels
 from nnmpi.addons.transformer.kernels.attention import Scores
+from nnmpi.addons.transformer.kernels.heads import Heads
 from nnmpi.arrays import native
 from nnmpi.arrays.dtypes import HALVES, named
 from nnmpi.arrays.kernels.precision import round_loop
@@ -52,9 +53,9 @@ def computed(arrays: Arrays, how: Scores) -> Arrays:
     q, k, v, dy = arrays
     y = np.empty(dy.shape, dy.dtype)
     lse = np.empty(dy.shape[:-1], np.promote_types(np.float32, dy.dtype))
-    kernels.attention(q, k, v, how, y, lse)
+    kernels.attention(Heads(q, k, v), how, y, lse)
     gradients = [np.empty(a.shape, a.dtype) for a in (q, k, v)]
-    kernels.attention_gradients(q, k, v, how, y, lse, dy, *gradients)
+    kernels.attention_gradients(Heads(q, k, v), how, y, lse, dy, Heads(*gradients))
     return [y, lse, *gradients]
 
 

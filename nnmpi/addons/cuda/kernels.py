@@ -253,11 +253,11 @@ def _along_rows(name: str, logarithm: bool) -> Callable[..., Any]:
 
 
 @launched
-def probabilities_loop(s: Layout, p: Layout, lse: Layout, later: int) -> Launch | None:
-    if not fits(s) or not are_dense(np.float32, s, p, lse):
+def probabilities_loop(s: Layout, lse: Layout, scale: Any, later: int) -> Launch | None:
+    if not fits(s) or not are_dense(np.float32, s, lse):
         return None
     rows, K = s.shape[-2:]
-    args = (s, p, lse, *counts(lse.size, K, rows), np.int32(later))
+    args = (s, lse, *counts(lse.size, K, rows), float32(scale), np.int32(later))
     return Launch("softmax", "probabilities", lse.size * THREADS, args)
 
 

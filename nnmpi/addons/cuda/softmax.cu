@@ -87,33 +87,29 @@ REDUCTION softmax(const T *x, T *y, unsigned M, unsigned K, int logarithm) {
     }
 }
 
-/* p = softmax(s) of scores s (M, K), `rows` rows for each head, and the logarithm of the sum of
-   e^s. Row i sees keys 0 to later + i, or all keys if later is -1; scores of other keys become
-   -inf. */
+/* s = softmax(scale s), in place, of scores (M, K), `rows` rows for each head, and the logarithm of
+   the sum of e^score. Row i sees keys 0 to later + i, or all keys if later is -1. */
 #define SEEN (later < 0 || later + i % rows + 1 > K ? K : later + i % rows + 1)
 
-REDUCTION probabilities(float *s, float *p, float *lse, unsigned M, unsigned K, unsigned rows,
+REDUCTION probabilities(float *s, float *lse, unsigned M, unsigned K, unsigned rows, float scale,
                         int later) {
     __shared__ float all[THREADS];
     EACH_BLOCK(i, M) {
-        float *row = s + AT(i, K), *out = p + AT(i, K);
+        float *row = s + AT(i, K);
         unsigned seen = SEEN;
-        float top = LARGEST_OF_BLOCK(k, seen, row[k]);
-        float total = SUM_OF_BLOCK(k, seen, expf(row[k] - top));
-        EACH_OF_BLOCK(k, K) {
-            if (k >= seen) row[k] = logf(0.0f);
-            out[k] = expf(row[k] - top) / total;
-        }
+        float top = LARGEST_OF_BLOCK(k, seen, row[k] * scale);
+        float total = SUM_OF_BLOCK(k, seen, expf(row[k] * scale - top));
+        EACH_OF_BLOCK(k, K) row[k] = k < seen ? expf(row[k] * scale - top) / total : 0.0f;
         if (threadIdx.x == 0) lse[i] = top + logf(total);
     }
 }
 
-/* Replaces scores s by probabilities, and their gradients dp by those of the scores. */
+/* Replaces s by the probabilities of the scores scale s, and their gradients dp by those of s. */
 KERNEL scores_gradient(float *s, float *dp, const float *lse, const float *of_rows, unsigned n,
                        unsigned K, unsigned rows, float scale, int later) {
     EACH(at, n) {
         unsigned i = at / K;
-        float p = at % K < SEEN ? expf(s[at] - lse[i]) : 0.0f;
+        float p = at % K < SEEN ? expf(s[at] * scale - lse[i]) : 0.0f;
         s[at] = p;
         dp[at] = (dp[at] - of_rows[i]) * p * scale;
     }

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+from helpers.device import DEVICE, needs_device
 from helpers.ops.oracle import needs_torch, same_as_pytorch
 from helpers.peak import grows_linearly
 
 import nnmpi
 from nnmpi import nn
+from nnmpi.arrays.backend import CPU, to_host
 
 ATTENTION = nnmpi.scaled_dot_product_attention
 
@@ -22,6 +24,21 @@ def test_a_layer_is_the_attention_of_its_heads(causal: bool) -> None:
     q, k, v = (x.reshape(2, 5, 4, 3, 6)[:, :, :, i].transpose(0, 2, 1, 3) for i in range(3))
     wanted = ATTENTION(q, k, v, is_causal=causal).numpy()
     np.testing.assert_allclose(y, wanted.transpose(0, 2, 1, 3).reshape(2, 5, 24), rtol=1e-13)
+
+
+@needs_device
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_a_device_computes_a_layer_as_the_host_does(key_heads: int) -> None:
+    found = list[tuple[np.ndarray, np.ndarray]]()
+    for on in (CPU, DEVICE):
+        layer = nn.SelfAttention(4, is_causal=True, num_kv_heads=key_heads)
+        given = numbers(2, 5, (4 + 2 * key_heads) * 6).astype("float32")
+        x = nnmpi.tensor(given, on=on, requires_grad=True)
+        y = layer(x)
+        (y * y).sum().backward()
+        found.append((y.numpy(), to_host(x.grad_array)))
+    np.testing.assert_allclose(*(y for y, _ in found), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(*(dx for _, dx in found), rtol=1e-5, atol=1e-5)
 
 
 def test_dropout_keeps_the_mean_and_is_off_in_evaluation() -> None:

@@ -42,6 +42,7 @@ TWICE = {
     "add_sorted": (0,),
     "moments": (0,),
     "track": (0, 1),
+    "probabilities": (0,),
     "lstm": (0, 5),
     "lstm_gradient": (0, 1),
     "gru": (0, 4),

@@ -26,6 +26,7 @@ from nnmpi.addons.transformer.kernels.attention import (
     attention_gradients,
     join,
 )
+from nnmpi.addons.transformer.kernels.heads import Heads
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, progress_hook
@@ -139,7 +140,7 @@ def ring_attention(
         k, v = kv_of[:, :, :, seen.keys]
         y_rows, lse_rows = rows[..., seen.queries, :], lse[..., seen.queries]
         partial = xp.empty(y_rows.shape, dtype), xp.empty(lse_rows.shape, dtype)
-        attention(q[..., seen.queries, :], k, v, scores, *partial)
+        attention(Heads(q[..., seen.queries, :], k, v), scores, *partial)
         join(y_rows, lse_rows, *partial)
     value = cast(y, qkv.dtype)
 
@@ -166,7 +167,8 @@ def _gradient(g: Array, qkv: Array, value: Array, lse: Array, scoring: _Scoring)
         dkv = xp.empty((2, *k.shape), dtype) if s else total  # round 0: its own keys
         of_rows = rows[..., queries, :], lse[..., queries], dy[..., queries, :]
         partial = xp.empty(of_rows[0].shape, dtype)
-        attention_gradients(q[..., queries, :], k, v, scores, *of_rows, partial, *dkv)
+        heads, of_heads = Heads(q[..., queries, :], k, v), Heads(partial, *dkv)
+        attention_gradients(heads, scores, *of_rows, of_heads)
         dq[..., queries, :] += partial
         if under_way:  # at most one exchange is in flight
             under_way.pop()()

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from nnmpi.addons.transformer.kernels.heads import Heads, without_gaps
 from nnmpi.addons.transformer.kernels.scores import (
     hide_later,
     probabilities_loop,
@@ -31,7 +32,7 @@ from nnmpi.addons.transformer.kernels.tiles import Tile, parts, tiles
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import progress_hook
-from nnmpi.arrays.kernels.linear import matmul
+from nnmpi.arrays.kernels.linear import matmul, products_loop
 from nnmpi.arrays.kernels.precision import cast, round_loop
 from nnmpi.arrays.kernels.softmax import softmax_loop
 from nnmpi.arrays.native.table import InOut, Out, device_kernels, kernel
@@ -91,16 +92,16 @@ class _KeepWithin(NamedTuple):
         return self.keep(self.tile._replace(queries=rows, keys=part.keys))
 
 
-def attention(q: Array, k: Array, v: Array, options: Scores, y: Array, lse: Array) -> None:
+def attention(qkv: Heads, options: Scores, y: Array, lse: Array) -> None:
     """Computes attention, one tile of queries at a time: writes y, and the log-sum-exp of each
     query's scores to lse."""
-    progress = progress_hook.get()
+    progress, (q, k, v, _) = progress_hook.get(), qkv
     if not k.shape[2]:
         y[...], lse[...] = 0, -xp_of(q).inf
     plain = q, k, v, options.scale, options.causal, y, lse
     if options.is_plain and _by_device("attention", q, plain):
         return
-    q, k, v = map(_packed, (q, k, v))
+    q, k, v, _ = qkv.packed()
     for tile in tiles(q, k, options.causal):
         samples, heads, queries, keys = tile
         rows, seen = (samples, heads, slice(None), queries), (samples, heads, keys)
@@ -109,43 +110,38 @@ def attention(q: Array, k: Array, v: Array, options: Scores, y: Array, lse: Arra
 
 
 def attention_gradients(
-    q: Array,
-    k: Array,
-    v: Array,
-    options: Scores,
-    y: Array,
-    lse: Array,
-    dy: Array,
-    dq: Array,
-    dk: Array,
-    dv: Array,
+    qkv: Heads, options: Scores, y: Array, lse: Array, dy: Array, gradients: Heads
 ) -> None:
-    """Computes the gradients of attention: writes dq, dk and dv from the gradient dy of y.
+    """Computes the gradients of attention: writes `gradients` from the gradient dy of y.
 
     y and lse may be of attention to more keys than k has, as after `join`. Then the results are the
     parts of the gradients that belong to the keys in k; there must be no mask.
     """
-    progress, (T, S) = progress_hook.get(), (q.shape[3], k.shape[2])
-    for d in (dq, dk, dv) if not T or not S else ():
-        d[...] = 0
-    arrays, derivatives = (q, k, v, y, lse), (dy, dq, dk, dv)
-    plain = arrays, options.scale, options.causal, derivatives
+    progress, (q, k, v, _) = progress_hook.get(), qkv
+    if not q.shape[3] or not k.shape[2]:
+        for d in gradients[:3]:
+            d[...] = 0
+        return
+    plain = (q, k, v, y, lse), options.scale, options.causal, (dy, *gradients[:3])
     if options.is_plain and _by_device("attention_gradients", q, plain):
         return
-    q, k, v, dy = map(_packed, (q, k, v, dy))
+    (q, k, v, _), dy = qkv.packed(), without_gaps(dy)
+    dq, dk, dv, _ = packed = gradients.packed_zeros()
     for tile in tiles(q, k, options.causal):
         samples, heads, queries, keys = tile
         rows, seen = (samples, heads, slice(None), queries), (samples, heads, keys)
         head_gradients = dk[samples, heads], dv[samples, heads]
         # tiles of a head come in the order of queries: its first one clears the sums
         if not queries.start:
-            sums = [_zeros(d) for d in head_gradients]
+            sums = [_sums_for(d) for d in head_gradients]
         operands = q[rows], k[seen], v[seen], y[rows], lse[rows], dy[rows], dq[rows]
         attention_gradient_loop(*operands, *(d[:, :, keys] for d in sums), *options.of(tile))
-        if types_of(dk.dtype).is_mixed and queries.stop == T:
+        if types_of(dk.dtype).is_mixed and queries.stop == q.shape[3]:
             for total, d in zip(sums, head_gradients, strict=True):
                 round_loop(total, d)
         progress()
+    if packed is not gradients:
+        gradients.unpack(packed)
 
 
 def _by_device(name: str, q: Array, args: tuple[Any, ...]) -> bool:
@@ -155,19 +151,14 @@ def _by_device(name: str, q: Array, args: tuple[Any, ...]) -> bool:
     return kernel_of_device is not None and kernel_of_device(*args) is not NotImplemented
 
 
-def _packed(a: Array) -> Array:
-    """Returns an array whose matrices lie at one distance in memory on a device, where a library
-    then multiplies the matrices of all heads in one call; on the host the array itself."""
-    return a if of(a).is_host else xp_of(a).ascontiguousarray(a)
-
-
-def _zeros(d: Array) -> Array:
-    """Returns zeros in which to sum a gradient for d: d itself, or a new float32 array if it has 16
-    bits."""
+def _sums_for(d: Array) -> Array:
+    """Returns zeros in which to sum a gradient for d: d itself, which has zeros on a device, or a
+    new float32 array if it has 16 bits."""
     types = types_of(d.dtype)
     if types.is_mixed:
         return xp_of(d).zeros(d.shape, types.sums)
-    d[...] = 0
+    if of(d).is_host:
+        d[...] = 0
     return d
 
 
@@ -201,12 +192,11 @@ def attention_loop(
     i sees keys 0 to first + i, or all if `first` is -1, and those that `mask` allows; `keep`
     returns dropout's factors of the probabilities.
     """
-    xp, progress = xp_of(q), progress_hook.get()
+    progress = progress_hook.get()
     for part in parts(q, k, first):
         rows, keys = part.queries, part.keys
-        s, seen, later = _scores(q, k, part, scale, first, mask)
-        p = xp.empty_like(s)
-        probabilities_loop(s, p, lse[..., rows], later)
+        p, factor, seen, later = _scores(q, k, part, scale, first, mask)
+        probabilities_loop(p, lse[..., rows], factor, later)
         if seen is not None:
             p *= seen
         if keep is not None:
@@ -239,7 +229,7 @@ def attention_gradient_loop(
     xp, progress = xp_of(q), progress_hook.get()
     for part in parts(q, k, first):
         rows, keys = part.queries, part.keys
-        s, seen, later = _scores(q, k, part, scale, first, mask)
+        s, _, seen, later = _scores(q, k, part, scale, first, mask)
         g, kept = dy[..., rows, :], None if keep is None else keep(part)
         ds = matmul(g, v[:, :, None, keys].swapaxes(-1, -2), s.dtype)
         if kept is not None:
@@ -252,44 +242,49 @@ def attention_gradient_loop(
             softmax_loop(s, p, -1)
             p *= seen
             softmax_backward(p, ds, delta, scale)
-        dv[:, :, keys] += _over_group(p if kept is None else p * kept, g)
-        dq[..., rows, :] = matmul(cast(ds, q.dtype), k[:, :, None, keys], dq.dtype)
-        dk[:, :, keys] += _over_group(ds, q[..., rows, :])
+        _add_over_group(p if kept is None else p * kept, g, dv[:, :, keys])
+        factors = cast(ds, q.dtype), k[:, :, None, keys]
+        if of(dq).is_host:
+            dq[..., rows, :] = matmul(*factors, dq.dtype)
+        else:
+            products_loop(*factors, dq[..., rows, :], False)
+        _add_over_group(ds, q[..., rows, :], dk[:, :, keys])
         progress()
 
 
-def _over_group(a: Array, b: Array) -> Array:
-    """Computes a^T b for a (n, h, G, rows, keys), b (n, h, G, rows, D), summed over G: (n, h, keys,
-    D), in the dtype of a."""
-    product = matmul(cast(a, b.dtype).swapaxes(-1, -2), b, a.dtype)
-    return product[:, :, 0] if product.shape[2] == 1 else product.sum(axis=2)
+def _add_over_group(a: Array, b: Array, out: Array) -> None:
+    """Adds a^T b of a (n, h, G, rows, keys) and b (n, h, G, rows, D), summed over G, to `out` (n,
+    h, keys, D), which has the dtype of a."""
+    transposed = cast(a, b.dtype).swapaxes(-1, -2)
+    if a.shape[2] > 1:
+        out += matmul(transposed, b, a.dtype).sum(axis=2)
+    elif of(out).is_host:
+        out += matmul(transposed[:, :, 0], b[:, :, 0], a.dtype)
+    else:
+        products_loop(transposed[:, :, 0], b[:, :, 0], out, True)
 
 
 def _scores(
     q: Array, k: Array, part: Tile, scale: float, first: int, mask: Array | None
-) -> tuple[Array, Array | None, int]:
+) -> tuple[Array, float, Array | None, int]:
     """Computes the scores, scale q k^T, of the queries of `part` with its keys: (n, h, G, rows,
     keys).
 
-    Returns (scores, seen, later). `seen` is True where the mask, which is applied, lets a query see
-    a key; None without one. The caller must still hide the keys after later + i from row i, unless
-    `later` is -1.
+    Returns (s, factor, seen, later): the scores are s times `factor`. `seen` is True where the
+    mask, which is applied, lets a query see a key; None without one. The caller must still hide the
+    keys after later + i from row i, unless `later` is -1.
     """
-    xp, seen, rows, keys = xp_of(q), None, part.queries, part.keys
+    xp, rows, keys = xp_of(q), part.queries, part.keys
     later = first + rows.start if first >= 0 else -1
-    s: Array
-    columns = k[:, :, None, keys].swapaxes(-1, -2)
-    if types_of(q.dtype).is_mixed:  # q * scale would be rounded to 16 bits
-        s = matmul(q[..., rows, :], columns, types_of(q.dtype).sums)
-        s *= scale
-    else:
-        s = matmul(q[..., rows, :] * scale, columns)
-    if mask is not None:
-        added = mask[..., rows, keys]
-        seen = added if added.dtype.kind == "b" else added > -xp.inf
-        s = xp.where(added, s, -xp.inf) if added.dtype.kind == "b" else s + added
-        s = xp.maximum(s, xp.finfo(s.dtype).min)  # a row that sees nothing needs a finite maximum
-        if later >= 0:
-            hide_later(s, later)
-        later = -1
-    return s, seen, later
+    # products are scaled, since q * scale would be rounded to 16 bits
+    s: Array = matmul(q[..., rows, :], k[:, :, None, keys].swapaxes(-1, -2), types_of(q.dtype).sums)
+    if mask is None:
+        return s, scale, None, later
+    s *= scale
+    added = mask[..., rows, keys]
+    seen: Array = added if added.dtype.kind == "b" else added > -xp.inf
+    s = xp.where(added, s, -xp.inf) if added.dtype.kind == "b" else s + added
+    s = xp.maximum(s, xp.finfo(s.dtype).min)  # a row that sees nothing needs a finite maximum
+    if later >= 0:
+        hide_later(s, later)
+    return s, 1.0, seen, -1

@@ -1,28 +1,34 @@
 """Softmax of attention scores, forward and backward, for some queries."""
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.kernels.softmax import softmax_loop
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
 
 @kernel
-def probabilities_loop(s: InOut, p: Out, lse: Out, later: int) -> None:
-    """Writes p = softmax of scores s (..., rows, keys), and lse, the logarithm of the sum of e^s.
-    Row i sees keys 0 to later + i, or all if `later` is -1; scores of other keys become -inf."""
+def probabilities_loop(s: InOut, lse: Out, scale: float, later: int) -> None:
+    """Replaces s (..., rows, keys) by the softmax of the scores scale s, and writes the logarithm
+    of the sum of e^score to lse. Row i sees keys 0 to later + i, or all if `later` is -1; the
+    probabilities of other keys become 0."""
     xp = xp_of(s)
+    s *= scale
     if later >= 0:
         hide_later(s, later)
-    softmax_loop(s, p, -1)
-    lse[...] = s.max(axis=-1) - xp.log(p.max(axis=-1))  # the largest p is e^(s - lse)
+    top = s.max(axis=-1)
+    s -= top[..., None]
+    xp.exp(s, out=s)
+    total = s.sum(axis=-1)
+    s /= total[..., None]
+    lse[...] = top + xp.log(total)
 
 
 @kernel
 def scores_gradient_loop(
     s: InOut, dp: InOut, lse: Array, delta: Array, scale: float, later: int
 ) -> None:
-    """Computes the backward pass of softmax in attention, in place: s, the scores, become
-    probabilities p, and dp becomes the gradient of the scores, scale p (dp - delta). delta is the
-    sum of p dp of each row; lse and `later` are those of `probabilities_loop`."""
+    """Computes the backward pass of softmax in attention, in place: s, of which the scores are
+    scale s, becomes probabilities p, and dp becomes the gradient of s, scale p (dp - delta). delta
+    is the sum of p dp of each row; lse and `later` are those of `probabilities_loop`."""
+    s *= scale
     if later >= 0:
         hide_later(s, later)
     s -= lse[..., None]

@@ -16,6 +16,7 @@ import numpy as np
 
 from nnmpi.addons.transformer.kernels import attention as kernels
 from nnmpi.addons.transformer.kernels.attention import Keep, Scores
+from nnmpi.addons.transformer.kernels.heads import Heads
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, shared_vjps
@@ -45,13 +46,13 @@ def attention(
         mask = xp_of(q).broadcast_to(mask, (N, H, T, S)).reshape(N, K, H // K, T, S)
     scores = Scores(scale, mask, causal, keep)
     y, lse = _by_position((*q.shape[:3], v.shape[3]), q), _lse(_grouped(q, k))
-    kernels.attention(_grouped(q, k), k, v, scores, _grouped(y, k), lse)
+    kernels.attention(Heads(_grouped(q, k), k, v), scores, _grouped(y, k), lse)
 
     def prepare(g: Array, needs: Sequence[bool]) -> list[Array]:
         dq, dk, dv = gradients = [_by_position(a.shape, a) for a in (q, k, v)]
-        rows, of_rows = (_grouped(q, k), k, v), (_grouped(dq, k), dk, dv)
+        rows, of_rows = Heads(_grouped(q, k), k, v), Heads(_grouped(dq, k), dk, dv)
         of_y = _grouped(y, k), lse, _grouped(g, k)
-        kernels.attention_gradients(*rows, scores, *of_y, *of_rows)
+        kernels.attention_gradients(rows, scores, *of_y, of_rows)
         return gradients
 
     return Result(y, shared_vjps(3), prepare)
@@ -63,16 +64,16 @@ def self_attention(
     """Attention of queries, keys and values packed in one array qkv (N, T, K, G + 2, D): at each
     position, for each of K key heads, G queries, the key and the value. Returns (N, T, K G, D); the
     options are those of `attention`."""
-    (q, k, v), xp = _parts(qkv), xp_of(qkv)
+    heads, xp = Heads.of(qkv), xp_of(qkv)
     N, T, K, parts, D = qkv.shape
     y, scores = xp.empty((N, T, K * (parts - 2), D), qkv.dtype), Scores(scale, None, causal, keep)
-    rows, lse = _grouped(y.transpose(0, 2, 1, 3), k), _lse(q)
-    kernels.attention(q, k, v, scores, rows, lse)
+    rows, lse = _grouped(y.transpose(0, 2, 1, 3), heads.k), _lse(heads.q)
+    kernels.attention(heads, scores, rows, lse)
 
     def vjp(g: Array, out: Array | None) -> Array:
         d = xp.empty(qkv.shape, qkv.dtype)
-        of_rows = _grouped(g.transpose(0, 2, 1, 3), k), *_parts(d)
-        kernels.attention_gradients(q, k, v, scores, rows, lse, *of_rows)
+        of_y = _grouped(g.transpose(0, 2, 1, 3), heads.k), Heads.of(d)
+        kernels.attention_gradients(heads, scores, rows, lse, *of_y)
         return d
 
     return Result(y, (vjp,))
@@ -81,12 +82,6 @@ def self_attention(
 def in_16_bits(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
     """Returns True: attention computes in 16 bits within autocast, as products do."""
     return True
-
-
-def _parts(qkv: Array) -> tuple[Array, Array, Array]:
-    """Returns views of packed qkv (N, T, K, G + 2, D): q (N, K, G, T, D), k and v (N, K, T, D)."""
-    k, v = (qkv[:, :, :, i].transpose(0, 2, 1, 3) for i in (-2, -1))
-    return qkv[:, :, :, :-2].transpose(0, 2, 3, 1, 4), k, v
 
 
 def _grouped(q: Array, k: Array) -> Array:
