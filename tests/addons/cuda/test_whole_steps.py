@@ -40,7 +40,8 @@ def steps(
 ) -> Iterator[StepResult]:
     """The steps of an epoch; `state` gets the parameters at its end."""
     how = {"batch_size": 8, "epochs": 1, "clip_norm": 0.5, "optimizer": "adam", "device": "cuda"}
-    trainer = Trainer(Config(**how | options), build, data or digits(), comm_self())
+    loss = options.pop("loss", None)
+    trainer = Trainer(Config(**how | options), build, data or digits(), comm_self(), loss=loss)
     trainer.model.train()
     yield from trainer.strategy.steps(trainer.train, StepState())
     state += [np.asarray(v.array.get()).tobytes() for v in trainer.model.parameters()]
@@ -108,6 +109,14 @@ def test_a_step_by_the_tape_between_graphs_decides_for_itself() -> None:
     y[40:44] = -100
     data = data._replace(train=data.train._replace(y=y))
     assert seen(mlp, data=data)[:2] == seen(mlp, data=data, compile=False)[:2]
+
+
+def test_a_function_as_loss_gets_labels_of_the_device_in_a_graph_too() -> None:
+    """They may be ignored, for which cross-entropy has other kernels than for those of the host."""
+    calls = {"loss": nn.functional.cross_entropy, "compile": True}
+    *got, of_graph = seen(mlp, **calls)
+    assert of_graph["graph"] == 1
+    assert tuple(got) == seen(mlp, **calls | {"compile": False})[:2]
 
 
 @pytest.mark.parametrize(
