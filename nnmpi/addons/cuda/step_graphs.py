@@ -96,7 +96,9 @@ def _work(recorded: RecordedStep, code: StepCode) -> list[bool]:
     """Returns for the part of a step before each step of an optimizer, and for the part behind the
     last one, whether kernels run in it."""
     work = [False]
-    for call in recorded.calls[recorded.checks :]:
+    for call in recorded.calls:
+        if call.is_check:
+            continue
         if getattr(call.function, "__self__", None) in code.optimizers:
             work.append(False)
         elif call.function is not set_gradients:

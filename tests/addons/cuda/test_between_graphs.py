@@ -61,6 +61,27 @@ def test_constants_that_a_graph_reads_outlive_those_of_later_steps() -> None:
     assert trained(nnmpi.compile) == trained(lambda function: function)
 
 
+def test_a_graph_contains_conversions_before_the_step_of_an_optimizer() -> None:
+    def trained(is_compiled: bool) -> list[bytes]:
+        nnmpi.manual_seed(1)
+        model = nn.Linear(6, 3).to("cuda")
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+
+        def function(x: Any, y: Any) -> None:
+            y = y.astype(np.int64)
+            optimizer.step()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(Tensor(x)), y).backward()
+
+        step: Any = nnmpi.compile(function) if is_compiled else function
+        for k in range(4):
+            step(samples(8, 6), np.roll(LABELS, k).astype(np.int32))
+        assert not is_compiled or step.replays == 2
+        return values(model)
+
+    assert trained(True) == trained(False)
+
+
 def test_a_step_without_parameters_runs_as_written_on_the_device() -> None:
     step, x = nnmpi.compile(lambda x: x * 2), samples(2, 3)
     with pytest.warns(UserWarning, match="an argument is on a device, and no parameter is"):
