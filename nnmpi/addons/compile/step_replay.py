@@ -108,6 +108,7 @@ class StepReplay:
     def _prepare(self) -> Memory:
         """Makes the memory, and finds the calls of which Numbers are arguments."""
         memory = self._bound = self._make()
+        del self._make  # it keeps the arguments of a call
         self._with_numbers = [
             (calls, k, call)
             for calls in (memory.checks, memory.calls)

@@ -131,11 +131,8 @@ class _Segments:
 
     def _end(self) -> None:
         self._stack.close()
-        self.calls += [Call(self._launch, (graph,)) for graph in self._graphs]
+        self.calls += [Call(_launch, (graph, self._capture)) for graph in self._graphs]
         self._graphs = []
-
-    def _launch(self, graph: Any) -> None:
-        graph.launch()
 
     def log(self, function: Callable[..., object], *args: Any, **options: Any) -> None:
         """Logs a call of the host: a step of an optimizer, or a note which gradients there are."""
@@ -144,3 +141,8 @@ class _Segments:
         self.calls.append(Call(function, args, options))
         if function is not set_gradients:
             self._begin()
+
+
+def _launch(graph: Any, memory: Capture) -> None:
+    """Launches a graph, of whose arrays `memory` keeps the pool."""
+    graph.launch()

@@ -1,7 +1,9 @@
 """What happens between the graphs of a compiled step, and what of it is not in a graph."""
 
+import gc
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet, ref
 
 import numpy as np
 import pytest
@@ -9,6 +11,9 @@ from helpers.device import DEVICE, needs_emulator
 
 import nnmpi
 from nnmpi import Tensor, nn, optim
+from nnmpi.addons.cuda import step_graphs
+from nnmpi.addons.cuda.capture import Capture
+from nnmpi.arrays.backend import Backend
 from nnmpi.arrays.kernels.epilogue import copied
 
 pytestmark = needs_emulator
@@ -80,6 +85,31 @@ def test_a_graph_contains_conversions_before_the_step_of_an_optimizer() -> None:
         return values(model)
 
     assert trained(True) == trained(False)
+
+
+def test_memory_is_freed_without_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments of a call, behind it; a graph, with the step."""
+    captures, model = WeakSet[Capture](), nn.Linear(6, 3).to("cuda")
+
+    class Noted(Capture):
+        def __init__(self, on: Backend) -> None:
+            super().__init__(on)
+            captures.add(self)
+
+    monkeypatch.setattr(step_graphs, "Capture", Noted)
+    step, first = nnmpi.compile(lambda x: model(Tensor(x)).sum()), samples(8, 6)
+    of_first = ref(first)
+    gc.disable()
+    try:
+        step(first)
+        del first
+        step(samples(8, 6))
+        assert len(captures) == 1
+        assert of_first() is None
+        del step
+        assert not captures
+    finally:
+        gc.enable()
 
 
 def test_a_step_without_parameters_runs_as_written_on_the_device() -> None:
