@@ -12,6 +12,7 @@ import numpy as np
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import common_type, is_float, types_of
+from nnmpi.arrays.kernels.epilogue import copied
 from nnmpi.arrays.kernels.precision import sortable
 from nnmpi.arrays.meta import copy_of, is_meta
 from nnmpi.arrays.meta.log import UnlikeError, call_log, log_check
@@ -197,7 +198,7 @@ class ClassLoss(Loss):
         """Returns the weights in the type of the scores, on their backend."""
         if self.weight is None:
             return None
-        weight = array_on(backend.of(scores.array), self.weight, scores.dtype)
+        weight = copied(self.weight, scores.dtype, scores.array)
         return copy_of(weight) if is_meta(scores.array) and not is_meta(weight) else weight
 
     def options(self, scores: Tensor) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, column_sum
+from nnmpi.arrays.kernels.linear import matmul
 from nnmpi.arrays.kernels.precision import summed, widened
 from nnmpi.autograd.ops.softmax import cross_entropy, like_rows, rows_of
 
@@ -127,7 +128,7 @@ def weighted_cross_entropy(
     if soft is None:
         losses = target.counts * (log_total - chosen)
     else:
-        losses = soft.losses(target, log_total, chosen, xp.dot(soft.spread, s))
+        losses = soft.losses(target, log_total, chosen, matmul(soft.spread, s))
     y, scale = target.reduced(_kept(losses, target, labels.shape, z.dtype), reduction)
 
     def vjp(g: Array, out: Array | None) -> Array:

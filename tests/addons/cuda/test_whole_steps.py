@@ -111,12 +111,20 @@ def test_a_step_by_the_tape_between_graphs_decides_for_itself() -> None:
     assert seen(mlp, data=data)[:2] == seen(mlp, data=data, compile=False)[:2]
 
 
-def test_a_function_as_loss_gets_labels_of_the_device_in_a_graph_too() -> None:
-    """They may be ignored, for which cross-entropy has other kernels than for those of the host."""
-    calls = {"loss": nn.functional.cross_entropy, "compile": True}
-    *got, of_graph = seen(mlp, **calls)
-    assert of_graph["graph"] == 1
-    assert tuple(got) == seen(mlp, **calls | {"compile": False})[:2]
+@pytest.mark.parametrize(
+    "loss",
+    [
+        # labels on the device may be ignored, so that cross-entropy has other kernels
+        nn.functional.cross_entropy,
+        nn.CrossEntropyLoss(weight=np.linspace(0.5, 2.0, 10)),
+        nn.CrossEntropyLoss(label_smoothing=0.1),
+    ],
+    ids=["a function", "class weights", "label smoothing"],
+)
+def test_a_graph_has_the_loss_as_by_autograd(loss: Any) -> None:
+    *got, calls = seen(mlp, loss=loss, compile=True)
+    assert calls["graph"] == 1
+    assert tuple(got) == seen(mlp, loss=loss, compile=False)[:2]
 
 
 @pytest.mark.parametrize(
