@@ -11,8 +11,8 @@ def directional_error(
     f: Callable[..., Tensor], *arrays: np.ndarray, seed: int = 0, step: float = 1e-6
 ) -> float:
     """Returns the relative difference between two derivatives of f along a random direction: by
-    finite differences of length `step`, and by `backward`. The value is weighted by a random
-    array."""
+    finite differences of length `step`, and by `backward`, for float64 `arrays`. The value is
+    weighted by a random array, so that each of its elements counts."""
     rng = np.random.default_rng(seed)
     directions = [rng.standard_normal(a.shape) for a in arrays]
     leaves = [Tensor(a.copy(), requires_grad=True) for a in arrays]

@@ -37,7 +37,7 @@ class OpRecorder(Protocol):
 
     def note_older(self, t: Any) -> None:
         """Called before t is used whose memory was written to through another tensor, such as a
-        view of t: its values are no longer those of the op that was recorded for it."""
+        view of t: its values are no longer those of the recorded op. Records or refuses that."""
 
     def run_again(self, function: Callable[[], Any]) -> Any:
         """Calls `function`; the backward pass runs its ops again (checkpointing)."""

@@ -222,8 +222,8 @@ class Graph(NamedTuple):
         return any(self.variables[v].is_trained for v in noted)
 
     def users(self) -> dict[int, list[int]]:
-        """Returns, for each edge, the numbers of the nodes that take it; for an output of the
-        model, at last the number of nodes in the graph."""
+        """Returns, for each edge, the numbers of the nodes that take it; an output of the model is
+        also taken by the caller, whose number is the number of nodes."""
         users: dict[int, list[int]] = {e: [] for e in range(len(self.edges))}
         for k, node in enumerate(self.nodes):
             for e in node.inputs:

@@ -190,7 +190,7 @@ class GraphRecorder:
 
     def note_older(self, t: Tensor) -> None:
         """Called when a `forward` uses t after an in-place op on another tensor with the same
-        memory: no edge has its new values, so the module has to be recorded as one node."""
+        memory: no edge has its new values. Raises ConflictError: the module becomes one node."""
         if isinstance(t, TracedTensor) and self._within:
             raise ConflictError(self._within[-1], WRITES)
 

@@ -239,10 +239,8 @@ def executor_of(
     channels: Channels | None = None,
     hooks: PassHooks = (),
 ) -> Executor:
-    """Returns the Executor of this rank; `ends` and `hooks` as there.
-
-    channels   carry tensors between stages; None: messages along pp
-    """
+    """Returns the Executor of this rank, with its `ends` and `hooks`; `channels` carry tensors
+    between stages, None: messages along pp."""
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
     channels = channels or Channels(part.boundaries, part.stages, layout.axis["pp"], spec.task.on)
     units = stage_units(a, rank, spec.parameters)

@@ -8,8 +8,8 @@ from nnmpi.run.training import Training
 
 
 def compare_settings(trainer: Training, factors: Sequence[float] = ()) -> bool:
-    """Compares the settings of all ranks, and `factors`, as `Settings.compare` does; returns True,
-    on all ranks, if some rank asks to stop or suspend the run."""
+    """Raises AgreedError, on all ranks, if their settings or `factors` differ (`Settings.compare`);
+    returns True, on all, if one asks to stop or suspend the run. Every rank calls it."""
     session, asks = trainer.session, trainer.run.asks_to_stop
     when = "" if session.arrangement.steps_together else ", in on_epoch"
     return session.settings.compare(trainer.comm, when, factors, asks)

@@ -71,7 +71,8 @@ def digest_of(dataset: Dataset) -> str:
 
 def check_snapshot(comm: Comm, config: Config, state: StepState, known: Mapping[str, Any]) -> None:
     """Raises an error on all ranks unless those that continue from snapshots have the same options,
-    steps and counters (`state`), and measured figures (`known`); called like `check_inputs`."""
+    steps and counters (`state`), and measured figures (`known`). Every rank calls it before
+    anything else that communicates depends on them."""
     label = f"the snapshot (of step {state.step})"
     item = (label, (state, known), "restore snapshots of the same step on all ranks")
     check_same(comm, [*_given(_options_of(config), OPTIONS), item])

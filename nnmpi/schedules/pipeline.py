@@ -80,7 +80,7 @@ def zb_h1(p: int, m: int, v: int = 1) -> list[list[Op]]:
 
 def _in_turn(passes: list[tuple[int, int]], back: list[tuple[int, int]], ahead: int) -> list[Op]:
     """Returns a rank's operations: first `ahead` forward passes, then one forward and one backward
-    pass in turn. Both lists have (micro-batch, stage) pairs."""
+    pass in turn, and the backward passes left. Both lists have (micro-batch, stage) pairs."""
     forward = [Op(Kind.F, *at) for at in passes]
     ops = forward[:ahead]
     for k, at in enumerate(back):

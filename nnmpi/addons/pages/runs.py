@@ -172,8 +172,8 @@ def seconds(ranks: dict[str, Event]) -> Event:
 
 
 def staleness(workers: dict[str, dict[str, int]]) -> Event:
-    """Returns a bar chart of stale gradients, {worker: {k: number of gradients}}, whose parameters
-    were updated k times before they came; empty if none was stale."""
+    """Returns a bar chart of stale gradients; empty if none was stale. `workers` has, by worker,
+    {k: how many of its gradients came after their parameters had been updated k times}."""
     most = min(max((int(s) for counts in workers.values() for s in counts), default=0), STALEST)
     rows = list[tuple[str, list[float]]]()
     for rank, counts in workers.items():

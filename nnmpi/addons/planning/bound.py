@@ -97,7 +97,7 @@ class LowerBounds:
         return self._until_updated(candidate, self._stages(candidate))
 
     def with_messages(self, candidate: Candidate) -> float:
-        """A lower bound on a step's seconds, with messages of tp and cp within passes as well."""
+        """A lower bound on a step's seconds, as `with_sums`, and with messages of tp and cp."""
         passes = self._stages(candidate) + self._in_passes(candidate)
         return self._until_updated(candidate, passes)
 

@@ -261,8 +261,9 @@ def direct_gradients(
     dw: InOut,
     stride: int,
 ) -> None:
-    """Adds the gradients of weights and bias to dw and db, from the gradient g of the outputs y,
-    for padded images x (n, H, W, C). The other arguments are those of `direct_outputs`."""
+    """Adds the gradients of weights and bias to dw and db, from the gradient g of the outputs y
+    (None without ReLU), for padded images x (n, H, W, C); other arguments as in
+    `direct_outputs`."""
     method = _im2col(x, dw, stride, largest is not None)
     method.gradients(slice(0, len(x)), g, y, largest, Gradients(None, dw, db))
 

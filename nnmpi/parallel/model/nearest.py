@@ -36,11 +36,11 @@ def plan_moves(
     need: Iterable[tuple[int, Range]],
     nodes: Sequence[int],
 ) -> MovePlan:
-    """Plans a source for each element that a rank needs. Of several candidates, the one that has
-    sent least so far is taken. The plan is the same on all ranks.
+    """Plans a source for each element that a rank needs. Of several equally near ones, the one that
+    has sent least so far is taken. The plan is the same on all ranks.
 
     `tensors` are in the order in which they are moved; `have` and `need` name ranks or files, and
-    ranges of these tensors. No rank forwards received elements. Raises ValueError for an element
+    ranges of these tensors; `nodes` has the node of each rank. No rank forwards received elements. Raises ValueError for an element
     that no rank or file has.
     """
     had, needs = defaultdict[str, list[Held]](list), defaultdict[str, list[tuple[int, Range]]](list)

@@ -7,7 +7,8 @@ A slot is memory for the gradients of one bucket until they are summed; buckets 
     finish    the sum is complete: this rank's shard is added to `flat`, the sums of the step
 
 This happens once for each backward pass of a stage, in the order of the rank's list, so that the
-same layout always gives the same bits.
+same layout always gives the same bits. A bucket always has the same slot, so that recorded passes
+write to fixed addresses.
 """
 
 from collections.abc import Mapping

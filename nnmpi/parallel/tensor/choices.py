@@ -97,8 +97,8 @@ class NodeChoices:
         self, k: int, states: Sequence[AxisCut | None], may_be_copy: bool
     ) -> Iterator[NodeChoice]:
         """Yields the choices for node k, the preferred one first; `states` are the cuts of its
-        inputs (None: whole). With `may_be_copy`, a layer that could be divided may
-        also be whole."""
+        inputs (None: whole). With `may_be_copy`, a layer that could be divided may also be
+        whole, for example because another node uses its parameters too."""
         graph, node = self.graph, self.graph.nodes[k]
         uncut = tuple((v, None) for v in node.variables)
         if node.layer is None:

@@ -15,7 +15,8 @@ SENT = {Kind.RECV_F: Kind.SEND_F, Kind.RECV_B: Kind.SEND_B}
 
 
 class Race:
-    """Simulates ranks that carry out their lists, until all have ended or none can go on.
+    """Simulates ranks that carry out their lists, until all have ended or none can go on;
+    groups[p] has the lists of the ranks along dp at place p of the pipeline.
 
     A pass waits until its message has been sent, and a sum along a tree until the other rank is
     ready to send or to receive it. WAIT (for a gather) and FINISH (for a sum) wait until all ranks

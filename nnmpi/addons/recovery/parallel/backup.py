@@ -215,7 +215,8 @@ class Backups:
             self._due, self._returned = due, self._clock()
 
     def renewal_of(self, version: int) -> int:
-        """Returns how often the backup of this version has been repeated; more often is newer."""
+        """Returns how often the backup of this version has been repeated, as the state changed
+        between two steps; of two copies, the one repeated more often is newer."""
         return self._renewal if version == self._latest else 0
 
     def held(self) -> list[Version]:
