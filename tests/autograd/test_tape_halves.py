@@ -212,9 +212,12 @@ def test_sums_over_ranks_are_taken_once_in_the_half_of_the_input(which):
 
 def test_a_half_uses_up_what_it_visits_and_runs_once():
     a, b = leaf(1, 2), leaf(3, 4)
-    y = (a * b).sum()
-    rest = y.backward(until=a)
-    for again in (y.backward, lambda: y.backward(until=a), (y * 2).backward):
+    product, seed = a * b, np.ones(())
+    y = product.sum()
+    rest = y.backward(seed, until=a)
+    seed[...] = 9.0  # its memory is the caller's
+    of_halves = product.sum()  # this node's vjp to b is still to run
+    for again in (y.backward, lambda: y.backward(until=a), (y * 2).backward, of_halves.backward):
         with pytest.raises(RuntimeError, match="used up"):
             again()
     with pytest.raises(RuntimeError, match="used up"):

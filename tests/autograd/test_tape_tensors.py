@@ -172,6 +172,22 @@ def test_comparisons_are_numpys(compare):
             assert (y.numpy() == compare(np.asarray(values[0]), np.asarray(values[1]))).all()
 
 
+ARITHMETIC = (
+    *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv),
+    *(operator.mod, operator.pow, operator.matmul),
+)
+BITWISE = operator.and_, operator.or_, operator.xor
+
+
+@pytest.mark.parametrize(("dtype", "ops"), [("float64", ARITHMETIC), ("int64", BITWISE)])
+def test_an_operator_with_an_array_on_the_left_is_that_of_tensors(dtype, ops):
+    a, b = np.array([[1, 2], [0, 3]]).astype(dtype), np.array([[1, 1], [1, 2]]).astype(dtype)
+    for op in ops:
+        y = op(a, Tensor(b))
+        assert type(y) is Tensor, op
+        assert (y.numpy() == op(a, b)).all(), op
+
+
 def test_tensors_are_keys_by_identity():
     a, b = leaf(2), leaf(2)
     assert {a: 1, b: 2}[b] == 2

@@ -127,6 +127,23 @@ def test_a_slow_rank_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(2, f) == [0, 1]
 
 
+def test_a_long_wait_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(waiting_ranks, "TICK", 0.01)
+    monkeypatch.setattr(waiting_ranks, "LONG_WAIT", 0.0)
+    monkeypatch.setattr(waiting_ranks, "print_error", told.append)
+
+    def f(comm: Comm) -> None:
+        while comm.rank and not told:
+            time.sleep(0.01)
+        time.sleep(0.1 * comm.rank)  # some ticks more
+        comm.barrier()
+
+    run(2, f)
+    (text,) = (text for text in told if text.startswith("rank 0 "))
+    assert text.startswith("rank 0 has waited for 0 s in barrier")
+
+
 def test_calls_of_a_rank_that_has_left_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others shrink, and count the calls of their new Comm from 1."""
     monkeypatch.setattr(waiting_ranks, "PATIENCE", 0.0)

@@ -40,8 +40,8 @@ def plan_moves(
     has sent least so far is taken. The plan is the same on all ranks.
 
     `tensors` are in the order in which they are moved; `have` and `need` name ranks or files, and
-    ranges of these tensors; `nodes` has the node of each rank. No rank forwards received elements. Raises ValueError for an element
-    that no rank or file has.
+    ranges of these tensors; `nodes` has the node of each rank. No rank forwards received elements.
+    Raises ValueError for an element that no rank or file has.
     """
     had, needs = defaultdict[str, list[Held]](list), defaultdict[str, list[tuple[int, Range]]](list)
     for holder, item in have:
