@@ -89,6 +89,17 @@ def test_checkpoints_are_written_when_they_are_due_and_at_the_end(
     assert 0 < done["checkpoints"]["waited"] < done["seconds"]
 
 
+def test_a_clock_counts_from_the_last_checkpoint_and_ends_before_the_limit() -> None:
+    clock = iter([0.0, *(9, 10, 10, 19, 20), 80, 83, 84])
+    times = SaveTimes(Config(save_every="10s", time_limit="100s"), 0.0, clock.__next__)
+    assert [times.is_due(), times.is_due()] == [False, True]  # at 9 and 10 s
+    times.begun()
+    assert [times.is_due(), times.is_due()] == [False, True]
+    times.begin()
+    times.written(5.0)
+    assert [times.is_over(), times.is_over()] == [False, True]  # two steps of 3 s, two writes, 1 s
+
+
 def test_a_checkpoint_of_servers_is_whole_before_the_next_epoch(tmp_path: Path) -> None:
     """They write and poll at ends of epochs only."""
     seen = list[list[int]]()
