@@ -17,6 +17,7 @@ from nnmpi import addons
 from nnmpi.addons import ADD_ONS
 from nnmpi.autograd.torch_names import NAMES
 from nnmpi.commands import COMMANDS
+from nnmpi.nn import known_values
 from nnmpi.options.features import OPTIONS
 
 ROOT = Path(nnmpi.__file__).parents[1]
@@ -110,9 +111,12 @@ def test_rows_are_where_the_entry_says(name: str) -> None:
     keys |= {feature.name for part in OPTIONS.rows() for feature in part.features}
     for table, rows in ADD_ONS[name].rows.items():
         assert table not in OF_OPTIONS or rows.keys() <= keys
-        for where in rows.values():
-            assert addons.loaded(where) is not None
+        for key, where in rows.items():
+            value = addons.loaded(where)
             assert is_in(where.partition(":")[0], ADD_ONS[name].modules)
+            assert ":" not in key or addons.loaded(key)  # the key is a class or an op
+            if table == "names" and key.startswith(("nn.", "Tensor.")) and callable(value):
+                assert where.startswith(known_values.OWN), f"of_step lacks the module of {where}"
     for module in (*ADD_ONS[name].of_step, *ADD_ONS[name].classes_of_step):
         assert addons.loaded(module)
         assert is_in(module, ADD_ONS[name].modules)

@@ -15,10 +15,7 @@ ADD_ON = AddOn(
     rows={
         "options": {"averaging": "nnmpi.addons.averaging.options:ADDED"},
         "texts": {"every": "nnmpi.addons.averaging.rounds:TEXTS"},
-        "checks": dict.fromkeys(
-            ("every", "fragments", "apply_after"),
-            "nnmpi.addons.averaging.fragments:CHECKS",
-        ),
+        "checks": {"averaging": "nnmpi.addons.averaging.fragments:CHECKS"},
         "strategy_kinds": {"averaging": "nnmpi.addons.averaging.rounds:KIND"},
     },
 )

@@ -4,6 +4,7 @@ import threading
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from nnmpi.addons.checks import slow_ranks
 from nnmpi.addons.checks.slow_ranks import delay_of
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output.messages import EVENT_FIELDS
 from nnmpi.nn.models import mlp
 from nnmpi.schedules.delay import Delay
 
@@ -36,6 +38,13 @@ def test_delays_that_cannot_be(says: str) -> None:
     option = "slow" if says.startswith("slow_rank") else "jitter"
     with pytest.raises(ValueError, match=f"^{says}"):
         delay(**{option: REFUSED[says]})
+
+
+@pytest.mark.parametrize("options", [{"slow_rank": "1:3"}, {"jitter": "0.1:5"}])
+def test_the_start_tells_of_either(options: dict[str, Any]) -> None:
+    config = Config(**options)
+    (fields,) = EVENT_FIELDS.given(config)
+    assert fields.start(SimpleNamespace(config=config), 1) == options  # type: ignore[arg-type]
 
 
 # ---- in a run

@@ -12,8 +12,8 @@ import nnmpi
 from nnmpi import Config, Trainer
 from nnmpi.addons.language.data.tokenizer import BPETokenizer
 from nnmpi.addons.language.run import generate_command
-from nnmpi.addons.language.run.saved import own_tokenizer
 from nnmpi.comm import comm_self
+from nnmpi.run.setup.datasets import data_options
 
 
 @pytest.fixture
@@ -56,7 +56,9 @@ def test_a_folder_may_be_moved(
     shutil.rmtree(source)
     moved = (tmp_path / "a").rename(tmp_path / "b")
     monkeypatch.chdir("/")  # a relative path is of the folder
-    found = own_tokenizer(str(moved))
+    given_by = {"data": f"text:{text}", "load": str(moved)}  # and by no other option of its data
+    assert data_options(Config(**given_by, load_partial=True))["tokenizer"] is None
+    found = data_options(Config(**given_by))["tokenizer"]
     assert isinstance(found, BPETokenizer)
     assert (found.size, found.sha256) == (given.size, given.sha256)
     np.testing.assert_array_equal(found.encode(SAMPLE), given.encode(SAMPLE))
