@@ -28,6 +28,7 @@ def machine_file(tmp_path: Path) -> str:
 def trained(comm: Comm, config: Config) -> tuple[Event, Event, Config]:
     with Trainer(config, comm=comm) as trainer:
         start = trainer.describe()
+        assert trainer.requested == trainer.config  # so that it is kept after a loss
         return start, trainer.fit(), trainer.config
 
 

@@ -25,7 +25,7 @@ def write_at_end(outputs: ExitStack, config: Config, report: Report, writes: boo
             print_error(str(error))
 
     if writes:
-        report.kept = None if config.log else report.kept or []
+        report.kept = None if config.log else []
         outputs.push(end)
 
 

@@ -160,6 +160,13 @@ def test_a_time_limit_suspends_all_ranks(tmp_path: Path) -> None:
 # ---- what a run tells that was resumed
 
 
+def test_a_log_goes_on_after_a_run_that_left_no_checkpoint(tmp_path: Path) -> None:
+    for given in ({"checkpoint_dir": None}, {"elastic": True}):
+        run(tmp_path, log=str(tmp_path / "log"), **given)
+    events = [e["event"] for e in lines(tmp_path / "log")]
+    assert events.count("start") == events.count("done") == 2
+
+
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("at", [1, 3, 5, 12])
 @pytest.mark.parametrize("ranks", [1, 2])

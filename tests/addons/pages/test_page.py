@@ -142,10 +142,11 @@ def test_the_page_of_a_long_trace_shows_steps_on_both_sides_of_the_median() -> N
     assert shown_steps(trace) == range(9, 12)  # 180,000 spans; a fourth step would be too many
 
 
-def test_a_run_writes_its_page(tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("log", [["--log=l.jsonl"], []], ids=["of its log", "without a log"])
+def test_a_run_writes_its_page(log: list[str], tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     options = ["--model=iris-mlp", "--data=iris", "--epochs=2", "--quiet", "--report=r.html"]
-    assert train.main([*options, "--trace=t.json", "--log=l.jsonl"]) == 0
+    assert train.main([*options, "--trace=t.json", *log]) == 0
     text = Path("r.html").read_text()
     assert "iris-mlp on iris" in text
     assert '"timelines":[{"name":"t.json"' in text

@@ -31,6 +31,9 @@ def test_a_tied_parameter_is_a_bucket_alone() -> None:
     spans = [(16, 32), (32, 64), (64, 80), (80, 144)]
     found = cut_buckets(spans, math.inf, tied=[1])
     assert found == [(0, 32, -1), (32, 64, 1), (64, 144, -1)]
+    # the head is summed by all ranks, not only by those of the parameter's stages
+    first = cut_buckets(spans, math.inf, tied=[0])
+    assert first == [(0, 16, -1), (16, 32, 0), (32, 144, -1)]
 
 
 # ---- units
