@@ -149,6 +149,13 @@ def test_the_architecture_draws_where_each_add_on_hooks_in() -> None:
         groups[-1][0].extend(line[tables : names - 3].replace(",", "").split())
         groups[-1][1].extend(line[names:].split())
     *groups, (_, without_rows) = groups
+    core = {
+        table
+        for path in (ROOT / "nnmpi").rglob("*.py")
+        if path.parents[1].name != "addons" and path.parents[2].name != "addons"
+        for table in re.findall(r'\bTable\(\s*"(\w+)"', path.read_text(encoding="utf-8"))
+    }
+    assert {table for asked, _ in groups for table in asked} == {*core, "commands"}
     for asked, drawn in groups:
         rows = {
             name
