@@ -11,7 +11,6 @@ from nnmpi.addons.compile.number import Number, Numbers, filled
 from nnmpi.addons.compile.recorded_step import RecordedStep, has_number, is_computed
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array
-from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import Call, UnlikeError, arrays_in, assign
 from nnmpi.arrays.meta.memory_plan import Binding, arena_of, lifetimes, places_in, places_of, plan
 from nnmpi.arrays.meta.shapes import owner
@@ -71,24 +70,26 @@ def on_host(recorded: RecordedStep) -> Memory:
     )
 
 
-def checks_on_host(recorded: RecordedStep, arguments: Sequence[Array]) -> list[Call] | None:
-    """Returns the checks of a recorded step's arguments, as calls on the host.
+def checks_on_host(
+    recorded: RecordedStep, arguments: Sequence[Array]
+) -> tuple[Sequence[Call], bool]:
+    """Returns the checks of a recorded step's arguments, as calls on the host, without those that
+    read an argument on a device, since the host would wait for it; and whether these are all.
 
-    arguments   the memory of each array among the arguments; None is returned if checks read
-                arguments on a device, since the host would wait for it. NumbersReadError is raised
-                if some do: a captured loss cannot tell which labels were on the host
+    arguments   the memory of each array among the arguments
     """
-    checks = recorded.calls[: recorded.checks]
     inputs = [*zip(recorded.inputs, arguments, strict=True)]
-    read = {id(owner(array)) for call in checks for array in arrays_in(call.args)}
-    on_host = {isinstance(memory, np.ndarray) for a, memory in inputs if id(owner(a)) in read}
-    if len(on_host) > 1:
-        raise NumbersReadError("it has labels or indices on the host, and others on a device")
-    if False in on_host:
-        return None
     given = places_of((a, memory) for a, memory in inputs if isinstance(memory, np.ndarray))
+    skipped = {id(owner(a)) for a, memory in inputs if not isinstance(memory, np.ndarray)}
+    checks = list[Call]()
+    for call in recorded.calls[: recorded.checks]:
+        if skipped.isdisjoint(id(owner(array)) for array in arrays_in(call.args)):
+            checks.append(call)
+        elif not call.is_check:
+            skipped.add(id(owner(call.args[0])))
     places = plan(a for key, a in lifetimes(checks, ()).items() if key not in given)
-    return [*map(Binding(given, places_in(arena_of(places.size), places)).call, checks)]
+    binding = Binding(given, places_in(arena_of(places.size), places))
+    return [*map(binding.call, checks)], len(checks) == recorded.checks
 
 
 class StepReplay:

@@ -58,15 +58,15 @@ def captured(
     memory = dict(zip(map(id, arrays), staging.arguments, strict=True))
     arguments = Arguments(*given, free, lambda array: memory[id(array)].on_device)
     written = [argument.written for argument in staging.arguments]
-    checks = checks_on_host(recorded, written)
+    checks, are_all = checks_on_host(recorded, written)
     segments = _Segments(on, _work(recorded, code))
     roots, gradients = RootCalls(code, staging.words), Gradients(code, segments.log)
     contexts: Sequence[tuple[Any, Any]] = (
         (current_pass, roots.outside()),
         (instead_of_step, gradients.update),
         (seed_state, seed_state.get()),
-        # where calls are logged, losses leave the checks of labels to others: `checks` has all
-        (call_log, None if checks is None else []),
+        # where calls are logged, losses leave the checks of labels to others
+        (call_log, [] if are_all else None),
     )
     with restored(code.all_modules, code.parameters), variables_set(*contexts):
         try:
@@ -80,7 +80,7 @@ def captured(
         written,
         [(staging.on_host(key.words), key, m, earlier) for key, m, earlier in roots.keys],
         [*map(staging.on_host, roots.draws)],
-        checks or [],
+        [*checks],
         [Call(staging.copy, ()), *segments.calls],
         _arrays_of(result),
         arguments.numbers,
