@@ -89,6 +89,13 @@ def of_a_weight_that_is_replaced(y: Any) -> Any:
     return row
 
 
+def of_a_weight_written_by_data(y: Any) -> Any:
+    layer = nn.Conv2d(2, 3, 3)
+    row = layer.weight.reshape(-1)
+    layer.weight.data.mul_(2)
+    return row
+
+
 def a_gradient_that_adds_up(y: Any) -> Any:
     layer = nn.Conv2d(2, 3, 3)
     for k in range(2):
@@ -122,7 +129,7 @@ UNKNOWN: dict[str, Callable[[Any], Any]] = {
         for f in (
             *(a_part_of_the_original, a_copy_of_a_copy, windows_of_what_is_written),
             *(of_a_weight_that_is_replaced, a_gradient_that_adds_up),
-            of_a_weight_that_an_optimizer_updates,
+            *(of_a_weight_that_an_optimizer_updates, of_a_weight_written_by_data),
         )
     },
     "the original": lambda y: (y.reshape(2, -1).add_(1), y)[1],
