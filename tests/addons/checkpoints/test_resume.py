@@ -100,6 +100,12 @@ def test_a_clock_counts_from_the_last_checkpoint_and_ends_before_the_limit() -> 
     assert [times.is_over(), times.is_over()] == [False, True]  # two steps of 3 s, two writes, 1 s
 
 
+def test_a_device_is_waited_for_when_a_checkpoint_is_due(tmp_path: Path) -> None:
+    config = Config(**COMMON, checkpoint_dir=str(tmp_path), save_every="3", evaluate_every=2)
+    with Trainer(config) as trainer:
+        assert {2, 3} <= {*trainer.run.read_every}
+
+
 def test_a_checkpoint_of_servers_is_whole_before_the_next_epoch(tmp_path: Path) -> None:
     """They write and poll at ends of epochs only."""
     seen = list[list[int]]()
