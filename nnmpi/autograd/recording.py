@@ -316,6 +316,7 @@ class TapeNode:
 
     __slots__ = ("dtype", "needs", "parents", "prepare", "shape", "storage", "tick", "vjps")
     is_refreshed = runs_again = False
+    has_grad = True  # but for parameters, whose gradient has memory before it arrives
     size = 0
 
     def __init__(

@@ -33,7 +33,7 @@ from itertools import zip_longest
 from typing import Any, NoReturn, TypeAlias
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.kernels import precision, progress_hook
+from nnmpi.arrays.kernels import PlacedGradients, precision, progress_hook
 from nnmpi.autograd.recording import AnyTensor, Storage, TapeNode, memory_row
 
 Visit: TypeAlias = tuple[int, TapeNode, Sequence[bool]]
@@ -199,9 +199,13 @@ def pass_on(
                 parent.refresh()
     if not retain:
         node.clear()
-    if prepare is not None:
+    if isinstance(prepare, PlacedGradients):
+        pairs = zip(parents, needs, strict=True)
+        memory = [p.grad_memory if need and not p.has_grad else None for p, need in pairs]
+        g = prepare.in_memory(g, needs, memory)
+    elif prepare is not None:
         g = prepare(g, needs)
-        prepare = None
+    prepare = None
     # from the last argument on: weights come last, and their all-reduce can start the sooner
     for k in range(len(parents) - 1, -1, -1):
         if not needs[k]:

@@ -105,6 +105,7 @@ class Tensor(TorchNames):
     grad_array: Array | None
     node: TapeNode | None
     viewed: Tensor | None
+    has_grad: bool = True  # but for parameters, whose gradient has memory before it arrives
 
     def __init__(self, data: Array = (), requires_grad: bool = False, *sizes: int) -> None:
         """Keeps an array of any backend without copying it; `nnmpi.tensor` copies and converts.

@@ -41,11 +41,9 @@ class Synced:
         return of_batch
 
     def _gathered(self, local: Moments) -> Moments:
-        row, first = packed(local), self._comm.rank * (1 + 2 * local.mean.size)
-        rows = np.empty(self._comm.size * row.size)
-        rows[first : first + row.size] = row
+        rows = np.tile(packed(local), self._comm.size)  # of which one is this rank's
         self._wire_for(self._comm, rows).all_gather(rows, GATHER)
-        return joined([*map(unpacked, rows.reshape(-1, row.size))])
+        return joined([*map(unpacked, np.split(rows, self._comm.size))])
 
     def _summed(self, local: Moments) -> Moments:
         """Returns the moments of the whole batch by two all-reduces, for which the host does not

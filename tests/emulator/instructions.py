@@ -125,6 +125,7 @@ COMPARE = {
 
 ATOMIC = {
     "add": "old + b",
+    "inc": "old >= b ? 0 : old + 1",
     "exch": "b",
     "cas": "old == b ? c : old",
     "min": "least(old, b)",

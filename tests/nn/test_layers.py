@@ -63,6 +63,17 @@ def test_losses_take_arrays_and_lists(reduction: str) -> None:
         np.testing.assert_allclose(loss(scores.tolist(), target).numpy(), expected, rtol=1e-6)
 
 
+def test_gradients_of_two_passes_are_added() -> None:
+    layer, x = nn.BatchNorm1d(3), np.arange(12, dtype="float32").reshape(4, 3) ** 2
+    found = []
+    for factor in (1, 2):
+        layer(x).backward(factor * x)
+        found.append([p.grad_array.copy() for p in layer.parameters()])
+    for first, both in zip(*found, strict=True):
+        np.testing.assert_array_equal(both, 3 * first)
+        assert first.any()
+
+
 def test_evaluation_counts_the_first_of_equal_scores() -> None:
     scores = np.array([[1.0, 2.0, 2.0], [3.0, 3.0, 3.0], [0.0, 0.0, 1.0]])
     loss = nn.CrossEntropyLoss()

@@ -1,7 +1,9 @@
-"""CUDA kernels that sum over rows, for each column: thread blocks sum parts of the rows, and a
-second kernel adds the sums of the parts."""
+"""CUDA kernels that sum over rows, for each column: blocks of threads sum parts of the rows, and
+the last block with the same columns adds up the sums of the parts."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from nnmpi.addons.cuda.launch import (
     are_dense,
     counts,
     fits,
+    float32,
     launched,
     type_of,
 )
@@ -25,100 +28,116 @@ ROWS_OF_LANE, MOST_PARTS = 16, 64
 """The fewest rows that a thread adds, and the most parts of them."""
 
 
+@cache
 def parts_of(rows: int) -> int:
-    """Returns into how many parts a sum over `rows` rows is split: thread blocks sum one part each,
-    and a second kernel adds the partial sums."""
+    """Returns into how many parts a sum over `rows` rows is split: a thread block sums each."""
     return max(1, min(MOST_PARTS, rows // (LANES * ROWS_OF_LANE)))
 
 
-def _sums(name: str, count: int) -> Callable[..., Any]:
+def _launch(
+    name: str, x: Layout, args: Sequence[Any], parts: Layout | None, *numbers: Any
+) -> Launch:
+    """The launch of a kernel that adds up rows P of x (N, P, C) or (P, C), for _sum_columns."""
+    N, P, C = x.shape if x.ndim == 3 else (1, *x.shape)
+    R = 1 if parts is None else parts.shape[1]
+    threads = N * -(-C // COLUMNS) * R * THREADS
+    values = (*args, *counts(N, P, C, R), *numbers)
+    return Launch("norms", name, threads, values, type_of(x.dtype))
+
+
+def _sums(name: str, count: int, outs: int = 2) -> Callable[..., Any]:
     """Makes a function that launches the kernel `name`, in which thread blocks sum over parts of
     the positions P of arrays (N, P, C).
 
     The function takes `count` such arrays of one dtype, the float32 arrays that the kernel reads
-    besides, two float32 arrays (R, N, C) for the sums of R parts, and the two arrays (N, C) of the
-    results, which another kernel writes. The second sum and result may be None.
+    besides, the memory of parts and tickets (see `_sum_columns`), and float32 arrays for as many
+    results as `outs` says, with a number for each of N C columns. All but the first may be None.
     """
 
     @launched
     def loop(*args: Layout) -> Launch | None:
-        x, numbers, others, outs = args[0], args[:count], args[count:-2], args[-2:]
-        N, P, C = x.shape if x.ndim == 3 else (1, *x.shape)
-        dense = are_dense(x.dtype, *numbers) and are_dense(np.float32, *others)
-        outs_fit = fits(outs[0]) and are_dense(outs[0].dtype, *outs)
-        if not (fits(x) and dense and outs_fit and all(a.shape == x.shape for a in numbers)):
+        x, numbers, parts, results = args[0], args[:count], args[-outs - 2], args[-outs:]
+        plain = are_dense(x.dtype, *numbers) and are_dense(np.float32, *args[count : -outs - 2])
+        same = all(a is None or a.shape == x.shape for a in numbers)
+        if not (fits(x) and plain and same and are_dense(np.float32, *results)):
             return None
-        if any(out is not None and out.size != N * C for out in outs):
-            return None
-        R, groups = parts_of(P), -(-C // COLUMNS)
-        values = (*args[:-2], *counts(N, P, C, R))
-        return Launch("norms", name, N * groups * R * THREADS, values, type_of(x.dtype))
+        return _launch(name, x, args, parts)
 
     return loop
 
 
-@launched
-def _add_parts(
-    parts: Layout, others: Layout | None, out: Layout, other: Layout | None
-) -> Launch | None:
-    if not fits(out) or not are_dense(out.dtype, out, other):
-        return None
-    args = (parts, others, out, other, *counts(out.size, parts.shape[0]))
-    threads = out.size if others is None else 2 * out.size
-    return Launch("norms", "add_parts", threads, args, type_of(out.dtype))
-
-
-@launched
-def _join_moments(
-    means: Layout, squares: Layout, mean: Layout, m2: Layout, rows: int
-) -> Launch | None:
-    if not are_dense(np.float32, mean, m2):
-        return None
-    args = (means, squares, mean, m2, *counts(mean.size, rows, means.shape[0]))
-    return Launch("norms", "join_moments", mean.size, args)
-
-
 def _sum_columns(
-    sums: Callable[..., Any],
-    x: Array,
-    others: Sequence[Array | None],
-    outs: Sequence[Array],
-    join: Callable[..., Any] = _add_parts,
+    sums: Callable[..., Any], x: Array, others: Sequence[Array | None], outs: Sequence[Any]
 ) -> Any:
-    """Writes sums over the positions P of x (N, P, C) or (P, C), and of other arrays, to `outs`
-    (N, C), of which the second may be None. `sums` is a function of `_sums`.
-
-    If there are several parts, `join` adds their sums; a single one is the result, in float32.
-    """
+    """Writes sums over the positions P of x (N, P, C) or (P, C), and of other arrays, to `outs`.
+    `sums` launches the kernel, which gets memory for R parts of two sums, (2, R, N, C), and for
+    each group of columns a ticket, by which its blocks know which is the last; None if R is 1."""
     N, P, C = x.shape if x.ndim == 3 else (1, *x.shape)
     R = parts_of(P)
-    if R == 1 and outs[0].dtype == np.float32:
-        return sums(x, *others, *outs, *outs)
+    if R == 1:
+        return sums(x, *others, None, None, *outs)
     xp = xp_of(x)
-    parts = [None if out is None else xp.empty((R, N, C), "float32") for out in outs]
-    done = sums(x, *others, *parts, *outs)
-    return join(*parts, *outs) if done is None else done
+    tickets = _tickets(xp, xp.cuda.runtime.getDevice(), get_ident(), N * -(-C // COLUMNS))
+    return sums(x, *others, xp.empty((2, R, N, C), "float32"), tickets, *outs)
 
 
-_moments, _norm_sums = _sums("moments", 1), _sums("norm_sums", 2)
-_norm_relu_sums, _row_norm_sums = _sums("norm_relu_sums", 4), _sums("row_norm_sums", 2)
+@cache
+def _tickets(xp: Any, device: int, thread: int, n: int) -> Array:
+    """Makes n zeros, which each kernel leaves behind; kernels of several threads run side by side.
+    Graphs of kernels keep their address, so they do not lie in the memory of one."""
+    assert not xp.cuda.get_current_stream().is_capturing()
+    return xp.zeros(n, "uint32")
+
+
+@launched
+def _moments(
+    x: Layout,
+    parts: Layout | None,
+    tickets: Layout | None,
+    mean: Layout,
+    m2: Layout,
+    running: Layout | None = None,
+    var: Layout | None = None,
+    batches: Layout | None = None,
+    *numbers: Any,
+) -> Launch | None:
+    if (
+        not fits(x)
+        or not are_dense(x.dtype, x)
+        or not are_dense(np.float32, mean, m2, running, var)
+    ):
+        return None
+    if batches is not None and (batches.dtype != np.int64 or x.shape[0] > 1):
+        return None
+    args = x, parts, tickets, mean, m2, running, var, batches
+    return _launch("moments", x, args, parts, *map(float32, numbers or (1, 0, 0)))
 
 
 def moments_loop(x: Array, mean: Array, m2: Array) -> Any:
-    def join(*sums: Array) -> Any:
-        return _join_moments(*sums, x.shape[-2])
+    return _sum_columns(_moments, x, (), (mean, m2))
 
-    return _sum_columns(_moments, x, (), (mean, m2), join)
+
+def tracked_moments_loop(
+    x: Array, mean: Array, m2: Array, running: Array, var: Array, batches: Array, share: Any
+) -> Any:
+    if not isinstance(share, float):
+        return NotImplemented
+    numbers = x.shape[1] - 1, share, 1 - share
+    return _sum_columns(_moments, x, (), (mean, m2, running, var, batches, *numbers))
+
+
+_norm_sums, _row_norm_sums = _sums("norm_sums", 2), _sums("row_norm_sums", 2)
+_batch_norm_sums = _sums("batch_norm_sums", 4, 3)
 
 
 def norm_sums_loop(g: Array, x: Array, mean: Array, total: Array, dot: Array) -> Any:
     return _sum_columns(_norm_sums, g, (x, mean), (total, dot))
 
 
-def norm_relu_sums_loop(
-    g: Array, x: Array, y: Array, mean: Array, masked: Array, total: Array, dot: Array
+def batch_norm_sums_loop(
+    g: Array, x: Array, y: Any, mean: Array, r: Array, masked: Any, *outs: Array
 ) -> Any:
-    return _sum_columns(_norm_relu_sums, g, (x, y, masked, mean), (total, dot))
+    return _sum_columns(_batch_norm_sums, g, (x, y, masked, mean, r), outs)
 
 
 def layer_norm_sums_loop(g: Array, x: Array, mean: Array, r: Array, dw: Array, db: Array) -> Any:
@@ -130,27 +149,25 @@ def rms_norm_sum_loop(g: Array, x: Array, r: Array, dw: Array) -> Any:
 
 
 @launched
-def _column_sums(g: Layout, parts: Layout | None, out: Layout) -> Launch | None:
+def _column_sums(
+    g: Layout, parts: Layout | None, tickets: Layout | None, out: Layout
+) -> Launch | None:
     if not fits(g) or not are_dense(g.dtype, g) or not fits(out) or not are_dense(out.dtype, out):
         return None
-    (P, C), R = g.shape, 1 if parts is None else parts.shape[0]
-    args = (g, parts, out if parts is None else None, *counts(1, P, C, R))
-    return Launch("norms", "column_sums", -(-C // COLUMNS) * R * THREADS, args, type_of(g.dtype))
+    is_wide = out.dtype == np.float32
+    if not is_wide and out.dtype != g.dtype:
+        return None
+    outs = (out, None) if is_wide else (None, out)
+    return _launch("column_sums", g, (g, parts, tickets, *outs), parts)
 
 
 def column_sum_loop(g: Array, out: Array) -> Any:
-    P, C = g.shape
-    R = parts_of(P) if out.dtype == g.dtype else MOST_PARTS
-    if R == 1:
-        return _column_sums(g, None, out)
-    parts = xp_of(g).empty((R, C), "float32")
-    done = _column_sums(g, parts, out)
-    return _add_parts(parts, None, out, None) if done is None else done
+    return _sum_columns(_column_sums, g, (), (out,))
 
 
 NAMED_LOOPS: list[Callable[..., Any]] = [
-    *(moments_loop, norm_sums_loop, norm_relu_sums_loop, layer_norm_sums_loop),
-    *(rms_norm_sum_loop, column_sum_loop),
+    *(moments_loop, tracked_moments_loop, norm_sums_loop, batch_norm_sums_loop),
+    *(layer_norm_sums_loop, rms_norm_sum_loop, column_sum_loop),
 ]
 KERNELS: dict[str, Callable[..., Any]] = {loop.__name__: loop for loop in NAMED_LOOPS}
 """The CUDA kernels of this file by their names in the table."""

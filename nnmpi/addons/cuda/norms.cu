@@ -68,7 +68,8 @@ REDUCTION rms_norm_gradient(const T *g, const T *x, const T *w, const float *r, 
 
        block   (sample n, columns c.. c + 31, part) ─► parts[part, n, c]
 
-   Another kernel joins R parts, in their order; if there is one part, `parts` is the result. */
+   Of the R blocks with the same columns, the last one to come here joins the parts, in their order;
+   if there is one part, it is the result. */
 
 #define COLUMNS 32
 #define LANES (THREADS / COLUMNS)
@@ -77,13 +78,47 @@ REDUCTION rms_norm_gradient(const T *g, const T *x, const T *w, const float *r, 
 #define COLUMN (block / R % GROUPS * COLUMNS + threadIdx.x % COLUMNS)
 #define SAMPLE (block / R / GROUPS)
 #define ROWS block % R * LANES + LANE, P, R * LANES /* of a thread, as in_batches has them */
-#define PART (AT(block % R, AT(N, C)) + AT(SAMPLE, C) + COLUMN)
+
+/* True in the last of R blocks that come here with this ticket, 0 before and after: what the others
+   have written is there then, if L1, which may have it from before, is passed by (__ldcg). */
+DEVICE bool is_last(unsigned *ticket, unsigned R) {
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicInc(ticket, R - 1) == R - 1;
+    __syncthreads();
+    return last;
+}
+
+/* Joins R parts u and v of this block's columns, which lie in parts (2, R, N C), by add(u, v, part),
+   and gives the results to store(column, u, v), where lane 0 has u and v of this block's part. */
+template <class Add, class Store>
+DEVICE void join_parts(float u, float v, float *parts, unsigned *tickets, unsigned block, unsigned N,
+                       unsigned C, unsigned R, Add add, Store store) {
+    struct Values { float u, v; };
+    size_t width = AT(N, C), column = AT(SAMPLE, C) + COLUMN;
+    bool is_mine = LANE == 0 && COLUMN < C;
+    if (R > 1) {
+        float *others = parts + R * width;
+        if (is_mine) parts[block % R * width + column] = u, others[block % R * width + column] = v;
+        if (!is_last(tickets + block / R, R)) return;
+        if (is_mine)
+            in_batches(
+                0, R, 1,
+                [&](unsigned part) {
+                    size_t at = part * width + column;
+                    return Values{__ldcg(parts + at), __ldcg(others + at)};
+                },
+                [&](Values of, unsigned part) { add(u, v, of.u, of.v, part); });
+    }
+    if (is_mine) store(column, u, v);
+}
 
 /* Adds up u and v of all rows by take(u, v, values, at), with values = load(at, i, column) of element
-   `at` in row i, and gives the sums of a part to store(place, u, v). */
+   `at` in row i, and gives the sums to store(column, u, v). */
 template <class Load, class Take, class Store>
-DEVICE void sum_columns(unsigned N, unsigned P, unsigned C, unsigned R, Load load, Take take,
-                        Store store) {
+DEVICE void sum_columns(float *parts, unsigned *tickets, unsigned N, unsigned P, unsigned C,
+                        unsigned R, Load load, Take take, Store store) {
     __shared__ float us[THREADS], vs[THREADS];
     EACH_BLOCK(block, N * GROUPS * R) {
         unsigned c = COLUMN, t = threadIdx.x;
@@ -97,87 +132,90 @@ DEVICE void sum_columns(unsigned N, unsigned P, unsigned C, unsigned R, Load loa
                 });
         us[t] = u, vs[t] = v;
         __syncthreads();
-        if (LANE == 0 && c < C) {
+        if (LANE == 0)
             for (unsigned k = t + COLUMNS; k < THREADS; k += COLUMNS) u += us[k], v += vs[k];
-            store(PART, u, v);
-        }
+        join_parts(
+            u, v, parts, tickets, block, N, C, R,
+            [](float &u, float &v, float of_part, float other, unsigned part) {
+                u = part ? u + of_part : of_part, v = part ? v + other : other;
+            },
+            store);
         __syncthreads();
     }
 }
 
-/* Column sums in `parts`; in `out` if there is one part. */
-REDUCTION column_sums(const T *g, float *parts, T *out, unsigned N, unsigned P, unsigned C,
-                      unsigned R) {
+/* Column sums in `out`, or rounded in `rounded`; the other is NULL. */
+REDUCTION column_sums(const T *g, float *parts, unsigned *tickets, float *out, T *rounded,
+                      unsigned N, unsigned P, unsigned C, unsigned R) {
     sum_columns(
-        N, P, C, R, [&](size_t at, unsigned, size_t) { return LOAD(g[at]); },
+        parts, tickets, N, P, C, R, [&](size_t at, unsigned, size_t) { return LOAD(g[at]); },
         [&](float &u, float &, float value, size_t) { u += value; },
-        [&](size_t place, float u, float) {
-            if (R == 1) out[place] = ROUND(u);
-            else parts[place] = u;
+        [&](size_t column, float u, float) {
+            if (out) out[column] = u;
+            else rounded[column] = ROUND(u);
         });
 }
 
 #define STORE_SUMS                                                                                 \
-    [&](size_t place, float u, float v) {                                                          \
-        first[place] = u;                                                                          \
-        if (second) second[place] = v;                                                             \
+    [&](size_t column, float u, float v) {                                                         \
+        first[column] = u;                                                                         \
+        if (second) second[column] = v;                                                            \
     }
 
-REDUCTION norm_sums(const T *g, const T *x, const float *mean, float *first, float *second,
-                    unsigned N, unsigned P, unsigned C, unsigned R) {
+REDUCTION norm_sums(const T *g, const T *x, const float *mean, float *parts, unsigned *tickets,
+                    float *first, float *second, unsigned N, unsigned P, unsigned C, unsigned R) {
     struct Values { float g, x; };
     sum_columns(
-        N, P, C, R,
+        parts, tickets, N, P, C, R,
         [&](size_t at, unsigned, size_t column) {
             return Values{LOAD(g[at]), LOAD(x[at]) - mean[column]};
         },
         [&](float &u, float &v, Values of, size_t) { u += of.g, v += of.g * of.x; }, STORE_SUMS);
 }
 
-/* norm_sums of masked = g where y > 0, as relu_gradient computes it. */
-REDUCTION norm_relu_sums(const T *g, const T *x, const T *y, T *__restrict__ masked,
-                         const float *__restrict__ mean, float *first, float *second, unsigned N,
-                         unsigned P, unsigned C, unsigned R) {
+/* Sums (2, C) of g and of g (x - mean), where `masked` takes the place of g unless it is NULL: g where
+   y > 0, as relu_gradient computes it. Also dw, the second sum times r, and db, the first one. */
+REDUCTION batch_norm_sums(const T *g, const T *x, const T *y, T *__restrict__ masked,
+                          const float *__restrict__ mean, const float *__restrict__ r, float *parts,
+                          unsigned *tickets, float *sums, float *dw, float *db, unsigned N,
+                          unsigned P, unsigned C, unsigned R) {
     struct Values { float g, x; };
-    sum_columns(
-        N, P, C, R,
-        [&](size_t at, unsigned, size_t column) {
-            float open = LOAD(y[at]) > 0.0f ? 1.0f : 0.0f;
-            return Values{LOAD(g[at]) * open, LOAD(x[at]) - mean[column]};
-        },
-        [&](float &u, float &v, Values of, size_t at) {
-            T rounded = ROUND(of.g);
-            masked[at] = rounded;
-            u += LOAD(rounded), v += LOAD(rounded) * of.x;
-        },
-        STORE_SUMS);
+    auto store = [&](size_t c, float u, float v) {
+        sums[c] = db[c] = u, sums[C + c] = v, dw[c] = v * r[c];
+    };
+    if (y)
+        sum_columns(
+            parts, tickets, N, P, C, R,
+            [&](size_t at, unsigned, size_t column) {
+                float open = LOAD(y[at]) > 0.0f ? 1.0f : 0.0f;
+                return Values{LOAD(g[at]) * open, LOAD(x[at]) - mean[column]};
+            },
+            [&](float &u, float &v, Values of, size_t at) {
+                T rounded = ROUND(of.g);
+                masked[at] = rounded;
+                u += LOAD(rounded), v += LOAD(rounded) * of.x;
+            },
+            store);
+    else
+        sum_columns(
+            parts, tickets, N, P, C, R,
+            [&](size_t at, unsigned, size_t column) {
+                return Values{LOAD(g[at]), LOAD(x[at]) - mean[column]};
+            },
+            [&](float &u, float &v, Values of, size_t) { u += of.g, v += of.g * of.x; }, store);
 }
 
 /* The gradients of LayerNorm's weights; without means, of RMSNorm's. */
-REDUCTION row_norm_sums(const T *g, const T *x, const float *mean, const float *r, float *first,
-                        float *second, unsigned N, unsigned P, unsigned C, unsigned R) {
+REDUCTION row_norm_sums(const T *g, const T *x, const float *mean, const float *r, float *parts,
+                        unsigned *tickets, float *first, float *second, unsigned N, unsigned P,
+                        unsigned C, unsigned R) {
     struct Values { float g, x; };
     sum_columns(
-        N, P, C, R,
+        parts, tickets, N, P, C, R,
         [&](size_t at, unsigned i, size_t) {
             return Values{LOAD(g[at]), (mean ? LOAD(x[at]) - mean[i] : LOAD(x[at])) * r[i]};
         },
         [&](float &u, float &v, Values of, size_t) { u += of.g * of.x, v += of.g; }, STORE_SUMS);
-}
-
-/* out (n) = the sum of R parts of `first`; other, unless it is NULL, that of `second` */
-REDUCTION add_parts(const float *first, const float *second, T *out, T *other, unsigned n,
-                    unsigned R) {
-    unsigned all = other ? 2 * n : n;
-    EACH(k, all) {
-        unsigned i = k < n ? k : k - n;
-        const float *parts = k < n ? first : second;
-        float sum = parts[i];
-        in_batches(
-            1, R, 1, [&](unsigned part) { return parts[AT(part, n) + i]; },
-            [&](float value, unsigned) { sum += value; });
-        (k < n ? out : other)[i] = ROUND(sum);
-    }
 }
 
 /* Joins the moments (mean, and sum m2 of squared deviations) of n elements with those of others
@@ -192,11 +230,22 @@ REDUCTION add_parts(const float *first, const float *second, T *out, T *other, u
 /* The number of rows of lane k of a part. */
 #define ROWS_OF(part, k) (P / (R * LANES) + (P % (R * LANES) > (part) * LANES + (k)))
 
-REDUCTION moments(const T *x, float *mean, float *m2, unsigned N, unsigned P, unsigned C,
-                  unsigned R) {
+/* The moments of BatchNorm's running statistics, which move by `share` towards those of a batch; the
+   variance is m2 / others. */
+DEVICE void track_one(float *mean, float *var, long long *batches, unsigned i, float now, float m2,
+                      float others, float share, float rest) {
+    if (i == 0) ++*batches;
+    mean[i] = mean[i] * rest + now * share;
+    var[i] = var[i] * rest + m2 / others * share;
+}
+
+/* The moments of each column, by which the running ones, unless they are NULL, move as in `track`. */
+REDUCTION moments(const T *x, float *parts, unsigned *tickets, float *mean, float *m2,
+                  float *running, float *var, long long *batches, unsigned N, unsigned P, unsigned C,
+                  unsigned R, float others, float share, float rest) {
     __shared__ float means[THREADS], squares[THREADS];
     EACH_BLOCK(block, N * GROUPS * R) {
-        unsigned c = COLUMN, t = threadIdx.x, n = ROWS_OF(block % R, LANE);
+        unsigned c = COLUMN, t = threadIdx.x, n = ROWS_OF(block % R, LANE), rows = 0;
         const T *column = x + AT(AT(SAMPLE, P), C) + c;
         float m = 0.0f, s = 0.0f;
         if (c < C && n) {
@@ -208,46 +257,35 @@ REDUCTION moments(const T *x, float *mean, float *m2, unsigned N, unsigned P, un
         }
         means[t] = m, squares[t] = s;
         __syncthreads();
-        if (LANE == 0 && c < C) {
+        if (LANE == 0)
             for (unsigned k = 1; k < LANES; k++) {
                 unsigned others = ROWS_OF(block % R, k);
                 JOIN(n, m, s, others, means[t + k * COLUMNS], squares[t + k * COLUMNS])
             }
-            mean[PART] = m, m2[PART] = s;
-        }
+        join_parts(
+            m, s, parts, tickets, block, N, C, R,
+            [&](float &m, float &s, float their_mean, float their_m2, unsigned part) {
+                unsigned others = 0;
+                if (part == 0) m = s = 0.0f;
+                for (unsigned k = 0; k < LANES; k++) others += ROWS_OF(part, k);
+                JOIN(rows, m, s, others, their_mean, their_m2)
+            },
+            [&](size_t i, float m, float s) {
+                mean[i] = m, m2[i] = s;
+                if (running) track_one(running, var, batches, i, m, s, others, share, rest);
+            });
         __syncthreads();
     }
 }
 
-REDUCTION join_moments(const float *means, const float *squares, float *mean, float *m2, unsigned n,
-                       unsigned P, unsigned R) {
-    struct Values { float mean, m2; };
-    EACH(i, n) {
-        unsigned rows = 0;
-        float m = 0.0f, s = 0.0f;
-        in_batches(
-            0, R, 1,
-            [&](unsigned part) {
-                return Values{means[AT(part, n) + i], squares[AT(part, n) + i]};
-            },
-            [&](Values of, unsigned part) {
-                unsigned others = 0;
-                for (unsigned k = 0; k < LANES; k++) others += ROWS_OF(part, k);
-                JOIN(rows, m, s, others, of.mean, of.m2)
-            });
-        mean[i] = m, m2[i] = s;
-    }
-}
-
-/* y = (x - mean) scale + shift, then max(y, 0) if `then` is 1, or y sigmoid(y) if it is 2, rounded;
-   S = P C elements of a sample */
+/* y = (x - mean) scale + shift, then y sigmoid(y) if `silu`, rounded; S = P C elements of a sample */
 KERNEL normalise(const T *x, const float *mean, const float *scale, const T *shift, T *y, unsigned n,
-                 unsigned S, unsigned C, int then) {
+                 unsigned S, unsigned C, int silu) {
     EACH(i, n) {
         unsigned c = i % C, at = i / S * C + c;
         float v = (LOAD(x[i]) - mean[at]) * scale[at];
         if (shift) v += LOAD(shift[c]);
-        y[i] = ROUND(then == 2 ? v * sigmoid(v) : then ? LARGER(v, 0.0f) : v);
+        y[i] = ROUND(silu ? v * sigmoid(v) : v);
     }
 }
 
@@ -272,23 +310,30 @@ KERNEL batch_norm_gradient(const T *g, const T *x, const float *mean, const floa
     }
 }
 
-/* ---- one element for each channel: BatchNorm */
+/* ---- BatchNorm */
 
-/* m2: the sum of squared deviations of `numbers` elements from their mean */
-KERNEL channel_scales(const float *m2, const T *w, float *r, float *scale, unsigned n,
-                      float numbers, float eps) {
+/* y = (x - mean) scale + b, then max(y, 0) if `cuts`, rounded; also scales (2, C), r and scale = r w,
+   where m2 is the sum of squared deviations of `numbers` elements from their mean. A thread computes
+   them once, if its elements have one channel. */
+KERNEL batch_norm(const T *x, const float *mean, const float *m2, const T *w, const T *b,
+                  float *scales, T *y, unsigned n, unsigned C, float numbers, float eps, int cuts) {
+    unsigned channel = C;
+    float m, s, by, shift;
     EACH(i, n) {
-        float s = 1.0f / sqrtf(m2[i] / numbers + eps);
-        r[i] = s;
-        scale[i] = w ? s * LOAD(w[i]) : s;
+        unsigned c = i % C;
+        if (c != channel) {
+            m = mean[c], s = 1.0f / sqrtf(m2[c] / numbers + eps);
+            by = w ? s * LOAD(w[c]) : s, shift = b ? LOAD(b[c]) : 0.0f;
+            channel = c;
+        }
+        if (i < C) scales[i] = s, scales[C + i] = by;
+        float v = (LOAD(x[i]) - m) * by;
+        if (b) v += shift;
+        y[i] = ROUND(cuts ? LARGER(v, 0.0f) : v);
     }
 }
 
 KERNEL track(float *mean, float *var, long long *batches, const float *now, const float *m2,
              unsigned C, float others, float share, float rest) {
-    EACH(i, C) {
-        if (i == 0) ++*batches;
-        mean[i] = mean[i] * rest + now[i] * share;
-        var[i] = var[i] * rest + m2[i] / others * share;
-    }
+    EACH(i, C) track_one(mean, var, batches, i, now[i], m2[i], others, share, rest);
 }

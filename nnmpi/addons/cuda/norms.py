@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from nnmpi.addons.cuda.launch import (
-    FLOAT,
     THREADS,
     Launch,
     Layout,
@@ -81,37 +80,36 @@ def rms_norm_gradient_loop(
 # ---- one element for each channel
 
 
-def _of_channels(
-    name: str, wide: Sequence[Layout], w: Layout | None, args: Sequence[Any]
-) -> Launch | None:
-    """Returns the launch of the kernel `name` with a thread for each channel.
-
-    `wide` are float32 statistics, w weights of any supported dtype or None, and `args` all
-    arguments of the kernel. Returns None for arrays that do not fit.
-    """
-    if not fits(wide[0]) or not are_dense(np.float32, *wide):
-        return None
-    if w is not None and (not fits(w) or not are_dense(w.dtype, w)):
-        return None
-    return Launch("norms", name, wide[0].size, args, FLOAT if w is None else type_of(w.dtype))
-
-
 @launched
-def channel_scales_loop(
-    m2: Layout, n: int, w: Layout | None, eps: Any, r: Layout, scale: Layout
+def batch_norm_loop(
+    x: Layout,
+    mean: Layout,
+    m2: Layout,
+    n: int,
+    w: Layout | None,
+    b: Layout | None,
+    eps: Any,
+    relu: bool,
+    scales: Layout,
+    y: Layout,
 ) -> Launch | None:
-    args = (m2, w, r, scale, *counts(m2.size), float32(n), float32(eps))
-    return _of_channels("channel_scales", (m2, r, scale), w, args)
+    plain = are_dense(x.dtype, x, w, b, y) and are_dense(np.float32, mean, m2, scales)
+    if not fits(x) or not plain:
+        return None
+    numbers = *counts(x.size, m2.size), float32(n), float32(eps), np.int32(relu)
+    args = (x, mean, m2, w, b, scales, y, *numbers)
+    return Launch("norms", "batch_norm", x.size, args, type_of(x.dtype))
 
 
 @launched
 def _track(
     mean: Layout, var: Layout, batches: Layout, batch_mean: Layout, m2: Layout, *numbers: Any
 ) -> Launch | None:
-    if batches.dtype != np.int64:
+    arrays = mean, var, batch_mean, m2
+    if batches.dtype != np.int64 or not fits(mean) or not are_dense(np.float32, *arrays):
         return None
     args = (mean, var, batches, batch_mean, m2, *counts(mean.size), *map(float32, numbers))
-    return _of_channels("track", (mean, var, batch_mean, m2), None, args)
+    return Launch("norms", "track", mean.size, args)
 
 
 def track_loop(
@@ -145,18 +143,16 @@ def _by_column(
     return Launch("norms", name, x.size, numbered, type_of(x.dtype))
 
 
-def _normalise(then: int) -> Callable[..., Any]:
-    """Makes a function that launches the kernel `normalise`, y = (x - mean) * scale + shift.
-
-    `then` is the activation that follows: 0 for none, 1 for ReLU, 2 for SiLU.
-    """
+def _normalise(silu: bool) -> Callable[..., Any]:
+    """Makes a function that launches the kernel `normalise`, y = (x - mean) * scale + shift, with
+    SiLU of it if `silu`."""
 
     @launched
     def loop(
         x: Layout, mean: Layout, scale: Layout, shift: Layout | None, y: Layout
     ) -> Launch | None:
         args = (x, mean, scale, shift, y)
-        return _by_column("normalise", x, (x, shift, y), (mean, scale), args, then)
+        return _by_column("normalise", x, (x, shift, y), (mean, scale), args, silu)
 
     return loop
 
@@ -189,12 +185,11 @@ def batch_norm_gradient_loop(
 
 NAMED_LOOPS: list[Callable[..., Any]] = [
     *(layer_norm_loop, layer_norm_gradient_loop, rms_norm_loop, rms_norm_gradient_loop),
-    *(norm_gradient_loop, channel_scales_loop, batch_norm_gradient_loop, track_loop),
+    *(norm_gradient_loop, batch_norm_loop, batch_norm_gradient_loop, track_loop),
 ]
 KERNELS: dict[str, Callable[..., Any]] = {
     **{loop.__name__: loop for loop in NAMED_LOOPS},
-    "normalise_loop": _normalise(0),
-    "normalise_relu_loop": _normalise(1),
-    "normalise_silu_loop": _normalise(2),
+    "normalise_loop": _normalise(False),
+    "normalise_silu_loop": _normalise(True),
 }
 """The CUDA kernels of this file by their names in the table."""

@@ -28,6 +28,19 @@ half sends them, the same one on every rank.
 """
 
 
+class PlacedGradients(NamedTuple):
+    """A Prepare that writes gradients of parameters into their memory, where they have none yet.
+
+    in_memory   Prepare with a third argument: for each argument of the op this memory, or None. The
+                vjps return the arrays that are written
+    """
+
+    in_memory: Callable[[Array, Sequence[bool], Sequence[Any]], Any]
+
+    def __call__(self, g: Array, needs: Sequence[bool]) -> Any:
+        return self.in_memory(g, needs, [None] * len(needs))
+
+
 class Result(NamedTuple):
     """The result of an op on arrays.
 
@@ -39,7 +52,7 @@ class Result(NamedTuple):
 
     value: Array
     vjps: tuple[Vjp, ...]
-    prepare: Prepare | None = None
+    prepare: Prepare | PlacedGradients | None = None
     is_view: bool = False
 
 

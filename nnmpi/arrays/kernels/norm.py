@@ -70,33 +70,11 @@ def norm_sums_loop(g: Array, x: Array, mean: Array, total: Out, dot: Out) -> Non
 
 
 @partial(kernel, composed=True)
-def normalise_relu_loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: Out) -> None:
-    """Writes y = max((x - mean) * scale + shift, 0), with shift (C) or None."""
-    normalise_loop(x, mean, scale, shift, y)
-    lines = y.reshape(-1, y.shape[-1])
-    relu_loop(lines, lines)
-
-
-@partial(kernel, composed=True)
 def normalise_silu_loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: Out) -> None:
     """Writes y = z sigmoid(z), with z = (x - mean) * scale + shift, and shift (C) or None."""
     z, slope = floats_like(x), floats_like(x)
     normalise_loop(x, mean, scale, shift, z)
     silu_loop(z, slope, y)
-
-
-@partial(kernel, composed=True)
-def norm_relu_sums_loop(
-    g: Array, x: Array, y: Array, mean: Array, masked: Out, total: Out, dot: Out
-) -> None:
-    """Writes what the gradient of normalisation with ReLU needs first, from the gradient g of y:
-
-    masked   g where y is positive, and 0 elsewhere: the gradient before ReLU
-    total    the sum of `masked` over positions, (N, C)
-    dot      the sum of `masked` times x - mean over positions, (N, C)
-    """
-    relu_gradient_loop(g, y, masked)
-    norm_sums_loop(masked, x, mean, total, dot)
 
 
 @kernel
@@ -112,12 +90,38 @@ def norm_gradient_loop(
     dx -= e[:, None]
 
 
-@kernel
-def channel_scales_loop(m2: Array, n: int, w: Array | None, eps: float, r: Out, scale: Out) -> None:
-    """Writes for each channel r = 1 / sqrt(m2 / n + eps) and scale = r w, where m2 is the sum of
-    squared deviations of n elements, and w the weight, or None."""
-    r[...] = 1 / xp_of(m2).sqrt(m2 / n + eps)
-    scale[...] = r if w is None else r * w
+@partial(kernel, composed=True)
+def batch_norm_loop(
+    x: Array, mean: Array, m2: Array, n: int, w: Any, b: Any, eps: float, relu: bool, s: Out, y: Out
+) -> None:
+    """Writes y = (x - mean) * scale + b for x (1, P, C), then ReLU of it if `relu`.
+
+    s      (2, C): r = 1 / sqrt(m2 / n + eps) and scale = r w, written too
+    m2     the sum of squared deviations of n elements of each channel from their mean, (C,)
+    w, b   weight and bias (C,), or None
+    """
+    s[0] = 1 / xp_of(m2).sqrt(m2 / n + eps)
+    s[1] = s[0] if w is None else s[0] * w
+    normalise_loop(x, mean, s[1:], b, y)
+    if relu:
+        relu_loop(y[0], y[0])
+
+
+@partial(kernel, composed=True)
+def batch_norm_sums_loop(
+    g: Array, x: Array, y: Any, mean: Array, r: Array, masked: Out, sums: Out, dw: Out, db: Out
+) -> None:
+    """Writes what the gradient of BatchNorm's input x (1, P, C) needs first, from the gradient g of
+    its result y, if ReLU follows; if not, y and `masked` are None.
+
+    masked   g where y is positive, and 0 elsewhere: the gradient before ReLU, in the place of g
+    sums     (2, C): the sums over rows of g, and of g (x - mean)
+    dw, db   the gradients of weight and bias, with r as batch_norm_loop writes it
+    """
+    if y is not None:
+        relu_gradient_loop(g, y, masked)
+    norm_sums_loop(g if y is None else masked, x, mean, sums[:1], sums[1:])
+    dw[...], db[...] = sums[1] * r, sums[0]
 
 
 @partial(kernel, composed=True)
@@ -130,8 +134,7 @@ def batch_norm_gradient_loop(
     the weight. `sums` (2, C) are the sums of g and of g (x - mean) over the n elements, which lie
     on several ranks if ranks share statistics.
     """
-    of_g, of_x = sums
-    e, b = of_g * scale / n, of_x * r * scale / n * r
+    e, b = sums[0] * scale / n, sums[1] * r * scale / n * r
     norm_gradient_loop(g, x, mean, scale[None], b[None], e[None], dx)
 
 
@@ -224,6 +227,15 @@ def track_loop(
     for running, new in ((mean, batch_mean), (var, m2 / (n - 1))):
         running *= 1 - share
         running += share * new
+
+
+@partial(kernel, composed=True)
+def tracked_moments_loop(
+    x: Array, mean: Out, m2: Out, running: InOut, var: InOut, batches: InOut, share: Any
+) -> None:
+    """Does what moments_loop and then track_loop do, for a batch x (1, P, C) that is all here."""
+    moments_loop(x, mean, m2)
+    track_loop(running, var, batches, mean[0], m2[0], x.shape[1], share)
 
 
 @kernel

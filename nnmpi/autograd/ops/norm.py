@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
-from nnmpi.arrays.kernels import Result
+from nnmpi.arrays.kernels import PlacedGradients, Result
 from nnmpi.arrays.kernels import norm as kernels
 
 
@@ -26,15 +26,15 @@ class _GradientSums(NamedTuple):
     """The gradient of BatchNorm's output, and its sums.
 
     g             the gradient as rows (1, M, C)
-    total         the sum of g over rows, (C,)
-    dot           the sum of g (x - mean) over rows, (C,)
-    global_sums   (2 C,): total and dot, summed over all ranks that share statistics; None if the
-                  gradient of x is not needed or the statistics do not depend on x
+    dw, db        the gradients of weight and bias, (C,)
+    global_sums   (2 C,): the sums of g and of g (x - mean) over the rows of all ranks that share
+                  statistics; None if the gradient of x is not needed or the statistics do not
+                  depend on x
     """
 
     g: Array
-    total: Array
-    dot: Array
+    dw: Array
+    db: Array
     global_sums: Array | None
 
 
@@ -54,11 +54,13 @@ def _by_sample(x: Array) -> Array:
     return _rows(x).reshape(len(x), prod(x.shape[2:]), x.shape[1])
 
 
-def moments(x: Array) -> Moments:
-    """The moments of each channel of x: count, mean and sum of squared deviations."""
+def moments(x: Array, running: Sequence[Any] = ()) -> Moments:
+    """The moments of each channel of x: count, mean and sum of squared deviations. Those in
+    `running`, the last arguments of `tracked_moments_loop`, move towards them."""
     rows = _rows(x)
     mean, m2 = (xp_of(x).empty((1, x.shape[1]), types_of(rows.dtype).sums) for _ in range(2))
-    kernels.moments_loop(rows[None], mean, m2)
+    loop = kernels.tracked_moments_loop if running else kernels.moments_loop
+    loop(rows[None], mean, m2, *running)
     return Moments(len(rows), mean[0], m2[0])
 
 
@@ -103,24 +105,22 @@ def batch_norm(
     """
     xp, rows, shape = xp_of(x), _rows(x)[None], x.shape
     center = mean[None] if n else mean[None].copy()  # running statistics are updated in place
-    y, (r, scale) = xp.empty_like(rows), (xp.empty_like(var) for _ in range(2))
-    kernels.channel_scales_loop(var, parts, w, eps, r, scale)
-    normalise = kernels.normalise_relu_loop if relu else kernels.normalise_loop
-    normalise(rows, center, scale[None], b, y)
-    relu_value = y if relu else None
+    y, scales = xp.empty_like(rows), xp.empty((2, len(var)), var.dtype)
+    kernels.batch_norm_loop(rows, center, var, parts, w, b, eps, relu, scales, y)
+    relu_value, (r, scale) = y if relu else None, scales
 
-    def prepare(g: Array, needs: Sequence[bool]) -> _GradientSums:
-        g = _rows(g)[None]
-        sum_g, dot = sums = xp.empty((2, len(r)), types_of(g.dtype).sums)
-        if relu_value is not None:
-            g, raw = xp.empty_like(rows), g
-            kernels.norm_relu_sums_loop(raw, rows, relu_value, center, g, sum_g[None], dot[None])
-        else:
-            kernels.norm_sums_loop(g, rows, center, sum_g[None], dot[None])
+    def like_r(memory: Array | None) -> Array:
+        """Returns this memory of a gradient, or other: parameters may have 16 bits, r has more."""
+        return xp.empty_like(r) if memory is None or memory.dtype != r.dtype else memory
+
+    def prepare(g: Array, needs: Sequence[bool], memory: Sequence[Any]) -> _GradientSums:
+        g, sums = _rows(g)[None], xp.empty((2, len(r)), types_of(g.dtype).sums)
+        masked, (dw, db) = xp.empty_like(rows) if relu else None, map(like_r, memory[1:])
+        kernels.batch_norm_sums_loop(g, rows, relu_value, center, r, masked, sums, dw, db)
         # `total` is an all-reduce: every rank has to call it in the same half of the backward
         # pass, so only in the one that computes the gradient of x
         of_all = total(sums.reshape(-1)) if n and needs[0] else None
-        return _GradientSums(g, sum_g, dot, of_all)
+        return _GradientSums(masked if relu else g, dw, db, of_all)
 
     def vjp_x(s: _GradientSums, out: Array | None) -> Array:
         if s.global_sums is None:
@@ -129,11 +129,8 @@ def batch_norm(
         kernels.batch_norm_gradient_loop(s.g, rows, center, sums, scale, r, n, dx)
         return _unrows(dx[0], shape)
 
-    def vjp_w(s: _GradientSums, out: Array | None) -> Array:
-        fits = out is not None and out.dtype == r.dtype  # parameters may have 16 bits, r has more
-        return xp.multiply(s.dot, r, out=out if fits else None)
-
-    return Result(_unrows(y[0], shape), (vjp_x, vjp_w, lambda s, out: s.total), prepare)
+    placed = PlacedGradients(prepare)
+    return Result(_unrows(y[0], shape), (vjp_x, lambda s, out: s.dw, lambda s, out: s.db), placed)
 
 
 def _rows_of(name: str, x: Array, shape: Sequence[int]) -> Array:

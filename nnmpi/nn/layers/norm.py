@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels.norm import track_loop
 from nnmpi.autograd import Tensor, apply, as_tensor
@@ -76,25 +77,21 @@ class _BatchNorm(Module):
         if not self.training and self.track_running_stats:
             mean, var, n = self.running_mean._array, self.running_var._array, 0
         else:
-            stats = batch_stats.moments(norm.moments(x.array), self._track)
-            self._refuse_one(stats)  # `_track` refuses it too, but may be called later
-            mean, var, n = stats.mean, stats.m2, stats.n
-        return apply(
-            norm.batch_norm,
-            x,
-            self.weight,
-            self.bias,
-            mean=mean,
-            var=var,
-            n=n,
-            eps=self.eps,
-            parts=n or 1,
-            total=batch_stats.sum,
-            relu=relu,
-        )
+            n, mean, var = self._moments(x.array, batch_stats)
+        options = {"mean": mean, "var": var, "n": n, "eps": self.eps, "parts": n or 1, "relu": relu}
+        parameters = self.weight, self.bias
+        return apply(norm.batch_norm, x, *parameters, total=batch_stats.sum, **options)
 
-    def _refuse_one(self, stats: norm.Moments) -> None:
-        if stats.n < 2:
+    def _moments(self, x: Array, batch_stats: BatchStats) -> norm.Moments:
+        if batch_stats is LOCAL and self.track_running_stats:  # then one kernel does both
+            self._refuse_one(x.size // max(self.channels, 1))
+            return norm.moments(x, self._running())
+        stats = batch_stats.moments(norm.moments(x), self._track)
+        self._refuse_one(stats.n)  # `_track` refuses it too, but may be called later
+        return stats
+
+    def _refuse_one(self, n: int) -> None:
+        if n < 2:
             raise ValueError(
                 f"{type(self).__name__}: one number per channel has no variance; "
                 "train on more than one sample"
@@ -102,14 +99,18 @@ class _BatchNorm(Module):
 
     def _track(self, stats: norm.Moments) -> None:
         """Updates running mean and variance; the variance is unbiased, as in PyTorch."""
-        self._refuse_one(stats)
-        if not self.track_running_stats:
-            return
-        momentum: Any = self.momentum
-        if momentum is None:  # the mean over all batches
-            momentum = (1 / (self.num_batches_tracked._array + 1)).astype(self.running_mean.dtype)
+        self._refuse_one(stats.n)
+        if self.track_running_stats:
+            *running, share = self._running()
+            track_loop(*running, stats.mean, stats.m2, stats.n, share)
+
+    def _running(self) -> Sequence[Any]:
+        """Returns the arrays of the running statistics, and by what share they move."""
+        share: Any = self.momentum
+        if share is None:  # the mean over all batches
+            share = (1 / (self.num_batches_tracked._array + 1)).astype(self.running_mean.dtype)
         running = self.running_mean, self.running_var, self.num_batches_tracked
-        track_loop(*(t._array for t in running), stats.mean, stats.m2, stats.n, momentum)
+        return *(t._array for t in running), share
 
     def extra_repr(self) -> str:
         untracked = "" if self.track_running_stats else ", track_running_stats=False"

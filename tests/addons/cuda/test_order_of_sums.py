@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.device import DEVICE, needs_device
+from helpers.device import DEVICE, emulated, needs_device, needs_emulator
 
 from nnmpi.addons.cuda.column_sums import LANES, parts_of
 from nnmpi.addons.cuda.table import KERNELS
@@ -44,3 +44,10 @@ def test_sums_of_batch_norm(rows: int) -> None:
     assert KERNELS.loops["norm_sums_loop"](*arrays, total, dot) is None
     np.testing.assert_array_equal(backend.to_host(total)[0], summed(g[0]))
     np.testing.assert_array_equal(backend.to_host(dot)[0], summed(g[0] * (x[0] - mean)))
+
+
+@needs_emulator
+def test_the_last_block_of_any_order_joins_what_the_others_have_written() -> None:
+    with emulated(races=True, shuffled=True):
+        for rows in (300, 1000):
+            test_column_sums(rows)

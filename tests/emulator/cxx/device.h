@@ -43,6 +43,7 @@ bool emulator_find(Bounds&, u64 address, u32 bytes);
 bool emulator_on_stack(u64 address);
 void emulator_fault(Thread&, const char* what, u64 address, u32 bytes);
 void emulator_access(Thread&, u64 address, u32 bytes, bool writes, bool in_shared);
+void emulator_meet(Thread&, u64 address);
 void emulator_block_barrier(Thread&);
 void emulator_warp_barrier(Thread&, u32 mask);
 const u64* emulator_exchange(Thread&, u64 value, u32 mask);
@@ -96,6 +97,7 @@ template <Space S, class T, class R, class F> void atomic(Thread& t, R& old, u64
     char* p = place<S, T>(t, address, 1, true, bounds);
     emulator_races = races;
     if (!p) return;
+    if (races) emulator_meet(t, address);
     T before, after;
     __builtin_memcpy(&before, p, sizeof before);
     if constexpr (IS_HALF<T>) put<T>(after.bits, f(number(before)));

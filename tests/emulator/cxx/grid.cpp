@@ -2,6 +2,7 @@
 #include <cstring>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "machine.h"
@@ -140,9 +141,18 @@ struct History {
 };
 static std::unordered_map<u64, History> of_shared, of_global;
 
+// By an atomic operation a block meets those that have made one at this address: theirs comes before what follows.
+static std::unordered_map<u64, std::unordered_set<u64>> at_address;
+static std::unordered_set<u64> met;
+API void emulator_meet(Thread& t, u64 address) {
+    std::unordered_set<u64>& blocks = at_address[address];
+    met.insert(blocks.begin(), blocks.end());
+    blocks.insert(t.block->number);
+}
+
 static bool clash(const Access& a, const Access& b) {
     if (a.block == ~0ul) return false;
-    if (a.block != b.block) return true;
+    if (a.block != b.block) return !met.count(a.block);
     return a.thread != b.thread && a.epoch == b.epoch && (a.warp != b.warp || a.warp_epoch == b.warp_epoch);
 }
 API void emulator_access(Thread& t, u64 address, u32 bytes, bool writes, bool in_shared) {
@@ -201,7 +211,7 @@ void machine::run_grid(const Launch& launch) {
     Dim n = launch.block, g = launch.grid;
     u64 blocks = u64(g.x) * g.y * g.z;
     u32 threads = n.x * n.y * n.z, shift = options.shuffled ? random_number() : 0;
-    of_global.clear();
+    of_global.clear(), at_address.clear();
     std::vector<u32> order(threads);
     for (u32 i = 0; i < threads; i++) order[i] = i;
     Block b;
@@ -212,7 +222,7 @@ void machine::run_grid(const Launch& launch) {
         b.epoch = 0;
         memset(b.warps.data(), 0, b.warps.size() * sizeof(Warp));
         memset(shared, 0xff, SHARED_BASE + kernel.shared + launch.dynamic_shared);
-        if (emulator_races) of_shared.clear();
+        if (emulator_races) of_shared.clear(), met.clear();
         Dim at{u32(b.number % g.x), u32(b.number / g.x % g.y), u32(b.number / g.x / g.y)};
         for (u32 k = 0; k < threads; k++) {
             Thread t{{k % n.x, k / n.x % n.y, k / n.x / n.y}, at, k, k % WARP, k / WARP, &launch, &b, shared};

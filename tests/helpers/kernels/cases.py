@@ -131,9 +131,24 @@ def moments(rng: Rng, dtype: Any) -> list[Any]:
     return [x + 30 * rng.random(C).astype(dtype), *rest]
 
 
-def norm_relu_sums(rng: Rng, dtype: Any) -> list[Any]:
-    g, x, *sums = norm_sums(rng, dtype)
-    return [g, x, numbers(rng, g.shape, dtype), sums[0], np.zeros_like(g), *sums[1:]]
+def tracked_moments(rng: Rng, dtype: Any) -> list[Any]:
+    _, P, C = shapes(rng)
+    x, *arrays = normal(rng, dtype, (1, P + 1, C), (1, C), (1, C), C, C)
+    return [x + 30 * rng.random(C).astype(dtype), *arrays, np.array(7), 0.1]
+
+
+def batch_norm(rng: Rng, dtype: Any) -> list[Any]:
+    _, P, C = shapes(rng)
+    x, y, mean, m2, scales, w, b = normal(rng, dtype, *[(1, P, C)] * 2, (1, C), C, (2, C), C, C)
+    w, b, relu = one_of(rng, None, w), one_of(rng, None, b), one_of(rng, False, True)
+    return [x, mean, abs(m2), one_of(rng, 1, 300), w, b, 1e-5, relu, scales, y]
+
+
+def batch_norm_sums(rng: Rng, dtype: Any) -> list[Any]:
+    _, P, C = shapes(rng)
+    g, x, mean, r, *outs = normal(rng, dtype, *[(1, P, C)] * 2, (1, C), C, (2, C), C, C)
+    y, masked = one_of(rng, (None, None), (numbers(rng, g.shape, dtype), np.zeros_like(g)))
+    return [g, x, y, mean, r, masked, *outs]
 
 
 def group_norm(rng: Rng, dtype: Any) -> list[Any]:
@@ -178,12 +193,6 @@ def add_sorted(rng: Rng, dtype: Any) -> list[Any]:
     order = np.argsort(index, kind="stable")
     to, g = normal(rng, dtype, (rows, width), (n, width))
     return [to, index[order], order, g]
-
-
-def channel_scales(rng: Rng, dtype: Any) -> list[Any]:
-    C = one_of(rng, 1, 33, 300)
-    var, w, r, scale = normal(rng, dtype, C, C, C, C)
-    return [abs(var), one_of(rng, 1, 300), one_of(rng, None, w), 1e-5, r, scale]
 
 
 def batch_norm_gradient(rng: Rng, dtype: Any) -> list[Any]:
@@ -236,11 +245,11 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "class_losses_loop": (class_losses, CLOSE, False),
     "class_gradient_loop": (class_gradient, CLOSE, False),
     "moments_loop": (moments, CLOSE, False),
+    "tracked_moments_loop": (tracked_moments, CLOSE, False),
     "normalise_loop": (normalise, 0, False),
-    "normalise_relu_loop": (normalise, 0, False),
     "normalise_silu_loop": (normalise, CLOSE, False),
     "norm_sums_loop": (norm_sums, CLOSE, False),
-    "norm_relu_sums_loop": (norm_relu_sums, CLOSE, False),
+    "batch_norm_sums_loop": (batch_norm_sums, CLOSE, False),
     "norm_gradient_loop": (norm_gradient, 0, False),
     "group_norm_loop": (group_norm, CLOSE, False),
     "group_norm_gradient_loop": (group_norm_gradient, CLOSE, False),
@@ -252,7 +261,7 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "rms_norm_sum_loop": (rms_norm_sum, CLOSE, False),
     "column_sum_loop": (column_sum, CLOSE, True),
     "add_sorted_loop": (add_sorted, CLOSE, False),
-    "channel_scales_loop": (channel_scales, 0, False),
+    "batch_norm_loop": (batch_norm, 0, False),
     "batch_norm_gradient_loop": (batch_norm_gradient, 0, False),
     "track_loop": (track, 0, False),
     "dropout_mask_loop": (dropout_mask, 0, False),
