@@ -70,15 +70,17 @@ def _sum_columns(
     sums: Callable[..., Any], x: Array, others: Sequence[Array | None], outs: Sequence[Any]
 ) -> Any:
     """Writes sums over the positions P of x (N, P, C) or (P, C), and of other arrays, to `outs`.
-    `sums` launches the kernel, which gets memory for R parts of two sums, (2, R, N, C), and for
-    each group of columns a ticket, by which its blocks know which is the last; None if R is 1."""
+    `sums` launches the kernel, which gets memory for R parts of one or two sums, (2, R, N, C), and
+    for each group of columns a ticket, by which its blocks know which is the last; None if R is
+    1."""
     N, P, C = x.shape if x.ndim == 3 else (1, *x.shape)
     R = parts_of(P)
     if R == 1:
         return sums(x, *others, None, None, *outs)
     xp = xp_of(x)
     tickets = _tickets(xp, xp.cuda.runtime.getDevice(), get_ident(), N * -(-C // COLUMNS))
-    return sums(x, *others, xp.empty((2, R, N, C), "float32"), tickets, *outs)
+    parts = xp.empty((min(2, len(outs)), R, N, C), "float32")
+    return sums(x, *others, parts, tickets, *outs)
 
 
 @cache

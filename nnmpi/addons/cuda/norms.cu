@@ -90,24 +90,26 @@ DEVICE bool is_last(unsigned *ticket, unsigned R) {
     return last;
 }
 
-/* Joins R parts u and v of this block's columns, which lie in parts (2, R, N C), by add(u, v, part),
-   and gives the results to store(column, u, v), where lane 0 has u and v of this block's part. */
-template <class Add, class Store>
+/* Joins R parts u and v of this block's columns by add(u, v, u of part, v of part, part), and gives the
+   results to store(column, u, v). Lane 0 has u and v of this block's part; all lie in parts (2, R, N C),
+   or those of u alone if not TWO. */
+template <bool TWO, class Add, class Store>
 DEVICE void join_parts(float u, float v, float *parts, unsigned *tickets, unsigned block, unsigned N,
                        unsigned C, unsigned R, Add add, Store store) {
     struct Values { float u, v; };
     size_t width = AT(N, C), column = AT(SAMPLE, C) + COLUMN;
     bool is_mine = LANE == 0 && COLUMN < C;
     if (R > 1) {
-        float *others = parts + R * width;
-        if (is_mine) parts[block % R * width + column] = u, others[block % R * width + column] = v;
+        float *mine = parts + block % R * width + column, *others = parts + R * width;
+        if (is_mine) *mine = u;
+        if (is_mine && TWO) mine[R * width] = v;
         if (!is_last(tickets + block / R, R)) return;
         if (is_mine)
             in_batches(
                 0, R, 1,
                 [&](unsigned part) {
                     size_t at = part * width + column;
-                    return Values{__ldcg(parts + at), __ldcg(others + at)};
+                    return Values{__ldcg(parts + at), TWO ? __ldcg(others + at) : 0.0f};
                 },
                 [&](Values of, unsigned part) { add(u, v, of.u, of.v, part); });
     }
@@ -116,7 +118,7 @@ DEVICE void join_parts(float u, float v, float *parts, unsigned *tickets, unsign
 
 /* Adds up u and v of all rows by take(u, v, values, at), with values = load(at, i, column) of element
    `at` in row i, and gives the sums to store(column, u, v). */
-template <class Load, class Take, class Store>
+template <bool TWO = true, class Load, class Take, class Store>
 DEVICE void sum_columns(float *parts, unsigned *tickets, unsigned N, unsigned P, unsigned C,
                         unsigned R, Load load, Take take, Store store) {
     __shared__ float us[THREADS], vs[THREADS];
@@ -134,7 +136,7 @@ DEVICE void sum_columns(float *parts, unsigned *tickets, unsigned N, unsigned P,
         __syncthreads();
         if (LANE == 0)
             for (unsigned k = t + COLUMNS; k < THREADS; k += COLUMNS) u += us[k], v += vs[k];
-        join_parts(
+        join_parts<TWO>(
             u, v, parts, tickets, block, N, C, R,
             [](float &u, float &v, float of_part, float other, unsigned part) {
                 u = part ? u + of_part : of_part, v = part ? v + other : other;
@@ -147,7 +149,7 @@ DEVICE void sum_columns(float *parts, unsigned *tickets, unsigned N, unsigned P,
 /* Column sums in `out`, or rounded in `rounded`; the other is NULL. */
 REDUCTION column_sums(const T *g, float *parts, unsigned *tickets, float *out, T *rounded,
                       unsigned N, unsigned P, unsigned C, unsigned R) {
-    sum_columns(
+    sum_columns<false>(
         parts, tickets, N, P, C, R, [&](size_t at, unsigned, size_t) { return LOAD(g[at]); },
         [&](float &u, float &, float value, size_t) { u += value; },
         [&](size_t column, float u, float) {
@@ -262,7 +264,7 @@ REDUCTION moments(const T *x, float *parts, unsigned *tickets, float *mean, floa
                 unsigned others = ROWS_OF(block % R, k);
                 JOIN(n, m, s, others, means[t + k * COLUMNS], squares[t + k * COLUMNS])
             }
-        join_parts(
+        join_parts<true>(
             m, s, parts, tickets, block, N, C, R,
             [&](float &m, float &s, float their_mean, float their_m2, unsigned part) {
                 unsigned others = 0;
