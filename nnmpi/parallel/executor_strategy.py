@@ -253,8 +253,7 @@ def executor_of(
         from nnmpi.parallel.step.stage_lists import ReplayedStages
 
         on_node = a.cluster.nodes.count(a.cluster.nodes[rank])
-        exchanges = not spec.task.on.is_host and a.ranks != a.mesh.count("dp")
-        reason = "CUDA graphs with exchanges are not captured yet" if exchanges else None
-        how = spec.task.on, spec.single_rank is not None, a.config.compile is True, on_node, reason
-        passes = ReplayedStages(ports.stages, *how, spec.control.version, spec.control.event)
+        how = spec.single_rank is not None, a.config.compile is True, on_node, layout.axis["tp"]
+        of_run = spec.control.version, spec.control.event
+        passes = ReplayedStages(ports.stages, spec.task.on, *how, *of_run)
     return Executor(ports, sync, ends, spec.control.request, lists, spec.recorder, hooks, passes)

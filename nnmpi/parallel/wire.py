@@ -121,7 +121,8 @@ class StagedComm:
     library    the communicator of a library, which has to outlive graphs with its calls; or None
     """
 
-    in_order, library = False, None
+    in_order = False
+    library: Any = None
 
     def __init__(self, comm: Comm, on: Backend) -> None:
         self.rank, self.size, self.name = comm.rank, comm.size, comm.name

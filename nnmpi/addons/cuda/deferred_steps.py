@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.addons.cuda.capture import libraries_of
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.devices import CopyStream
 from nnmpi.arrays.kernels.steps import decide_loop
@@ -43,7 +44,7 @@ from nnmpi.parallel.step.executor import Executor, PassHooks, StepResult, StepSt
 from nnmpi.parallel.step.update import Ends, Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.parallel.wire import StagedComm, is_in_order, wire_of
+from nnmpi.parallel.wire import is_in_order, wire_of
 from nnmpi.schedules.op import Kind, Op
 
 UNREAD = Outcome(0.0, 0.0, True)
@@ -103,8 +104,7 @@ class StepTail:
     @property
     def libraries(self) -> set[Any]:
         """The communicators of the library that sums over ranks."""
-        wires = (bucket.comm for bucket in self._store.buckets.all)
-        return {wire.library for wire in wires if isinstance(wire, StagedComm)}
+        return libraries_of(bucket.comm for bucket in self._store.buckets.all)
 
     def compute(self, loss: Array) -> None:
         """Sums gradients over ranks, and `loss`, that of this one; computes the decision into `by`

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from nnmpi.addons.cuda.capture import Capture, Lasting, restored
+from nnmpi.addons.cuda.capture import Capture, Graph, restored
 from nnmpi.addons.cuda.staging import Staging
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array, Backend
@@ -56,7 +56,7 @@ def captured(
     assert kind is not None
     is_whole = isinstance(stage.source, Samples) and isinstance(stage.sink, LossSink)
     if not is_whole or kind.in_flight > 1 or kind.halves or is_again:
-        raise NumbersReadError("on a GPU, only passes of whole models on one rank are captured")
+        raise NumbersReadError("on a GPU, passes of stages of a pipeline are not captured yet")
     if any(p.store is not None and p.store.is_shared for p in stage.module.parameters()):
         raise NumbersReadError("on a GPU, passes are not captured that write gradients to slots")
     parts, rest = (stage.module, *criteria), (micro.arrays, micro.current, kind.adds)
@@ -100,7 +100,7 @@ class Graphs(Replay):
         assert isinstance(stage.sink, LossSink)
         self._adds, self._units, self._sink = adds, stage.units, stage.sink
         self.free = lambda: None
-        self._wholes, self._number = dict[tuple[int, ...], Lasting | None](), 0
+        self._wholes, self._number = dict[tuple[int, ...], Graph | None](), 0
         self._is_launched = self._has_run = False
         self._graphs, self._staging = Capture(on), Staging(on.xp, arrays)
         self._inputs, inputs = zip(*self._staging.arguments, strict=True)
@@ -146,7 +146,7 @@ class Graphs(Replay):
 
     def _forward_pass(
         self, forward: Forward, inputs: Sequence[Array], captured: Pass, checks: bool
-    ) -> tuple[Tensor, Any, Sequence[Call]]:
+    ) -> tuple[Tensor, Graph, Sequence[Call]]:
         """Captures a forward pass as a CUDA graph, with `captured` as its Pass. Returns (its
         result, the graph, the calls that check labels). With `checks`, such calls are left out of
         the graph, and made on the host before each launch."""
@@ -171,7 +171,7 @@ class Graphs(Replay):
             self._of_forward.launch()
             return
         self._write_seed(self._sink.seeds(0, self.outputs))
-        step_graph.graph.launch()
+        step_graph.launch()
         self._sink.tail.is_launched = self._is_launched = True
 
     def _written(self, arrays: Sequence[Array], step: int) -> Generator[None, None, None]:
@@ -185,7 +185,7 @@ class Graphs(Replay):
             words[...] = keyed.key(seed, purpose, step, *names)
         self._staging.copy()
 
-    def _whole(self) -> Lasting | None:
+    def _whole(self) -> Graph | None:
         """Returns the graph of the whole step, or None. All ranks capture it when they first have
         graphs of the parts: not for the first pass, beside which autograd computes the same."""
         tail = self._sink.tail
@@ -195,12 +195,12 @@ class Graphs(Replay):
             self._number = next(tail.graphs)
         numbers = tail.agreed(self._number)
         if numbers and numbers not in self._wholes:
+            self._graphs.libraries |= tail.libraries
             with suppress(RuntimeError), self._graphs.graph() as graphs:
                 self._of_forward.launch()
                 self._of_backward.launch()
                 tail.compute(self.outputs[0])
-            is_captured = tail.is_captured(bool(graphs))
-            self._wholes[numbers] = Lasting(tail.libraries, graphs[0]) if is_captured else None
+            self._wholes[numbers] = graphs[0] if tail.is_captured(bool(graphs)) else None
         return self._wholes.get(numbers)
 
     def _write_seed(self, seeds: Sequence[Array | None]) -> None:

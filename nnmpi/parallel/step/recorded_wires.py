@@ -3,12 +3,13 @@
 record    exchanges become calls of the list, and nothing is sent
 tape      autograd runs the pass: arrays are sent, and copies of them are kept
 replay    while the list is compared with the tape, it gets these copies, and nothing is sent, since
-          another rank may not have been able to record its pass; afterwards arrays are sent
+          another rank may not have been able to record its pass; afterwards arrays are sent, and
+          so they are by all replays on a GPU, which begin when all ranks have captured a pass
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from nnmpi.arrays.backend import Array, to_host
@@ -63,6 +64,15 @@ class Notes:
     def recalling(self) -> AbstractContextManager[None]:
         """A context for a replay, which gets kept copies and sends nothing."""
         return wires(lambda comm, array: _RecallingWire(comm, self))
+
+
+class NoNotes(Notes):
+    """Notes of a pass that a device has captured: in its replay, too, ranks exchange arrays."""
+
+    def noting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    recalling = noting
 
 
 def same_bits(a: Array | None, b: Array | None) -> bool:

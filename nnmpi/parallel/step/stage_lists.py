@@ -16,17 +16,19 @@ from typing import Any, TypeAlias
 from nnmpi.arrays.backend import Backend
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import UnlikeError
+from nnmpi.comm import Comm, OtherRankError
 from nnmpi.data.inputs import parts
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.users_code import UnfitError
+from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.step.beside_tape import Compared, ForwardBeside, NotedStats, RecalledStats
 from nnmpi.parallel.step.buffers import Received
 from nnmpi.parallel.step.channels import Inlet, Outlet
 from nnmpi.parallel.step.ports import LossSink, Samples
 from nnmpi.parallel.step.recordable_stage import MicroBatch, RecordableStage
-from nnmpi.parallel.step.recorded_wires import Notes
+from nnmpi.parallel.step.recorded_wires import NoNotes, Notes
 from nnmpi.parallel.step.replay import Memory, Replay
 from nnmpi.parallel.step.stage import PassState, Stage, StagePass, TapePass, by_tape, run_stage
 
@@ -43,10 +45,7 @@ Acquire: TypeAlias = Callable[[], Replay]
 
 class ReplayedStages:
     """Runs the stages of a rank: by replaying recorded passes where possible, else by the tape. The
-    log says for each stage which of these it is and why, once and when it changes.
-
-    reason   why no stage may be replayed; None if they may be
-    """
+    log says for each stage which of these it is and why, once and when it changes."""
 
     def __init__(
         self,
@@ -55,18 +54,18 @@ class ReplayedStages:
         is_compared: bool,
         of_users: bool,
         on_node: int,
-        reason: str | None,
+        tp: Comm,
         version: Callable[[], int],
         event: Callable[[dict[str, Any]], None],
     ) -> None:
         self._event, self._told = event, dict[int, str | None]()
-        how = on, is_compared, of_users, on_node, version
+        how = on, is_compared, of_users, on_node, tp, version
         of_stages = Counter(p for stage in stages.values() for p in stage.parameters)
         self.lists = dict[int, StageLists]()
         for s, stage in stages.items():
             is_shared = any(of_stages[p] > 1 for p in stage.parameters)
             shared = "two stages of a rank share a parameter" if is_shared else None
-            self.lists[s] = StageLists(stage, *how, partial(self._tell, s), reason or shared)
+            self.lists[s] = StageLists(stage, *how, partial(self._tell, s), shared)
 
     def free(self) -> None:
         """Frees idle memory of replays, of stages that have more than 16 MiB."""
@@ -90,6 +89,7 @@ class StageLists:
     always_compared   True: every pass runs both ways, and the results are compared
     of_users          True: code outside of this library may be recorded too
     on_node           the number of ranks that share the memory of the node
+    tp                the ranks that share layers: on GPUs they replay passes if all of them can
     compared          the keys of recorded passes that gave the same bits as the tape
     replays           the number of passes that ran as a replay only
     calls             the number of function calls in the longest recorded pass
@@ -105,11 +105,14 @@ class StageLists:
         always_compared: bool,
         of_users: bool,
         on_node: int,
+        tp: Comm,
         version: Callable[[], int],
         tell: Callable[["StageLists"], None],
         reason: str | None,
     ) -> None:
-        self._version, self._tell = version, tell
+        self._version, self._tell, self._tp = version, tell, tp
+        ways: tuple[Callable[[], Notes], Callable[[bool], bool]] = (Notes, bool)
+        self._notes, self._agreed = ways if on.is_host else (NoNotes, self._agreed_over_tp)
         self._looked_at: int | None = None  # the version
         self._stage, self._on, self._always_compared = stage, on, always_compared
         self._recordable, self._seen = RecordableStage(stage, on, of_users, on_node), set[Any]()
@@ -200,7 +203,7 @@ class StageLists:
         """Runs a forward pass by the tape. The first one with this key is recorded after it has
         run, when the number of values that other ranks have for BatchNorm is known. Each later one
         also runs as a replay, and the results are compared."""
-        notes, beside = Notes(), None
+        notes, beside = self._notes(), None
         following: AbstractContextManager[None] = nullcontext()
         noted = NotedStats(micro.state.stats, notes)
         if (acquire := self._lists.get(key)) is not None:
@@ -221,12 +224,16 @@ class StageLists:
         same_forward = beside.is_same(on_tape.outputs)
 
         def ended(same: bool) -> None:
-            if same and same_forward:
+            if self._agreed(same and same_forward):
                 self.compared.add(key)
             else:
                 self.reason = self.reason or "a recorded pass has other bits than the tape"
 
         return Compared(on_tape, beside.replay, micro.state, self._stage, notes, ended)
+
+    def _agreed_over_tp(self, same: bool) -> bool:
+        """True if all ranks along tp pass True: their graphs wait for each other."""
+        return all(gather_objects(self._tp, same))
 
     def _acquire_of(self, micro: MicroBatch, counts: Sequence[int]) -> Acquire | None:
         """Records or captures the pass of a micro-batch; returns what replays it, or sets
@@ -236,11 +243,11 @@ class StageLists:
             return None
         try:
             if not self._on.is_host:
-                replay = self._recordable.captured(micro)
+                replay = all_or_none(self._tp, partial(self._recordable.captured, micro))
                 self.calls = max(self.calls, replay.calls)
                 return lambda: replay
             planned = self._recordable.planned(micro, counts)
-        except NumbersReadError as error:
+        except (NumbersReadError, OtherRankError) as error:
             self.reason = str(error)
             return None
         self.calls = max(self.calls, planned.calls)

@@ -1,20 +1,27 @@
-"""Steps of several ranks, each with a GPU, as one graph a rank: sums by NCCL are a part of it."""
+"""Steps of ranks with a GPU each, as graphs, of which sums and gathers by NCCL are parts."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from emulator import machine
-from helpers.device import device_count, emulated, needs_emulator
-from helpers.training.pipelined import digits
+from helpers.device import DEVICE, device_count, emulated, needs_emulator
+from helpers.training.pipelined import contents, digits
 
 from nnmpi import Config, Trainer, nn
+from nnmpi.addons.cuda.capture import Capture
 from nnmpi.addons.cuda.deferred_steps import StepTail
-from nnmpi.comm import Comm
+from nnmpi.arrays.meta import NumbersReadError
+from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset
+from nnmpi.parallel.step.beside_tape import ForwardBeside
 from nnmpi.parallel.step.executor import StepState
+from nnmpi.parallel.step.recordable_stage import MicroBatch, RecordableStage
+from nnmpi.parallel.step.replay import Replay
+from nnmpi.parallel.wire import wire_for
 
 pytestmark = needs_emulator  # which has as many devices as there are ranks
 ADAM = {"optimizer": "adam", "weight_decay": 0.01, "clip_norm": 0.5, "bucket_mb": 0.001}
@@ -33,7 +40,7 @@ def trained(comm: Comm, data: Dataset | None = None, **options: Any) -> tuple[An
     for epoch in range(2):
         start = StepState(len(results), epoch)
         results += trainer.strategy.steps(trainer.train, start)
-    state = [np.asarray(v.array.get()).tobytes() for v in trainer.model.parameters()]
+    state = [array.tobytes() for array in contents(trainer).values()]
     trainer.close()
     return [(r.loss, r.gradient_norm, r.updated, r.request) for r in results], state
 
@@ -125,3 +132,73 @@ def test_a_request_of_one_rank_is_known_to_all_in_one_step() -> None:
     with device_count(2):
         first, second = threads.run(2, requests)
     assert first == second == [0] * 7 + [1, 1]
+
+
+# ---- tensor parallelism: the passes of a rank, with what they exchange
+
+
+@pytest.mark.parametrize("order", machine.ORDERS)
+def test_passes_of_ranks_that_share_layers_are_two_graphs(order: str) -> None:
+    wanted, _ = run(tp=2, compile=False)
+    with emulated(order=order, seed=7):
+        got, calls = run(tp=2)
+    assert (got, calls["graph"]) == (wanted, step_graphs(0, BESIDE + WHOLE))
+
+
+def test_sums_over_replicas_follow_passes_of_ranks_that_share_layers() -> None:
+    layout = {"tp": 2, "dp": 2, "zero": 1}
+    wanted, _ = run(4, **layout, compile=False)
+    got, calls = run(4, **layout)
+    assert (got, calls["graph"]) == (wanted, 2 * step_graphs(0, BESIDE + WHOLE))
+
+
+def is_second() -> bool:
+    """Whether the rank of this thread is rank 1."""
+    return bool(DEVICE.xp.cuda.Device().id == 1)
+
+
+def uncaptured(monkeypatch: pytest.MonkeyPatch) -> int:
+    """The second rank cannot capture. Returns the number of graphs that are launched."""
+    captured = RecordableStage.captured
+
+    def failing(self: RecordableStage, micro: MicroBatch) -> Replay:
+        if is_second():
+            raise NumbersReadError("no more memory")
+        return captured(self, micro)
+
+    monkeypatch.setattr(RecordableStage, "captured", failing)
+    return 0
+
+
+def unlike(monkeypatch: pytest.MonkeyPatch) -> int:
+    """The graphs of the second rank have other bits than the tape. Returns the number of graphs
+    that are launched beside the tape."""
+    is_same = ForwardBeside.is_same
+    monkeypatch.setattr(
+        ForwardBeside, "is_same", lambda *given: is_same(*given) and not is_second()
+    )
+    return step_graphs(0, BESIDE)
+
+
+@pytest.mark.parametrize("fails", [uncaptured, unlike])
+def test_no_rank_replays_passes_that_one_cannot(
+    fails: Callable[[pytest.MonkeyPatch], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, _ = run(tp=2, compile=False)
+    graphs = fails(monkeypatch)
+    got, calls = run(tp=2)
+    assert (got, calls["graph"]) == (wanted, graphs)
+
+
+def test_exchanges_through_the_host_are_in_no_graph() -> None:
+    x = DEVICE.xp.ones(3)
+    for exchange in (
+        lambda: wire_for(comm_self(), x).isend(x, 0),
+        lambda: wire_for(comm_self(), x).all_reduce(x),
+        lambda: wire_for(comm_self(), np.ones(3)).all_reduce(np.ones(3)),
+    ):
+        with (
+            pytest.raises(NumbersReadError, match=" between ranks through the host"),
+            Capture(DEVICE).graph(),
+        ):
+            exchange()
