@@ -58,9 +58,16 @@ def moved(a: np.ndarray) -> Any:
 
 
 @contextmanager
+def noted_calls() -> Iterator[list[tuple[str, str]]]:
+    """The notes of the emulated device of what is called within; on a GPU there are none."""
+    with machine.noting() if IS_EMULATED else nullcontext([]) as calls:
+        yield calls
+
+
+@contextmanager
 def waits(expected: int) -> Iterator[None]:
     """The host waits so often within, which the emulated device counts."""
-    with machine.noting() if IS_EMULATED else nullcontext([]) as calls:
+    with noted_calls() as calls:
         yield
     if IS_EMULATED:
         assert machine.waits(calls) == expected, calls

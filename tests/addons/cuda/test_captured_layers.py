@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.device import DEVICE, needs_emulator
+from helpers.device import DEVICE, needs_device
 from helpers.layer_cases import IMAGES, LAYERS, ROWS, SEQUENCE, Shape
 from helpers.training.steps import results
 
@@ -13,7 +13,7 @@ import nnmpi
 from nnmpi import Tensor, nn, optim
 from nnmpi.nn.models import MODELS
 
-pytestmark = needs_emulator
+pytestmark = needs_device
 
 
 class Weighted(nn.Module):

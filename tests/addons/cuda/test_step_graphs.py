@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulator import machine
-from helpers.device import DEVICE, needs_emulator
+from helpers.device import DEVICE, needs_device, noted_calls
 from helpers.training.steps import Made
 
 import nnmpi
 from nnmpi import Tensor, nn, optim
 from nnmpi.nn.graph import leaves
 
-pytestmark = needs_emulator
+pytestmark = needs_device
 
 
 Batch = Callable[[np.random.Generator], tuple[Any, ...]]
@@ -209,7 +208,7 @@ def found(made: Made, batches: list[tuple[Any, ...]], is_compiled: bool) -> tupl
     step: Any = nnmpi.compile(function) if is_compiled else function
     results = list[Any]()
     for batch in batches:
-        with machine.noting() as calls:
+        with noted_calls() as calls:
             results.append(step(*batch))
     if is_compiled:
         assert step.replays >= len(batches) - 2
