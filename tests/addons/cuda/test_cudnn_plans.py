@@ -43,7 +43,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found[what] = None
         return built(what, **device)
 
-    monkeypatch.setattr(cudnn, "built", record)
+    monkeypatch.setattr(cudnn, "build", record)
     return found  # type: ignore[return-value]
 
 
