@@ -12,12 +12,9 @@ import time
 from pathlib import Path
 
 from lib import timing
-from lib.gpu_steps import FORMS, MOST, STEPS, step_of
+from lib.gpu_steps import FORMS, MOST, STEPS, WARM_UP, step_of
 from lib.tables import MS, Column, table
 from lib.timing import Row, Step
-
-WARM_UP = 6
-"""Steps before the first one that is timed: they compile, record, capture and compare."""
 
 
 def set_up() -> None:

@@ -1,6 +1,6 @@
 """The training steps that are counted for a GPU: loops of one's own, and steps of a Trainer."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lib.models import CASES
 from lib.timing import Step
@@ -31,6 +31,9 @@ STEPS = (*LOOPS, *TRAINERS)
 MOST = 90
 """Steps that can be counted or timed: at the end of an epoch, a Trainer makes one more at once."""
 
+WARM_UP = 6
+"""Steps before the first one that is timed: they compile, record, capture and compare."""
+
 FORMS = ("written", "compiled")
 """As written, and by nnmpi.compile; of a Trainer by autograd, and as a graph."""
 
@@ -39,14 +42,16 @@ def step_of(case: str, form: str) -> Step:
     """One of STEPS on a GPU, in one of the FORMS, in float32."""
     is_compiled = form == "compiled"
     if case in TRAINERS:
-        return _trainer_step(TRAINERS[case], is_compiled)
+        return trainer_step(TRAINERS[case], is_compiled)
     return nnmpi_step(CASES[case], device="cuda", compiled=is_compiled)
 
 
-def _trainer_step(run: Run, is_compiled: bool) -> Step:
+def trainer_step(run: Run, is_compiled: bool, dtype: str = "float32", comm: Any = None) -> Step:
+    """A step of a Trainer on the ranks of a Comm, by default on one."""
     import nnmpi
     from nnmpi.comm import comm_self
 
-    config = nnmpi.Config(**run._asdict(), device="cuda", compile=is_compiled, quiet=True)
-    steps = endless(nnmpi.Trainer(config, comm=comm_self()))
+    options = {**run._asdict(), "dtype": dtype, "compile": is_compiled}
+    config = nnmpi.Config(**options, device="cuda", quiet=True)
+    steps = endless(nnmpi.Trainer(config, comm=comm or comm_self()))
     return lambda: next(steps)

@@ -43,11 +43,14 @@ def nnmpi_step(
     inputs = on.asarray(x)
     targets = y if w.classes else inputs
 
-    def evaluate(x: Any, y: Any) -> Any:
+    def plain(x: Any, y: Any) -> Any:
         return loss_of(model(x), y)
 
-    if narrow:
-        evaluate = nnmpi.autocast(device, "bfloat16")(evaluate)
+    def narrowed(x: Any, y: Any) -> Any:
+        with nnmpi.autocast(device, "bfloat16"):
+            return plain(x, y)
+
+    evaluate = narrowed if narrow else plain
 
     def step(x: Any, y: Any) -> Any:
         loss = evaluate(x, y)
@@ -106,10 +109,11 @@ def torch_step(
     tf32: bool = False,
     compiled: bool = False,
     narrow: str = "",
+    mode: str = "default",
 ) -> Step:
     """A training step of PyTorch, as users write it or at its `best`: channels_last, fused Adam.
 
-    compiled: the model and its loss, both ways, by torch.compile
+    compiled: the model and its loss, both ways, by torch.compile in this `mode`
     narrow:   autocast: what torch.autocast takes in bfloat16; pure: all but the loss, no masters
     """
     import torch
@@ -139,7 +143,7 @@ def torch_step(
             scores = model(x)
             return criterion(scores.float() if is_pure else scores, y)
 
-    evaluate = torch.compile(loss_of) if compiled else loss_of
+    evaluate = torch.compile(loss_of, mode=mode) if compiled else loss_of
 
     def step() -> Any:
         opt.zero_grad()

@@ -18,7 +18,7 @@ STARTS = re.compile(
 NOT_HERE = {
     r"mnist(?!.*simulate)": "images of MNIST have to be downloaded",
     r"^sbatch|^scripts/(cluster|quickstart|test)|^source": "Slurm, root, or another environment",
-    r"^scripts/gpu_check|-m emulator|--device cuda": "takes minutes, or a GPU",
+    r"^scripts/gpu_minutes|-m emulator|--device cuda": "takes minutes, or a GPU",
     r"^pip install|^py-spy|python -m pytest": "installs, looks at a process, or is a test itself",
     r"python setup\.py": "builds nnmpi",
     r"pdb|--stdin|^R=|my_script": "a person has the terminal, and a script of their own",

@@ -31,5 +31,5 @@ ADD_ON = AddOn(
         "device_parts": {"cuda": "nnmpi.addons.cuda.device:PARTS"},
         "step_graphs": {"cuda": "nnmpi.addons.cuda.step_graphs:captured"},
     },
-    files=("scripts/gpu_check", "scripts/gpu_check.py"),
+    files=("scripts/gpu_minutes", "benchmarks/gpu_minutes.py", "benchmarks/lib/gpu"),
 )

@@ -150,6 +150,25 @@ class Graph:
     def get_workspace_size(self) -> int:
         return WORKSPACE
 
+    def get_execution_plan_count(self) -> int:
+        return 2
+
+    def build_plan_at_index(self, k: int) -> None:
+        if k == 1:
+            raise NotSupportedError("the plan is excluded")
+
+    def get_workspace_size_plan_at_index(self, k: int) -> int:
+        return WORKSPACE
+
+    def get_plan_name_at_index(self, k: int) -> str:
+        return f"eng{k}"
+
+    def execute_plan_at_index(
+        self, pack: dict[int, int], workspace: int, k: int, handle: Any
+    ) -> None:
+        assert k == 0
+        self.execute([*pack.values()], workspace, handle=handle, tensor_uids=(*pack,))
+
     def execute(
         self, pack: list[int], workspace: int, *, handle: Any, tensor_uids: tuple[int, ...]
     ) -> None:

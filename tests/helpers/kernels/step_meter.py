@@ -105,9 +105,9 @@ def measured(case: str, form: str) -> dict[str, Any]:
     return found
 
 
-def set_up() -> None:
+def set_up(devices: int = 1) -> None:
     """Gives CuPy the null device, and that a cuDNN."""
-    os.environ["NNMPI_EMULATOR"] = "null=1"
+    os.environ["NNMPI_EMULATOR"] = f"null=1 devices={devices}"
     load.install()
     from helpers.kernels import nullcudnn
 
