@@ -17,6 +17,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
 from nnmpi.nn.models import digits_cnn
+from nnmpi.nn.passes import current_pass
 
 
 def test_data_may_come_in_any_form() -> None:
@@ -91,6 +92,17 @@ def test_a_parameter_outside_the_model_that_only_training_uses_is_an_error(optio
 
     with refused("shape (3,)", "neither trained nor saved"):
         threads.run(2, rank)
+
+
+def test_a_parameter_outside_the_model_that_a_later_step_uses_is_an_error() -> None:
+    class Later(nn.Linear):
+        def forward(self, x: nnmpi.Tensor, relu: bool = False) -> Any:
+            y, now = super().forward(x), current_pass.get()
+            is_later = now is not None and now.step == 2
+            return y + nnmpi.tensor(np.ones(3), requires_grad=True) if is_later else y
+
+    with refused("shape (3,)", "neither trained nor saved"):
+        Trainer(Config(), lambda: Later(6, 3), rows()).fit(NullReport())
 
 
 def test_an_empty_parameter_may_be_the_last() -> None:

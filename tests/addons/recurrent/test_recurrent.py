@@ -57,6 +57,21 @@ def read(n: Any, layer: Any, x: Any, states: Any, lengths: Any, first: bool) -> 
     return rnn.pad_packed_sequence(y, first, total_length=T)[0], state
 
 
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=str)
+def test_equal_words_give_what_different_inputs_would(lengths: Any) -> None:
+    """The product of a row of the table is computed once; `* 1` hides that it is one."""
+    words, found = np.arange(T * N).reshape(T, N) % 7, []
+    for hidden in (False, True):
+        with nnmpi.seeded(0):
+            table, layer = nn.Embedding(7, K), nn.LSTM(K, H)
+        x = table(words) * 1 if hidden else table(words)
+        y, _ = layer(x, lengths=lengths)
+        squares([y]).backward()
+        found.append([y.numpy(), *(p.grad.numpy() for p in (table.weight, *layer.parameters()))])
+    for once, each in zip(*found, strict=True):
+        np.testing.assert_allclose(once, each, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.one_in(3)
 @needs_torch
 @pytest.mark.parametrize("lengths", [None, LENGTHS, [2, 3, 3, 1]], ids=str)
