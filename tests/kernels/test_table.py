@@ -29,7 +29,7 @@ FUSED = {
 ONLY_IN_CUDA = {
     *("column_sum_loop", "add_sorted_loop", "probabilities_loop", "scores_gradient_loop"),
     *("tracked_moments_loop", "track_loop", "decide_loop"),
-    *("class_losses_loop", "class_gradient_loop"),
+    *("class_losses_loop", "class_gradient_loop", "sum_losses_loop"),
     *("batch_norm_loop", "batch_norm_sums_loop", "batch_norm_gradient_loop"),
     *("normalise_silu_loop", "silu_gradient_loop"),
 }

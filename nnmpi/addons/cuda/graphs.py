@@ -30,7 +30,6 @@ from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats, current_pass, variables_set
 from nnmpi.nn.record import KeyedPass
-from nnmpi.parallel.step.objective import SumOfMean
 from nnmpi.parallel.step.ports import LossSink, Samples
 from nnmpi.parallel.step.recordable_stage import MicroBatch
 from nnmpi.parallel.step.recorded_pass import Forward, on_tape
@@ -115,10 +114,7 @@ class Graphs(Replay):
             captured = _CapturedPass(*current._replace(samples=inputs[-1], batch_stats=stats))
             captured.keys, vars(captured)["stand_in"] = [], self._staging.words
             try:
-                # else the loss gets them on the device
-                on_host = not isinstance(self._sink.criterion, SumOfMean)
-                checks = on_host and isinstance(arrays[-2], np.ndarray)
-                self._capture(forward, inputs, captured, checks)
+                self._capture(forward, inputs, captured, isinstance(arrays[-2], np.ndarray))
             except (RuntimeError, MemoryError) as error:
                 raise NumbersReadError(f"a CUDA graph cannot contain the pass: {error}") from None
         self._trained = frozenset(leaf for leaf in self._leaves if isinstance(leaf, Parameter))

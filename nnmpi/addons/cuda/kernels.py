@@ -202,8 +202,10 @@ def _class_losses(
 
 
 @launched
-def _sum_losses(losses: Layout, loss: Layout, scale: Any) -> Launch:
-    return Launch("softmax", "sum_losses", 1, (losses, loss, *counts(losses.size), float32(scale)))
+def sum_losses_loop(losses: Layout, total: Layout, scale: Any) -> Launch | None:
+    if not are_dense(np.float32, losses, total):
+        return None
+    return Launch("softmax", "sum_losses", 1, (losses, total, *counts(losses.size), float32(scale)))
 
 
 def class_losses_loop(
@@ -216,7 +218,7 @@ def class_losses_loop(
         labels = xp.ascontiguousarray(labels, np.int64)
     done = _class_losses(z, labels, scale, losses, loss if fused else None, sums, at)
     if done is None and not loss.ndim and not fused:
-        return _sum_losses(losses, loss, scale)
+        return sum_losses_loop(losses, loss, scale)
     return done
 
 
@@ -292,7 +294,7 @@ def _cell(name: str) -> Callable[..., Any]:
 NAMED_LOOPS: list[Callable[..., Any]] = [
     *(bias_relu_loop, dropout_mask_loop, add_sorted_loop),
     *(probabilities_loop, scores_gradient_loop, class_losses_loop, class_gradient_loop),
-    *(squares_loop, decide_loop),
+    *(sum_losses_loop, squares_loop, decide_loop),
 ]
 KERNELS: dict[str, Callable[..., Any]] = {
     **{loop.__name__: loop for loop in NAMED_LOOPS},

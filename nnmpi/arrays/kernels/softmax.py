@@ -107,6 +107,13 @@ def class_losses_loop(z: Array, labels: Array, scale: float, loss: Out, sums: Ou
 
 
 @kernel
+def sum_losses_loop(losses: Array, total: Out, scale: float) -> None:
+    """Writes the sum of losses (n,) times `scale`, (), with the bits of `class_losses_loop`."""
+    losses.sum(out=total)
+    total *= scale
+
+
+@kernel
 def class_gradient_loop(z: Array, at: Array, sums: Array, g: Array, scale: float, dz: Out) -> None:
     """Writes the gradient of the scores in cross-entropy: dz = (softmax(z) - onehot(label)) g
     scale, from what `class_losses_loop` has written; g has a value for each row, or one for all."""

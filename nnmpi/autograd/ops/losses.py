@@ -16,7 +16,8 @@ from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, column_sum
 from nnmpi.arrays.kernels.linear import matmul
-from nnmpi.arrays.kernels.precision import summed, widened
+from nnmpi.arrays.kernels.precision import widened
+from nnmpi.arrays.kernels.softmax import sum_losses_loop
 from nnmpi.autograd.ops.softmax import cross_entropy, like_rows, rows_of
 
 IGNORED = -100
@@ -46,12 +47,25 @@ class Labels(NamedTuple):
     def reduced(self, losses: Array, reduction: str) -> tuple[Array, Any]:
         """Reduces the losses of samples to "mean", "sum" or "none"; returns the reduced loss, and
         the factor by which the gradient of each sample's loss is multiplied."""
-        if reduction != "mean":
-            return summed(losses) if reduction == "sum" else losses, 1.0
-        total = self.counts.sum()
-        scale = (total != 0) / (total + (total == 0))
-        mean = losses.sum(dtype=types_of(losses.dtype).sums) * scale
-        return mean.astype(losses.dtype, copy=False), scale
+        if reduction == "none":
+            return losses, 1.0
+        sums, scale = _sum(losses), 1.0
+        if reduction == "mean":
+            total = self.counts.sum()
+            scale = (total != 0) / (total + (total == 0))
+            sums = sums * scale
+        return sums.astype(losses.dtype, copy=False), scale
+
+
+def _sum(losses: Array) -> Array:
+    """Returns the sum of losses in the type of sums; on a device it has the bits of the sum of a
+    cross-entropy that ignores no labels."""
+    dtype = types_of(losses.dtype).sums
+    if of(losses).is_host:
+        return losses.sum(dtype=dtype)
+    total = xp_of(losses).empty((), dtype)
+    sum_losses_loop(losses, total, 1.0)
+    return total
 
 
 class Smoothing(NamedTuple):

@@ -45,6 +45,21 @@ def test_labels_on_the_host_are_checked_beside_others_on_the_device() -> None:
         step(x, LABELS * 0 + 7, DEVICE.asarray(LABELS))
 
 
+@pytest.mark.parametrize("classes", [3, 10, 40])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_labels_that_may_be_ignored_give_the_same_bits(reduction: str, classes: int) -> None:
+    """A graph does not know which labels the step has moved to the device itself."""
+    for n in (8, 9, 10, 100, 300, 1100):
+        labels, found = np.arange(n) % classes, list[list[bytes]]()
+        for y in (labels, DEVICE.asarray(labels)):
+            x = Tensor(samples(n, classes), requires_grad=True)
+            loss = nn.functional.cross_entropy(x, y, reduction=reduction)
+            loss.sum().backward()
+            assert x.grad is not None
+            found.append([a.get().tobytes() for a in (loss.array, x.grad.array)])
+        assert found[0] == found[1]
+
+
 def test_constants_that_a_graph_reads_outlive_those_of_later_steps() -> None:
     def trained(compiled: Callable[[Step], Step]) -> list[bytes]:
         nnmpi.manual_seed(1)

@@ -114,7 +114,7 @@ def test_a_step_by_the_tape_between_graphs_decides_for_itself() -> None:
 @pytest.mark.parametrize(
     "loss",
     [
-        # labels on the device may be ignored, so that cross-entropy has other kernels
+        # by autograd it gets labels on the device, which may be ignored, so it has other kernels
         nn.functional.cross_entropy,
         nn.CrossEntropyLoss(weight=np.linspace(0.5, 2.0, 10)),
         nn.CrossEntropyLoss(label_smoothing=0.1),

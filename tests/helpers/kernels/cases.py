@@ -74,6 +74,12 @@ def class_losses(rng: Rng, dtype: Any) -> list[Any]:
     return [z, labels, scale, loss, np.zeros((2, n), kind), np.zeros(n, np.int64)]
 
 
+def sum_losses(rng: Rng, dtype: Any) -> list[Any]:
+    kind = types_of(np.dtype(dtype)).sums
+    losses = abs(numbers(rng, one_of(rng, 1, 300, 3000), kind))
+    return [losses, np.zeros((), kind), one_of(rng, 1.0, 0.3)]
+
+
 def class_gradient(rng: Rng, dtype: Any) -> list[Any]:
     z, labels = scores(rng, dtype)
     n, kind = len(z), types_of(np.dtype(dtype)).sums
@@ -244,6 +250,7 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "cross_entropy_gradient_loop": (cross_entropy_gradient, 0, False),
     "class_losses_loop": (class_losses, CLOSE, False),
     "class_gradient_loop": (class_gradient, CLOSE, False),
+    "sum_losses_loop": (sum_losses, CLOSE, False),
     "moments_loop": (moments, CLOSE, False),
     "tracked_moments_loop": (tracked_moments, CLOSE, False),
     "normalise_loop": (normalise, 0, False),
