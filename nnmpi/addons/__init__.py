@@ -147,8 +147,8 @@ def _read(name: str) -> AddOn:
 
 
 NAMES = """
-simulator compression swapping nccl cuda winograd planning pages images language servers averaging
-pipedream checks recovery checkpoints trace course layer_ways transformer recurrent
+simulator compression swapping nccl cuda winograd proof planning pages images language servers
+averaging pipedream checks recovery checkpoints trace course layer_ways transformer recurrent
 torchlike optimizers interop compile doctor
 """
 """The add-ons, by the names of their folders, in the order of their options in `--help`."""

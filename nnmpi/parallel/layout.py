@@ -91,9 +91,8 @@ class Layout(NamedTuple):
 
     @property
     def counts_loss(self) -> bool:
-        """True if this rank's loss counts: the first along tp, since all have it."""
-        at = self.mesh.coordinates(self.all.rank)
-        return not any(at[axis.name] for axis in AXES if axis.same_loss)
+        """True if this rank's loss counts."""
+        return counts_loss(self.mesh.coordinates(self.all.rank))
 
     def free(self) -> None:
         """Frees the communicators that were split off; every rank calls it. A group of one rank is
@@ -102,6 +101,12 @@ class Layout(NamedTuple):
         for group in dict.fromkeys(groups):
             if group.size > 1:
                 group.free()
+
+
+def counts_loss(at: Mapping[str, int]) -> bool:
+    """True if the loss of the rank at these coordinates counts: the first along tp, since all have
+    the same."""
+    return not any(at[axis.name] for axis in AXES if axis.same_loss)
 
 
 def mesh_of(config: Config, ranks: int) -> Mesh:

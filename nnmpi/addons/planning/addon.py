@@ -11,7 +11,7 @@ from nnmpi.addons import AddOn
 
 ADD_ON = AddOn(
     modules=("nnmpi.addons.planning", "nnmpi.plan", "nnmpi.measure"),
-    uses=("simulator", "transformer"),
+    uses=("simulator", "transformer", "proof"),
     rows={
         "options": {"planning": "nnmpi.addons.planning.options:ADDED"},
         "texts": {

@@ -1,18 +1,22 @@
 """Formats the operations of a step as text, for `simulate layout --list`."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from textwrap import fill
 
+from nnmpi.addons.planning.paper.recording import passes
 from nnmpi.addons.planning.rank_lists import list_of_batch
+from nnmpi.addons.proof.proof import has_known_sums, prove_sums
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.rank_names import ranks_text
+from nnmpi.parallel.facts.passes import PassExchange
 from nnmpi.parallel.step_list.chain import chain_of
 from nnmpi.parallel.strategies import SINGLE_RANKS
 from nnmpi.schedules.lists.chain import Chain
 from nnmpi.schedules.lists.proof import prove
 from nnmpi.schedules.lists.step_list import StepList
-from nnmpi.schedules.op import as_text
+from nnmpi.schedules.op import Kind, as_text
 
 WIDTH = 100
 
@@ -22,8 +26,9 @@ def lines(a: Arrangement) -> Iterator[str]:
     for reason in _others(a):
         raise ValueError(f"--list: a step with {reason} is not one list: leave it out")
     prove_lists(a)
+    proved = "proved" if has_known_sums(a) else "its order proved, not what it sums"
     for ranks, step in _alike(a):
-        yield f"list of ranks {ranks_text(tuple(ranks))}, proved:"
+        yield f"list of ranks {ranks_text(tuple(ranks))}, {proved}:"
         yield from _units(a, chain_of(a, ranks[0]))
         yield fill(as_text(step.ops), WIDTH, initial_indent="  ", subsequent_indent="  ")
     if a.servers:
@@ -52,6 +57,15 @@ def prove_lists(a: Arrangement) -> None:
     for tp in range(a.mesh.axes["tp"]):
         rows = [places[tp, pp][:count] for pp in range(a.mesh.axes["pp"])]
         prove([[list_of_batch(a, rank) for rank in row] for row in rows])
+    if has_known_sums(a):
+        lists = [list_of_batch(a, rank).ops for rank in range(a.mesh.size)]
+        prove_sums(a, lists, partial(_exchanges, a))
+
+
+def _exchanges(
+    a: Arrangement, rank: int, stage: int, samples: int
+) -> Mapping[Kind, Mapping[PassExchange, int]]:
+    return passes(a, rank, stage, samples).exchanges
 
 
 def _others(a: Arrangement) -> Iterator[str]:

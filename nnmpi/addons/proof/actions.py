@@ -1,0 +1,91 @@
+"""Actions: what one rank does in a step, as far as the proof has to know it: its operations, the
+exchanges that each of them makes, and what lies in its memory."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+from nnmpi.parallel.arrangement.arrangement import Arrangement, counting_flags
+from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.arrangement.micro_batches import micro_batches
+from nnmpi.parallel.arrangement.rank_model import NOT_TIED
+from nnmpi.parallel.facts.exchanges import PassExchanges, counted, exchanges, exchanges_of
+from nnmpi.parallel.facts.passes import PassExchange
+from nnmpi.parallel.layout import counts_loss
+from nnmpi.parallel.step_list.chain import stage_units
+from nnmpi.schedules.op import PASSES, Kind, Op
+
+
+class Bucket(NamedTuple):
+    """A bucket: its length in elements, and the variables in it."""
+
+    length: int
+    variables: frozenset[int]
+
+
+class Actions:
+    """The operations of a rank, and facts about them.
+
+    at          its coordinates
+    trained     the numbers of its parameters
+    units       by stage: the numbers of its units
+    finals      by unit: the parameters whose gradients its backward pass is the last to add to
+    sizes       the samples of each of its micro-batches
+    has_halves  whether backward passes run in two halves
+    ties        the parameters that TIES sums; `terms`: those that TERMS sums
+    counts      by parameter: whether this rank counts it in the norm of all gradients
+    """
+
+    def __init__(self, a: Arrangement, rank: int, ops: Sequence[Op], passes: PassExchanges) -> None:
+        self.rank, self.ops, self._a = rank, ops, a
+        self.at = a.mesh.coordinates(rank)
+        held = a.model_on(rank)
+        self.trained = [v.variable for v in held.trained]
+        units = stage_units(a, rank, self.trained)  # type: ignore[arg-type]
+        self.units = {stage: of.numbers for stage, of in units.items()}
+        self.finals: Mapping[int, frozenset[int]] = {
+            u: frozenset(final)  # type: ignore[arg-type]
+            for of in units.values()
+            for u, final in zip(of.numbers, of.parameters, strict=True)
+        }
+        self.has_halves = any(op.kind is Kind.I for op in ops)
+        self.sizes = micro_batches(a, rank, a.config.batch_size)
+        self.buckets = [
+            Bucket(bucket.stop - bucket.start, frozenset(v.variable for v in inside))
+            for bucket, inside in held.inside().items()
+        ]
+        tied = (bucket.tied for bucket in held.buckets if bucket.tied != NOT_TIED)
+        self.ties = frozenset(held.trained[i].variable for i in tied)
+        self.terms = a.sharding.partial_gradients & {*self.trained}
+        self.counts = dict(zip(self.trained, counting_flags(a, rank), strict=True))
+        self.counts_loss = counts_loss(self.at)
+        self.sums_scalars = bool(held.scalars) and a.store.scalars
+        self._passes = passes
+
+    @cached_property
+    def updated(self) -> Mapping[int, int]:
+        """By variable: how many of its elements this rank updates."""
+        held, ranges = self._a.model_on(self.rank), [*self._a.owned_ranges(self.rank)]
+        return {
+            v.variable: sum(max(0, min(hi, at + v.size) - max(lo, at)) for lo, hi in ranges)
+            for v, (at, _) in zip(held.trained, held.spans, strict=True)
+        }
+
+    def exchanges(self, op: Op) -> Sequence[Exchange]:
+        """Returns the exchanges of an operation on a bucket or at the end of the step."""
+        return [exchange for _, exchange in exchanges_of(self._a, self.rank, op)]
+
+    def in_passes(self) -> Iterable[tuple[str, Exchange, int]]:
+        """Yields (axis, exchange, how often) of the exchanges within passes."""
+        passes = counted((op for op in self.ops if op.kind in PASSES), self.sizes)
+        made = exchanges(self._a, self.rank, passes, self._passes)
+        return ((axis, exchange, times) for (axis, exchange), times in made.items())
+
+    def axes_of(self, exchange: Exchange) -> frozenset[str]:
+        """Returns the axes along which the ranks of an exchange differ."""
+        places = [self._a.mesh.coordinates(rank) for rank in exchange.group]
+        return frozenset(axis for axis in self.at if len({at[axis] for at in places}) > 1)
+
+
+PassesOf: TypeAlias = Callable[[int, int, int], Mapping[Kind, Mapping[PassExchange, int]]]
+"""(rank, stage, samples): how often each kind of a stage's passes makes each exchange."""

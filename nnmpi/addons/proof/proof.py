@@ -1,0 +1,37 @@
+"""Proves that a step computes what one rank would: that each gradient is the sum of all of its
+terms, each once. What is due is derived from the model and from where its parts are alone."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from nnmpi.addons.proof.actions import Actions, PassesOf
+from nnmpi.addons.proof.gradients import GradientWalk
+from nnmpi.addons.proof.passes import check_passes
+from nnmpi.addons.proof.placement import Placement
+from nnmpi.addons.proof.shares import Shares
+from nnmpi.addons.proof.together import check_counts, check_weights
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.schedules.op import Op
+
+
+def has_known_sums(a: Arrangement) -> bool:
+    """True if `prove_sums` covers the step: if ranks sum their gradients in each step, with
+    operations that no strategy has added."""
+    return not (a.strategy.lists or a.strategy.averages or a.servers)
+
+
+def prove_sums(a: Arrangement, lists: Sequence[Sequence[Op]], passes: PassesOf) -> Shares:
+    """Raises ScheduleError for the first operation of a rank that is wrong; returns what is due.
+
+    lists    the operations of each rank
+    passes   (rank, stage, samples): the exchanges that a stage's passes make, by kind of pass
+    """
+    shares, ranks = Shares(Placement(a)), list[Actions]()
+    for rank, ops in enumerate(lists):
+        actions = Actions(a, rank, ops, partial(passes, rank))
+        GradientWalk(a, shares, actions).run()
+        check_passes(shares, actions)
+        ranks.append(actions)
+    check_counts(a, shares, ranks)
+    check_weights(a)
+    return shares

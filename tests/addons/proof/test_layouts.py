@@ -1,0 +1,172 @@
+"""Layouts that train as one rank does are proved, and changes of their lists are refused."""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import pytest
+from helpers.sample import one_in
+from helpers.tensor.laws_sequence import tokens_alone
+from helpers.tensor.laws_tensor_graphs import MODELS
+from helpers.training.conformance import arranged_rows
+from helpers.training.laws_language import many_tokens
+from proved import GPT, lists_of, on_paper, proved
+
+from nnmpi.addons.proof.layers import Share
+from nnmpi.schedules.lists.step_list import ScheduleError
+from nnmpi.schedules.op import ADDS, Kind, Op
+
+
+def test_layouts_of_the_table_of_conformance_are_proved(is_sample: bool) -> None:
+    """Each fourth, and those that are held to a run; with --all all of them."""
+    table = [*arranged_rows()]
+    fourth = {row.name for row in one_in(4, [row for row, _ in table], "proofs")}
+    chosen = [row for row, is_of_sample in table if is_of_sample or row.name in fourth]
+    for row in chosen:
+        try:
+            proved(on_paper(row.ranks, **row.options or {}))
+        except ScheduleError as error:
+            raise AssertionError(row.name) from error
+    assert len(chosen) > (150 if is_sample else 600)
+
+
+def test_what_ranks_have_of_gradients() -> None:
+    shares = proved(a := on_paper(4, dp=2, tp=2, sequence_parallel=True, **GPT))
+    found = {
+        variable.path: {axis: shares.gradients[v, axis].share for axis in ("dp", "tp")}
+        for v, variable in enumerate(a.graph.variables)
+    }
+    assert {shared["dp"] for shared in found.values()} == {Share.TERM}
+    of_block = {name.removeprefix("h.0."): of["tp"] for name, of in found.items() if "h.0." in name}
+    assert of_block == {
+        **dict.fromkeys(("ln_1.weight", "ln_1.bias", "ln_2.weight", "ln_2.bias"), Share.TERM),
+        **dict.fromkeys(
+            ("attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight"), Share.CUT
+        ),
+        **dict.fromkeys(("mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight"), Share.CUT),
+        **dict.fromkeys(("attn.c_proj.bias", "mlp.c_proj.bias"), Share.TERM),
+    }
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_layers_of_ones_own_are_proved_by_what_they_declare(name: str) -> None:
+    """Their parts are not nnmpi's to know."""
+    for options in ({"tp": 2}, {"tp": 2, "dp": 2, "zero": 3}, {"tp": 2, "pp": 2}):
+        ranks = prod(n for axis, n in options.items() if axis != "zero")
+        proved(on_paper(ranks, build=MODELS[name], **options))
+
+
+def test_a_layer_of_positions_is_proved() -> None:
+    given = {"build": tokens_alone, "given": many_tokens, "tp": 2, "sequence_parallel": True}
+    shares = proved(a := on_paper(2, **given))
+    path = next(v for v, x in enumerate(a.graph.variables) if x.path == "2.weight")
+    assert shares.terms(path) == {"tp": "2 computes some positions on each rank"}
+
+
+# ---- changes of lists
+
+Change = Callable[[list[Op]], list[Op]]
+
+
+def without(*kinds: Kind) -> Change:
+    return lambda ops: [op for op in ops if op.kind not in kinds]
+
+
+def without_bucket(b: int) -> Change:
+    return lambda ops: [op for op in ops if not (op.kind in (Kind.SUM, Kind.FINISH) and op.at == b)]
+
+
+def first(ops: Sequence[Op], kind: Kind) -> int:
+    return next(k for k, op in enumerate(ops) if op.kind is kind)
+
+
+def moved(kind: Kind, before: Callable[[Sequence[Op]], int]) -> Change:
+    def change(ops: list[Op]) -> list[Op]:
+        ops.insert(before(ops), ops.pop(first(ops, kind)))
+        return ops
+
+    return change
+
+
+def last_pass(ops: Sequence[Op]) -> int:
+    return max(k for k, op in enumerate(ops) if op.kind in ADDS)
+
+
+def of_last_micro_batch(ops: list[Op]) -> list[Op]:
+    last = max(op.micro for op in ops if op.kind is Kind.SUM)
+    return [op for op in ops if op.kind not in (Kind.SUM, Kind.FINISH) or op.micro == last]
+
+
+def twice(kind: Kind) -> Change:
+    return lambda ops: [op for op in ops for _ in range(1 + (op.kind is kind))]
+
+
+ZERO = {**GPT, "ranks": 2, "dp": 2, "zero": 2, "micro_batches": 2}
+STAGES = {**GPT, "ranks": 4, "pp": 2, "dp": 2, "micro_batches": 2}
+PLAIN = {**GPT, "ranks": 2, "dp": 2, "micro_batches": 2}
+OF_POSITIONS = {**GPT, "ranks": 2, "tp": 2, "sequence_parallel": True}
+
+PUBLISHED: dict[str, tuple[dict[str, Any], Change, str]] = {
+    "norms are not summed along tp (Megatron-LM 1446)": (
+        OF_POSITIONS,
+        without(Kind.TERMS),
+        "AGREE: the gradient of h.0.ln_1.weight is still a partial sum along tp",
+    ),
+    "tied weights are not summed over stages (Megatron-LM 656)": (
+        STAGES | {"zero": 2},
+        without(Kind.TIES),
+        "wte.weight is still a partial sum along pp",
+    ),
+    "so without ZeRO": (STAGES, without_bucket(1), "terms of the gradient of wte.weight"),
+    "they are summed over stages too early (Megatron-LM 844)": (
+        STAGES | {"zero": 2},
+        moved(Kind.TIES, lambda ops: first(ops, Kind.FINISH)),
+        "TIES: the sums that it adds up are not complete",
+    ),
+    "only the last micro-batch is summed (Fast-LLM 550)": (
+        ZERO | {"micro_batches": 4},
+        of_last_micro_batch,
+        "1 of 4 terms of the gradient|4 terms|terms of the gradient",
+    ),
+    "the sum comes before the last backward pass (build-nanogpt 30)": (
+        PLAIN,
+        moved(Kind.SUM, last_pass),
+        "terms of the gradient",
+    ),
+    "values are not waited for (Megatron-LM 950)": (
+        ZERO | {"zero": 3},
+        without(Kind.WAIT),
+        "whose values since the last update are not gathered",
+    ),
+    "values are not gathered after the update (Megatron-LM 6920)": (
+        ZERO,
+        without(Kind.GATHER, Kind.WAIT),
+        "whose values since the last update are not gathered",
+    ),
+    "the norm is taken before the sums end (DeepSpeed 1801)": (
+        PLAIN,
+        moved(Kind.AGREE, lambda ops: first(ops, Kind.FINISH)),
+        "AGREE: sums are under way",
+    ),
+    "nothing is summed (verl 7493)": (
+        PLAIN,
+        without(Kind.SUM, Kind.FINISH),
+        "AGREE: 0 of 2 terms of the gradient of",
+    ),
+    "a gradient is summed twice (Megatron-LM 6660)": (ZERO, twice(Kind.SUM), "summed twice|0 of 1"),
+    "a weight's gradient is added twice (PyTorch 181365)": (
+        STAGES | {"schedule": "zb-h1"},
+        twice(Kind.W),
+        "runs 2 times backward",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_bug_is_refused(name: str) -> None:
+    options, change, said = PUBLISHED[name]
+    lists = lists_of(a := on_paper(**options))
+    changed = [change([*ops]) for ops in lists]
+    assert [*map(tuple, changed)] != [*map(tuple, lists)]
+    with pytest.raises(ScheduleError, match=said):
+        proved(a, changed)
