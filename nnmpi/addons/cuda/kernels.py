@@ -31,17 +31,17 @@ ROWS_OF_BLOCK = 4 * THREADS  # up to this many rows one block has all, and adds 
 
 
 @launched
-def _bias_relu(lines: Layout, bias: Layout | None, zero: Layout | None) -> Launch | None:
-    width = lines.shape[-1]
-    if not fits(lines) or not are_dense(lines.dtype, lines, bias, zero):
+def _bias_relu(lines: Layout, bias: Layout | None, zero: Any) -> Launch | None:
+    width, rows = lines.shape[-1], [a for a in (bias, zero) if isinstance(a, Layout)]
+    if not fits(lines) or not are_dense(lines.dtype, lines, *rows):
         return None
-    if any(a is not None and a.shape != (width,) for a in (bias, zero)):
+    if any(a.shape != (width,) for a in rows):
         return None
     args = (lines, bias, *counts(lines.size, width), np.int32(zero is not None))
     return Launch("elementwise", "bias_relu", lines.size, args, type_of(lines.dtype))
 
 
-def bias_relu_loop(lines: Array, bias: Array | None, zero: Array | None) -> Any:
+def bias_relu_loop(lines: Array, bias: Array | None, zero: Array | float | None) -> Any:
     return None if bias is None and zero is None else _bias_relu(lines, bias, zero)
 
 

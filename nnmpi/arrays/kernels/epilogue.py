@@ -9,7 +9,7 @@ is a quarter of the work. Of the pooled windows
 only the place of the largest element is kept, a byte each. Of equal ones the first wins.
 """
 
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,18 +51,18 @@ class Gradients(NamedTuple):
 
 
 class RowConstants(NamedTuple):
-    """The arrays that `bias_relu` adds and compares with, repeated over a row of the image (w * O):
-    the bias, and zeros for ReLU; None without."""
+    """The numbers that `bias_relu` adds and compares with, repeated over a row of the image (w *
+    O): the bias, and `zeros` for ReLU; None without."""
 
     bias: Array | None
-    zero: Array | None
+    zero: Array | float | None
 
 
 def row_constants(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
     """Makes the bias b, and zeros if `relu`, each repeated on the host over a row of w pixels,
     since NumPy is slow on single pixels. `like` is an array of outputs."""
     xp, w = xp_of(like), w if of(like).is_host else 1
-    zero = constant((w * like.shape[-1],), 0.0, like.dtype, xp) if relu else None
+    zero = zeros(w * like.shape[-1], like) if relu else None
     if b is None or w == 1:
         return RowConstants(b, zero)
     row = xp.empty((w, len(b)), b.dtype)  # np.tile takes as long as a small convolution
@@ -70,18 +70,10 @@ def row_constants(b: Array | None, relu: bool, w: int, like: Array) -> RowConsta
     return RowConstants(row.reshape(-1), zero)
 
 
-def constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array:
-    """Returns a read-only array filled with one value, cached on a device. On the host it is made
-    anew: its memory may be a part of a larger block, which a cache would keep allocated. So it is
-    in a graph of kernels, whose arrays stay where they are."""
-    if not hasattr(xp, "cuda") or xp.cuda.get_current_stream().is_capturing():
-        return xp.full(shape, value, dtype)
-    return _cached_constant(shape, value, dtype, xp, xp.cuda.runtime.getDevice())
-
-
-@lru_cache(maxsize=64)
-def _cached_constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any, device: int) -> Any:
-    return xp.full(shape, value, dtype)
+def zeros(width: int, like: Array) -> Array | float:
+    """Returns what ReLU compares rows of `width` elements with: zeros on the host, where NumPy is
+    faster than with a number, and 0 on a device, where zeros would have to be written first."""
+    return xp_of(like).zeros(width, like.dtype) if of(like).is_host else 0.0
 
 
 def copied(host: np.ndarray, dtype: Any, like: Array) -> Array:
@@ -103,12 +95,14 @@ def _cached_copy(
 
 def bias_relu(y: Array, r: RowConstants) -> None:
     """Adds the bias to y (n, H, W, O) and takes max(y, 0), in place; None: not that."""
-    width = next((len(a) for a in r if a is not None), y.shape[-1])
+    width = next((len(a) for a in r if isinstance(a, type(y))), y.shape[-1])
     bias_relu_loop(y.reshape(y.size // max(width, 1), width), *r)
 
 
 @kernel
-def bias_relu_loop(lines: InOut, bias: Array | None, zero: Array | None) -> None:
+def bias_relu_loop(lines: InOut, bias: Array | None, zero: Array | float | None) -> None:
+    """Adds the bias to each line, and takes the maximum of the result and `zeros`; None: not
+    that."""
     if bias is not None:
         lines += bias
     if zero is not None:

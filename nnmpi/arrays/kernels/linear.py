@@ -11,7 +11,7 @@ from typing import Any
 from nnmpi.arrays import blas, native
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.kernels import column_sum
-from nnmpi.arrays.kernels.epilogue import bias_relu_loop, constant, relu_gradient
+from nnmpi.arrays.kernels.epilogue import bias_relu_loop, relu_gradient, zeros
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
 
@@ -103,7 +103,7 @@ def linear_outputs(x: Array, w: Array, b: Array | None, y: Out, relu: bool, larg
     """Writes y = x w^T + b, and ReLU of it if `relu`; b may be None. The compiled kernel leaves
     large products to BLAS, unless `large`."""
     dot(x, w.T, y)
-    bias_relu_loop(y, b, constant((len(w),), 0.0, y.dtype, xp_of(x)) if relu else None)
+    bias_relu_loop(y, b, zeros(len(w), y) if relu else None)
 
 
 def add_outputs(x: Array, w: Array, y: Array, scratch: Array, large: bool) -> None:

@@ -23,7 +23,6 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
-from nnmpi.arrays.kernels.epilogue import constant
 from nnmpi.autograd import Tensor, as_tensor
 from nnmpi.data import StepBatch
 from nnmpi.data.inputs import Structure, each
@@ -140,7 +139,7 @@ class LossSink(Sink):
         value, like = scale / divisor if (divisor := self._load.divisor) else 0.0, outputs[0]
         key = value, like.shape, like.dtype, type(like)
         if self._seeds[0] != key:
-            seed = constant(like.shape, value, like.dtype, backend.xp_of(like))
+            seed = backend.xp_of(like).full(like.shape, value, like.dtype)
             if isinstance(seed, np.ndarray):
                 seed.flags.writeable = False  # it serves later steps too
             self._seeds = key, [seed]
