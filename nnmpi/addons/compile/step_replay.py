@@ -17,6 +17,7 @@ from nnmpi.arrays.meta.shapes import owner
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import tick
 from nnmpi.nn.graph import leaves, mapped
+from nnmpi.nn.layers.basic import check_rows
 from nnmpi.nn.module import Module
 from nnmpi.nn.record import RecordedKey
 from nnmpi.nn.seeding import next_draw, seed_state
@@ -74,22 +75,25 @@ def checks_on_host(
     recorded: RecordedStep, arguments: Sequence[Array]
 ) -> tuple[Sequence[Call], bool]:
     """Returns the checks of a recorded step's arguments, as calls on the host, without those that
-    read an argument on a device, since the host would wait for it; and whether these are all.
+    read an argument on a device, since the host would wait for it; and whether they check all
+    labels. Rows of an Embedding are not checked in a graph anyway.
 
     arguments   the memory of each array among the arguments
     """
     inputs = [*zip(recorded.inputs, arguments, strict=True)]
     given = places_of((a, memory) for a, memory in inputs if isinstance(memory, np.ndarray))
     skipped = {id(owner(a)) for a, memory in inputs if not isinstance(memory, np.ndarray)}
-    checks = list[Call]()
+    checks, check_labels = list[Call](), True
     for call in recorded.calls[: recorded.checks]:
         if skipped.isdisjoint(id(owner(array)) for array in arrays_in(call.args)):
             checks.append(call)
         elif not call.is_check:
             skipped.add(id(owner(call.args[0])))
+        elif call.function is not check_rows:
+            check_labels = False
     places = plan(a for key, a in lifetimes(checks, ()).items() if key not in given)
     binding = Binding(given, places_in(arena_of(places.size), places))
-    return [*map(binding.call, checks)], len(checks) == recorded.checks
+    return [*map(binding.call, checks)], check_labels
 
 
 class StepReplay:

@@ -58,7 +58,7 @@ def captured(
     memory = dict(zip(map(id, arrays), staging.arguments, strict=True))
     arguments = Arguments(*given, free, lambda array: memory[id(array)].on_device)
     written = [argument.written for argument in staging.arguments]
-    checks, are_all = checks_on_host(recorded, written)
+    checks, check_labels = checks_on_host(recorded, written)
     segments = _Segments(on, _work(recorded, code))
     roots, gradients = RootCalls(code, staging.words), Gradients(code, segments.log)
     contexts: Sequence[tuple[Any, Any]] = (
@@ -66,7 +66,7 @@ def captured(
         (instead_of_step, gradients.update),
         (seed_state, seed_state.get()),
         # where calls are logged, losses leave the checks of labels to others
-        (call_log, [] if are_all else None),
+        (call_log, [] if check_labels else None),
     )
     with restored(code.all_modules, code.parameters), variables_set(*contexts):
         try:
