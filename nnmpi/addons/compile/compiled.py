@@ -131,6 +131,9 @@ class CompiledStep:
             *map(_TRAINING, code.all_modules),
         ]
         if guards != self._last or code is not self._last_code:
+            if code.has_moved():
+                self._code = None
+                return self._step(args, named)
             kind = *guards, *code.state
             self._form = self._forms.get(kind) or CallForm(kind)
             self._last, self._last_code = guards, code

@@ -67,6 +67,10 @@ class StepCode:
         changes = [*map(_CHANGES, self.all_modules)]
         return self._changes == changes and self._values.is_same()
 
+    def has_moved(self) -> bool:
+        """True if a parameter is on another device than when the step was looked at."""
+        return any(backend.of(p._array) != self.on for p in self.parameters)
+
     def has_same_parts(self, other: "StepCode") -> bool:
         """True if another StepCode has the same modules, parameters and optimizers."""
         parts, others = (

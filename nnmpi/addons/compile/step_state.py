@@ -9,7 +9,7 @@ from nnmpi.addons.compile.recorded_step import array_of_argument, set_gradients
 from nnmpi.addons.compile.step_code import StepCode
 from nnmpi.addons.compile.step_replay import StepReplay
 from nnmpi.arrays import backend
-from nnmpi.arrays.backend import is_array
+from nnmpi.arrays.backend import Array, is_array
 from nnmpi.autograd import Tensor
 from nnmpi.nn.graph import mapped
 from nnmpi.nn.seeding import seed_state
@@ -17,13 +17,13 @@ from nnmpi.nn.users_code import compared
 
 
 class StepState:
-    """A copy of everything that a training step may change: values, gradients, buffers, optimizers,
-    and counters of random numbers. By it, the step is run twice from the same state."""
+    """A copy on the host of everything that a training step may change: values, gradients, buffers,
+    optimizers, and counters of random numbers. By it, the step is run twice from the same state."""
 
     def __init__(self, replay: StepReplay, code: StepCode) -> None:
         self._memory, self._code = replay.memory, code
-        self._arrays = [array.copy() for array in replay.memory]
-        self._states = [{k: a.copy() for k, a in o.state.items()} for o in code.optimizers]
+        self._arrays = [*map(_copied, replay.memory)]
+        self._states = [{k: _copied(a) for k, a in o.state.items()} for o in code.optimizers]
         self._steps = [[*optimizer.steps] for optimizer in code.optimizers]
         self._present = [p.has_grad for p in code.parameters]
         self._passes = [m.passes for m in code.all_modules]
@@ -32,12 +32,12 @@ class StepState:
     def restore(self) -> None:
         """Puts the copied state back into parameters, buffers, optimizers and counters."""
         for array, copy in zip(self._memory, self._arrays, strict=True):
-            array[...] = copy
+            _write(array, copy)
         for optimizer, state, steps in zip(
             self._code.optimizers, self._states, self._steps, strict=True
         ):
             for name, array in state.items():
-                optimizer.state[name][...] = array
+                _write(optimizer.state[name], array)
             optimizer.set_steps(steps)
         set_gradients(self._code.parameters, self._present)
         seed_state.set(self._seed_state)
@@ -58,6 +58,14 @@ class StepState:
         return all(
             a.tobytes() == b.tobytes() for array, a, b in pairs if id(array) not in skipped
         ) and bits_of(self._states) == bits_of(other._states)
+
+
+def _copied(array: Array) -> np.ndarray:
+    return array.copy() if isinstance(array, np.ndarray) else backend.to_host(array)
+
+
+def _write(array: Array, values: np.ndarray) -> None:
+    array[...] = backend.of(array).asarray(values)  # a step may have moved an optimizer's state
 
 
 def bits_of(result: Any) -> Any:

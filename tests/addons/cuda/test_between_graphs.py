@@ -11,6 +11,8 @@ from helpers.device import DEVICE, needs_emulator
 
 import nnmpi
 from nnmpi import Tensor, nn, optim
+from nnmpi.addons.compile import compiled
+from nnmpi.addons.compile.step_state import StepState
 from nnmpi.addons.cuda import step_graphs
 from nnmpi.addons.cuda.capture import Capture
 from nnmpi.arrays.backend import Backend
@@ -126,6 +128,45 @@ def test_memory_is_freed_without_the_garbage_collector(monkeypatch: pytest.Monke
         assert not captures
     finally:
         gc.enable()
+
+
+def test_a_model_that_moves_is_recorded_again_with_the_same_bits() -> None:
+    """Its optimizer's state follows in the next step, between two copies of the state."""
+
+    def trained(is_compiled: bool) -> list[bytes]:
+        nnmpi.manual_seed(1)
+        model = nn.Linear(6, 3)
+        optimizer = optim.Adam(model.parameters())
+
+        def function(x: Any) -> None:
+            optimizer.zero_grad()
+            model(Tensor(x)).square().mean().backward()
+            optimizer.step()
+
+        step: Any = nnmpi.compile(function) if is_compiled else function
+        for device in ("cpu", "cuda", "cpu", "cuda"):
+            model.to(device)
+            for _ in range(3):
+                step(samples(8, 6) if device == "cuda" else samples(8, 6).get())
+        assert not is_compiled or step.replays == 7
+        return values(model)
+
+    assert trained(True) == trained(False)
+
+
+def test_what_is_compared_is_copied_to_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    used, model = DEVICE.xp.get_default_memory_pool().used_bytes, nn.Linear(6, 3).to("cuda")
+    more = list[int]()
+
+    class Noted(StepState):
+        def __init__(self, *args: Any) -> None:
+            before = used()
+            super().__init__(*args)
+            more.append(used() - before)
+
+    monkeypatch.setattr(compiled, "StepState", Noted)
+    nnmpi.compile(lambda x: model(Tensor(x)).sum().backward())(samples(8, 6))
+    assert more == [0, 0, 0]
 
 
 def test_a_step_without_parameters_runs_as_written_on_the_device() -> None:
