@@ -12,8 +12,6 @@ ROOT = Path(__file__).resolve().parents[3]
 EMULATED = 2
 """So many devices are emulated, for ranks with NCCL."""
 
-ROUNDS = 7
-ROUND_SECONDS = 0.03
 MOST_CALLS = 500
 """In a round: the queue of a stream has about 1,000 places, and the host would wait for one."""
 
@@ -49,9 +47,11 @@ class Marks(NamedTuple):
 
 
 class Device(NamedTuple):
-    """Where cases run."""
+    """Where cases run, and how a call is timed: in so many rounds of about so many seconds."""
 
     emulated: bool
+    rounds: int = 7
+    seconds: float = 0.03
 
     def set_up(self, is_null: bool) -> None:
         """Gives CuPy the emulated device, which computes nothing if `is_null`."""
@@ -72,11 +72,11 @@ class Device(NamedTuple):
         marks = marks or of_cupy(self.emulated)
         for _ in range(2):
             call()
-        rounds = 1 if self.emulated else ROUNDS
         once = _round(call, 1, marks)
-        longest = max(once.device, once.host, 1e-7)
-        calls = 1 if self.emulated else max(1, min(MOST_CALLS, int(ROUND_SECONDS / longest)))
-        found = [_round(call, calls, marks) for _ in range(rounds)]
+        if self.emulated:
+            return once
+        calls = max(1, min(MOST_CALLS, int(self.seconds / max(*once, 1e-7))))
+        found = [_round(call, calls, marks) for _ in range(self.rounds)]
         return Times(*map(statistics.median, zip(*found, strict=True)))
 
     def free(self) -> None:

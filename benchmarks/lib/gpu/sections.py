@@ -64,7 +64,7 @@ SECTIONS = {
     "decided by a GPU": Section(device_tests.decided, 90, 60, computes=True),
     "graphs": Section(graphs.graphs, 40, 30),
     "kernels": Section(kernels.cases, 25, 10),
-    "plans of cuDNN": Section(plans.cases, 40, 30),
+    "plans of cuDNN": Section(plans.cases, 60, 50),
     "loops": Section(steps.loops, 90, 40),
     "trainers": Section(steps.trainers, 60, 60),
     "PyTorch": Section(steps.torch_cases, 130, 100),

@@ -31,5 +31,8 @@ ADD_ON = AddOn(
         "device_parts": {"cuda": "nnmpi.addons.cuda.device:PARTS"},
         "step_graphs": {"cuda": "nnmpi.addons.cuda.step_graphs:captured"},
     },
-    files=("scripts/gpu_minutes", "benchmarks/gpu_minutes.py", "benchmarks/lib/gpu"),
+    files=(
+        *("scripts/gpu_minutes", "benchmarks/gpu_minutes.py", "benchmarks/lib/gpu"),
+        *("tests/benchmarks/test_gpu_minutes.py", "tests/helpers/gpu_sections.py"),
+    ),
 )
