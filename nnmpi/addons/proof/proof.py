@@ -3,6 +3,7 @@ terms, each once. What is due is derived from the model and from where its parts
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from nnmpi.addons.proof.actions import Actions, PassesOf
 from nnmpi.addons.proof.gradients import GradientWalk
@@ -20,8 +21,16 @@ def has_known_sums(a: Arrangement) -> bool:
     return not (a.strategy.lists or a.strategy.averages or a.servers)
 
 
-def prove_sums(a: Arrangement, lists: Sequence[Sequence[Op]], passes: PassesOf) -> Shares:
-    """Raises ScheduleError for the first operation of a rank that is wrong; returns what is due.
+class ProvedStep(NamedTuple):
+    """A proved step: what is due, and what each rank does."""
+
+    shares: Shares
+    ranks: Sequence[Actions]
+
+
+def prove_sums(a: Arrangement, lists: Sequence[Sequence[Op]], passes: PassesOf) -> ProvedStep:
+    """Returns the step if it is right; raises ScheduleError for the first operation of a rank that
+    is wrong.
 
     lists    the operations of each rank
     passes   (rank, stage, samples): the exchanges that a stage's passes make, by kind of pass
@@ -34,4 +43,4 @@ def prove_sums(a: Arrangement, lists: Sequence[Sequence[Op]], passes: PassesOf) 
         ranks.append(actions)
     check_counts(a, shares, ranks)
     check_weights(a)
-    return shares
+    return ProvedStep(shares, ranks)

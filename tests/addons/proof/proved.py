@@ -39,4 +39,4 @@ def lists_of(a: Arrangement) -> list[Sequence[Op]]:
 def proved(a: Arrangement, lists: Sequence[Sequence[Op]] | None = None) -> Shares:
     """What is due; ScheduleError if a list does something else."""
     ops = lists_of(a) if lists is None else lists
-    return prove_sums(a, ops, lambda rank, stage, n: passes(a, rank, stage, n).exchanges)
+    return prove_sums(a, ops, lambda rank, stage, n: passes(a, rank, stage, n).exchanges).shares

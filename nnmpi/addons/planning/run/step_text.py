@@ -7,7 +7,8 @@ from textwrap import fill
 
 from nnmpi.addons.planning.paper.recording import passes
 from nnmpi.addons.planning.rank_lists import list_of_batch
-from nnmpi.addons.proof.proof import has_known_sums, prove_sums
+from nnmpi.addons.proof.proof import ProvedStep, has_known_sums, prove_sums
+from nnmpi.addons.proof.text import typed_lines
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.rank_names import ranks_text
 from nnmpi.parallel.facts.passes import PassExchange
@@ -26,11 +27,14 @@ def lines(a: Arrangement) -> Iterator[str]:
     for reason in _others(a):
         raise ValueError(f"--list: a step with {reason} is not one list: leave it out")
     prove_lists(a)
-    proved = "proved" if has_known_sums(a) else "its order proved, not what it sums"
+    step_of = proved_sums(a) if has_known_sums(a) else None
+    proved = "proved" if step_of else "its order proved, not what it sums"
     for ranks, step in _alike(a):
         yield f"list of ranks {ranks_text(tuple(ranks))}, {proved}:"
         yield from _units(a, chain_of(a, ranks[0]))
         yield fill(as_text(step.ops), WIDTH, initial_indent="  ", subsequent_indent="  ")
+        for line in typed_lines(step_of.shares, step_of.ranks[ranks[0]]) if step_of else ():
+            yield f"    {line}"
     if a.servers:
         servers = ranks_text((*range(a.mesh.size, a.ranks),))
         yield f"no list of ranks {servers}: servers answer requests in the order of arrival"
@@ -57,9 +61,12 @@ def prove_lists(a: Arrangement) -> None:
     for tp in range(a.mesh.axes["tp"]):
         rows = [places[tp, pp][:count] for pp in range(a.mesh.axes["pp"])]
         prove([[list_of_batch(a, rank) for rank in row] for row in rows])
-    if has_known_sums(a):
-        lists = [list_of_batch(a, rank).ops for rank in range(a.mesh.size)]
-        prove_sums(a, lists, partial(_exchanges, a))
+
+
+def proved_sums(a: Arrangement) -> ProvedStep:
+    """Proves that the lists of all ranks sum what has to be summed; raises ScheduleError."""
+    lists = [list_of_batch(a, rank).ops for rank in range(a.mesh.size)]
+    return prove_sums(a, lists, partial(_exchanges, a))
 
 
 def _exchanges(
