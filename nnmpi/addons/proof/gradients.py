@@ -41,10 +41,13 @@ class GradientWalk:
         self._loss, self._scalars, self._noted = list[frozenset[str]](), 0, False
         self._ends = list[Kind]()
         self._is_gathered = a.store.zero > 0 and a.mesh.count(*a.summed_axes) > 1
-        self._gathered = set[int]()
+        self._gathered, self._open = set[int](), set[tuple[int, int]]()
+        self._bucket_of = {v: b for b, x in enumerate(actions.buckets) for v in x.variables}
+        self._written = dict(self._writes())
         self._check: dict[Kind, Callable[[Op], str]] = {
             **dict.fromkeys(PASSES, self._pass),
             Kind.NOTE: self._note,
+            Kind.OPEN: self._opens,
             Kind.GATHER: self._gather,
             Kind.WAIT: self._wait,
             Kind.SUM: self._sum,
@@ -112,12 +115,41 @@ class GradientWalk:
         self._passes[way, op.stage, op.micro, op.at] += 1
         if op.kind not in ADDS:
             return ""
+        if self._a.store.scatters and (wrong := self._is_closed(op)):
+            return wrong
         final = {*self._actions.finals.get(op.at, ())}
         if op.at == min(self._actions.units[op.stage]):  # the last pass of the stage
             final |= {v for v in self.due if op.stage in self._shares.users[v]}
         for v in final & self.due.keys():
             if op.stage in self._shares.users[v]:
                 self.there[v].add((op.stage, op.micro))
+        return ""
+
+    def _writes(self) -> Iterator[tuple[int, frozenset[int]]]:
+        """Yields for each unit the parameters to whose gradients backward passes have added when
+        its own ends: those that a node uses from the first one on that uses its last ones."""
+        place = self._shares.place
+        for stage, units in self._actions.units.items():
+            uses = defaultdict[int, list[int]](list)
+            for k in place.stages[stage].nodes:
+                for v in self.due.keys() & {*place.graph.nodes[k].variables}:
+                    uses[v].append(k)
+            for u in units:
+                finals = self._actions.finals.get(u, frozenset()) & uses.keys()
+                first = min((uses[v][0] for v in finals), default=place.stages[stage].nodes.stop)
+                yield u, frozenset(v for v, nodes in uses.items() if nodes[-1] >= first)
+
+    def _is_closed(self, op: Op) -> str:
+        """Returns to whose gradients a backward pass adds while they have no memory, or ""."""
+        for v in sorted(self._written[op.at]):
+            is_summed = (op.stage, op.micro) in self.summed[v]
+            if not is_summed and (self._bucket_of[v], op.micro) not in self._open:
+                bucket = self._bucket_of[v]
+                return f"adds to the gradient of {self._path(v)}, but bucket {bucket} is not open"
+        return ""
+
+    def _opens(self, op: Op) -> str:
+        self._open.add((op.at, op.micro))
         return ""
 
     def _missing_passes(self) -> Iterator[str]:
@@ -139,6 +171,7 @@ class GradientWalk:
 
     def _sum(self, op: Op) -> str:
         length, inside = self._actions.buckets[op.at]
+        self._open.discard((op.at, op.micro))
         for v in sorted(inside & self.due.keys()):
             if wrong := self._adds_up(v):
                 return wrong

@@ -66,8 +66,9 @@ def _text(sent: Sent) -> str:
 
 def _rows(shares: Shares, actions: Actions) -> Iterator[tuple[bool, str, Due]]:
     """Yields what is due (True), and may be (False), in passes of this rank, and in which ones. A
-    backward pass that runs layers again may repeat what their forward pass has sent; the second
-    half of one may gather again what the first one has."""
+    backward pass that runs layers again may repeat what their forward pass has sent, but for
+    statistics along dp, which are kept; the second half of one may gather again what the first one
+    has."""
     place = shares.place
     here = [
         row
@@ -79,7 +80,8 @@ def _rows(shares: Shares, actions: Actions) -> Iterator[tuple[bool, str, Due]]:
     yield from ((True, row.way, row) for row in here)
     yield from ((False, row.way, row) for row in shares.may if row.stage in actions.units)
     for row in here:
-        is_again = row.way == "F" and row.node in place.again and row.operation != "moments"
+        is_kept = row.operation == "moments" and row.axis == "dp"
+        is_again = row.way == "F" and row.node in place.again and not is_kept
         is_halved = row.way == "B" and row.operation == "all_gather" and actions.has_halves
         if is_again or is_halved:
             yield False, "B", row

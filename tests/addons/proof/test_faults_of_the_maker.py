@@ -287,3 +287,36 @@ def test_it_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     a.graph.cache.clear()
     with pytest.raises(ScheduleError, match=fault.said):
         proved(changed(a) if callable(changed) else a)
+
+
+def test_each_gradient_that_is_partial_has_to_be_said_to_be() -> None:
+    """Of every parameter the opposite is said."""
+    a = on_paper(**SP)
+    partial = a.sharding.partial_gradients
+    trained = {v for v, variable in enumerate(a.graph.variables) if variable.is_trained}
+    assert 0 < len(partial) < len(trained)
+    for v in sorted(trained):
+        sharding = a.sharding._replace(partial_gradients=partial ^ {v})
+        path = a.graph.variables[v].path
+        with pytest.raises(ScheduleError, match=f"the gradient of {path} "):
+            proved(dataclasses.replace(a, sharding=sharding))
+
+
+@pytest.mark.parametrize("options", [SMALL, SMALL | {"zero": 2}], ids=["ZeRO 0", "ZeRO 2"])
+def test_each_bucket_has_to_be_in_its_units(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = chain.chain_of
+    a = on_paper(**options)
+    for u, unit in enumerate(of := right(a, 0).units):
+        lacks = (*of[:u], unit._replace(buckets=unit.buckets[1:]), *of[u + 1 :])
+        if unit.buckets:
+            for module in (chain, step):
+                monkeypatch.setattr(
+                    module,
+                    "chain_of",
+                    lambda a, r, x=lacks: dataclasses.replace(right(a, r), units=x),
+                )
+            with pytest.raises(ScheduleError, match=r"(of|to) the gradient of"):
+                proved(dataclasses.replace(a))
+    assert len(of) > 3
