@@ -15,6 +15,7 @@ from nnmpi.addons.layer_ways.experts_on_ranks import Routing, lengths
 from nnmpi.addons.planning.paper import recording
 from nnmpi.addons.planning.paper.built import built
 from nnmpi.addons.planning.paper.rank import exchanges, traffic
+from nnmpi.addons.planning.paper.rank_kinds import rank_kinds
 from nnmpi.collectives.algorithms import Collective
 from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
@@ -168,3 +169,12 @@ def test_workers_have_no_optimizer_state_and_servers_a_slice() -> None:
     assert len({row["parameters"] for row in rows}) == 1
     whole = rows[0]["gradients"]
     assert rows[3]["gradients"] + rows[4]["gradients"] == pytest.approx(whole, rel=0.02)
+
+
+def test_what_each_rank_compares_with_needs_memory_too() -> None:
+    def on_ranks(n: int, **options: Any) -> Any:
+        a = arranged(Cluster.on_paper(n), model="mlp:64-20-10", zero=n - 1, **options)
+        return rank_kinds(a, 24)[0].memory
+
+    both = zip(on_ranks(2), on_ranks(1), strict=True)
+    assert on_ranks(2, verify=True) == tuple(map(sum, both))
