@@ -206,6 +206,7 @@ class DeferredSteps:
         batches   the number of batches in the epoch
         """
         executor.loss.tail = self._tail if self._is_in_graph else None
+        self._tail.has_asked = self._tail.is_launched = False  # of a step that was interrupted
         self._end, last = start.step + batches - start.batch, list[StepResult]()
         for result in executor.steps(loads, start, batches):
             for done in last:

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,8 @@ from nnmpi.addons.cuda.deferred_steps import DeferredSteps
 from nnmpi.addons.cuda.graphs import Graphs
 from nnmpi.comm import comm_self
 from nnmpi.data import Dataset
-from nnmpi.parallel.step.executor import StepResult, StepState
+from nnmpi.parallel.step.executor import Executor, StepResult, StepState
+from nnmpi.schedules.op import Op
 
 pytestmark = needs_emulator
 
@@ -109,6 +112,36 @@ def test_a_step_by_the_tape_between_graphs_decides_for_itself() -> None:
     y[40:44] = -100
     data = data._replace(train=data.train._replace(y=y))
     assert seen(mlp, data=data)[:2] == seen(mlp, data=data, compile=False)[:2]
+
+
+def test_a_step_behind_an_interrupted_one_decides_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It runs by the tape, since the model has changed."""
+
+    backward = Executor._backward
+
+    def losses(is_compiled: bool) -> list[float]:
+        found, state, number = list[float](), StepState(), count()
+
+        def interrupted(self: Executor, op: Op) -> Any:
+            if next(number) == 6:
+                raise KeyboardInterrupt
+            return backward(self, op)
+
+        monkeypatch.setattr(Executor, "_backward", interrupted)
+        config = Config(batch_size=8, epochs=1, device="cuda", compile=is_compiled)
+        with Trainer(config, mlp, digits(), comm_self()) as trainer:
+            trainer.model.train()
+            for _ in range(2):
+                with suppress(KeyboardInterrupt):
+                    for result in trainer.strategy.steps(trainer.train, state):
+                        found.append(result.loss)
+                        state = result.state
+                trainer.model[3].p = 0.5
+        return found
+
+    assert losses(True) == losses(False)
 
 
 @pytest.mark.parametrize(
