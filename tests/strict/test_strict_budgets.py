@@ -130,8 +130,8 @@ BUDGETS: dict[tuple[str, str], Budget] = {
     ("gpt:2", "float16"): Budget(73, 32, 5),
     ("gpt:1, dropout", "float32"): Budget(218, 24, 15),
     ("gpt:1, dropout", "float16"): Budget(224, 31, 9),
-    ("LSTM", "float32"): Budget(52, 18, 18),
-    ("LSTM", "float16"): Budget(54, 18, 18),
+    ("LSTM", "float32"): Budget(37, 17, 7),
+    ("LSTM", "float16"): Budget(38, 17, 7),
 }
 """By task and type of numbers."""
 

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from nnmpi.addons.recurrent import kernels as kernels
 from nnmpi.addons.recurrent.distinct_rows import DistinctRows, distinct
 from nnmpi.addons.recurrent.packed_rows import PackedRows, packed
-from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.dtypes import is_half
-from nnmpi.arrays.kernels import Result, Vjp, column_sum, progress_hook
+from nnmpi.arrays.kernels import PlacedGradients, Result, Vjp, column_sum, progress_hook
 from nnmpi.arrays.kernels.linear import (
     add_outputs,
     gradients,
@@ -125,13 +125,15 @@ class _Forward(NamedTuple):
     saved: Sequence[Array]
     h_before: Array
 
-    def prepare(self, g: Array, needs: Sequence[bool]) -> _Gradients:
+    def prepare(self, g: Array, needs: Sequence[bool], memory: Sequence[Any]) -> _Gradients:
         """Runs the steps backward: all that is left are products, one for each vjp."""
         z, unique = self.z, self.unique
         d = [xp_of(z).empty(z.shape, z.dtype) for _ in range(self.cell.sides)]
-        dz = _through_time(self.cell, self.rows, g, self.w_hh, z, self.saved, d)
-        sums = d[0] if unique is None else unique.summed(d[0])
-        of_biases = [column_sum(side) for side in (sums, *d[1:])] if True in needs[-2:] else []
+        dz = _through_time(self.cell, self.rows, g, self.w_hh, z, self.saved, d, needs[1])
+        sums, of_biases = d[0] if unique is None else unique.summed(d[0]), list[Array]()
+        if True in needs[-2:]:
+            outs = (None if m is None or m.dtype != z.dtype else m for m in memory[-2:])
+            of_biases += map(column_sum, (sums, *d[1:]), outs)
         return _Gradients(d[0], d[-1], dz, of_biases, sums)
 
     def of_x(self, g: _Gradients) -> Array:
@@ -182,28 +184,34 @@ def recurrent(x: Array, *arrays: Any, mode: str, sequences: Sequences = ALL) -> 
         else distinct(rows.pack(sequences.time_first(sequences.words)[..., None])[:, 0])
     )
     P = sum(n for _, n in rows.steps)
-    z, h_before = xp.empty((P, cell.gates * H), x.dtype), xp.empty((P, H), x.dtype)
+    z = xp.empty((P, cell.gates * H), x.dtype)
     saved = [xp.empty((P, H), x.dtype) for _ in range(cell.kept)]
-    states = [xp.zeros((N, H), x.dtype) if s is None else rows.sorted(s) for s in initial]
-    # an op has one value: the final states are stored after the outputs
-    value = xp.empty((T + cell.states, N, H), x.dtype)
-    y = value[:T].reshape(P, H) if sequences.lengths is None else xp.empty((P, H), x.dtype)
+    # an op has one value: the final states are stored after the outputs, and the first h before
+    memory = xp.empty((1 + T + cell.states, N, H), x.dtype)
+    value, y, h_before = memory[1:], *(xp.empty((P, H), x.dtype) for _ in range(2))
+    if rows.at is None:
+        y = value[:T].reshape(P, H)
+        h_before = h_before if sequences.reverse else memory[:T].reshape(P, H)
+    finals = value[T:] if rows.at is None else xp.empty((cell.states, N, H), x.dtype)
+    states = [finals[k] for k in range(cell.states)]
+    for state, given in zip(states, initial, strict=True):
+        state[...] = 0 if given is None else rows.sorted(given)
 
     inputs = rows.pack(by_time) if unique is None else rows.take(by_time, unique.first)
     both = b_ih is not None and b_hh is not None and cell.sides == 1
     _products(inputs, w_ih, b_ih + b_hh if both else b_ih, z, unique)
     _in_time(cell, rows, z, (w_hh, None if both else b_hh), states, saved, h_before, y)
-    if sequences.lengths is not None:
+    if rows.at is not None:
         rows.unpack(y, value[:T])
-    for k, s in enumerate(states):
-        value[T + k] = rows.unsorted(s)
+        for k, s in enumerate(states):
+            value[T + k] = rows.unsorted(s)
     done = _Forward(
         *(cell, rows, sequences, unique, x.shape, w_ih, w_hh),
         *(inputs, z, saved, h_before),
     )
     of_states = map(_of_state, range(cell.states))
     vjps = done.vjp_x, *of_states, done.vjp_w_ih, done.vjp_w_hh, _of_b_ih, _of_b_hh
-    return Result(value, vjps, done.prepare)
+    return Result(value, vjps, PlacedGradients(done.prepare))
 
 
 def in_16_bits(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
@@ -244,7 +252,7 @@ def _in_time(
     rows: PackedRows,
     z: Array,
     recurrence: tuple[Array, Array | None],
-    states: list[Array],
+    states: Sequence[Array],
     saved: Sequence[Array],
     h_before: Array,
     y: Array,
@@ -258,18 +266,19 @@ def _in_time(
     """
     (w, b), N, in_place = recurrence, len(states[0]), cell.sides == 1 and rows.at is None
     u, large = xp_of(z).empty((N, z.shape[1]), z.dtype), prefers_compiled(N, *w.shape)
+    h, *others = states
     for k, (step, n) in enumerate(rows.steps):
         if not k or rows.at is not None:
-            h_before[step] = states[0][:n]
-        linear_outputs(states[0][:n], w, b, u[:n], False, large)
-        if in_place:
-            states[0] = y[step]
-        cell.step(z[step], u[:n], *(a[step] for a in saved), *(s[:n] for s in states))
+            h_before[step] = h[:n]
+        linear_outputs(h[:n], w, b, u[:n], False, large)
+        h = y[step] if in_place else h
+        cell.step(z[step], u[:n], *(a[step] for a in saved), h[:n], *(s[:n] for s in others))
         if not in_place:
-            y[step] = states[0][:n]
-    if rows.at is None and len(rows.steps) > 1:  # h before a step is the output of the step before
-        before, after = (y[N:], h_before[:-N]) if rows.steps[0][0].start else (y[:-N], h_before[N:])
-        after[...] = before
+            y[step] = h[:n]
+    if h is not states[0]:
+        states[0][...] = h
+    if rows.at is None and len(rows.steps) > 1 and rows.steps[0][0].start:
+        h_before[:-N] = y[N:]  # else h before a step is where the step before writes it
 
 
 def _through_time(
@@ -280,16 +289,20 @@ def _through_time(
     z: Array,
     saved: Sequence[Array],
     d: Sequence[Array],
+    of_initial: bool,
 ) -> list[Array]:
-    """Runs all steps of a recurrent layer backward; returns the gradients of the initial states.
+    """Runs all steps of a recurrent layer backward; returns the gradients of the initial states, of
+    h if `of_initial`.
 
     g (T + states, N, H) is the gradient of the outputs and final states; z and `saved` are those of
     `_in_time`. Writes to d the gradients of the products with W_ih and, if they differ, with W_hh.
     """
     xp, T, in_place = xp_of(g), len(rows.steps), cell.sides == 1 and rows.at is None
-    of_outputs = rows.pack(g[:T].copy() if in_place else g[:T])
-    states = [rows.sorted(g[T + k]) for k in range(cell.states)]
-    products, back = xp.empty_like(states[0]), xp.ascontiguousarray(w_hh.T)
+    sums = g.copy() if in_place else g
+    of_outputs = rows.pack(sums[:T])
+    states = [sums[T + k] if in_place else rows.sorted(g[T + k]) for k in range(cell.states)]
+    products = xp.empty_like(states[0])
+    back = xp.ascontiguousarray(w_hh.T) if of(g).is_host else w_hh.T  # a device takes either
     progress, large = progress_hook.get(), prefers_compiled(len(products), *back.shape)
     for t in reversed(range(T)):
         # rows are sorted by length: the sequences that have this step are the first n
@@ -300,6 +313,7 @@ def _through_time(
         cell.gradient(*(state[:n] for state in states), *arrays)
         if in_place and t:
             states[0] = of_outputs[rows.steps[t - 1][0]]
-        add_outputs(d[-1][step], back, states[0][:n], products[:n], large)
+        if t or of_initial:
+            add_outputs(d[-1][step], back, states[0][:n], products[:n], large)
         progress()
     return [rows.unsorted(state) for state in states]
