@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 from nnmpi.addons import Table
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.dtypes import types_of
-from nnmpi.arrays.kernels import Result, Vjp, column_sum, epilogue, progress_hook
+from nnmpi.arrays.kernels import PlacedGradients, Result, Vjp, column_sum, epilogue, progress_hook
 from nnmpi.arrays.kernels.depthwise import Depthwise
 from nnmpi.arrays.kernels.epilogue import Gradients, RowConstants
 from nnmpi.arrays.kernels.im2col import Direct, Im2col
@@ -162,8 +162,8 @@ def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
     method.release()
     passed = y if f.relu else None  # otherwise the backward pass does not need y
 
-    def prepare(g: Array, needs: Sequence[bool]) -> epilogue.Gradients:
-        gl, shared = g.transpose(0, 2, 3, 1), _gradients(method, shape, O, needs)
+    def prepare(g: Array, needs: Sequence[bool], memory: Sequence[Any]) -> epilogue.Gradients:
+        gl, shared = g.transpose(0, 2, 3, 1), _gradients(method, shape, O, needs, memory[2])
         method.begin_backward(needs[0])
         progress = progress_hook.get()
         for s, places in zip(chunks, largest, strict=True):
@@ -172,7 +172,8 @@ def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
         method.release()
         return shared
 
-    return Result(y.transpose(0, 3, 1, 2), _vjps(method.finish_dw, x.dtype), prepare)
+    vjps = _vjps(method.finish_dw, x.dtype)
+    return Result(y.transpose(0, 3, 1, 2), vjps, PlacedGradients(prepare))
 
 
 def conv_transpose2d(
@@ -219,17 +220,15 @@ def conv_transpose2d(
 
 
 def _gradients(
-    method: ConvMethod, shape: tuple[int, ...], O: int, needs: Sequence[bool]
+    method: ConvMethod, shape: tuple[int, ...], O: int, needs: Sequence[bool], db: Any = None
 ) -> epilogue.Gradients:
     """Allocates the gradients that `method` is to write: of x, of `shape` (N, H, W, C), of w and of
-    b (O,); None where `needs` is False."""
-    xp, dtype = xp_of(method.x), method.x.dtype
-    sums = xp.zeros if method.adds_db else xp.empty
-    return epilogue.Gradients(
-        xp.empty(shape, dtype) if needs[0] else None,
-        method.new_dw() if needs[1] else None,
-        sums(O, types_of(dtype).sums) if needs[2] else None,
-    )
+    b (O,), which may have the memory `db`; None where `needs` is False."""
+    xp, dtype, sums = xp_of(method.x), method.x.dtype, types_of(method.x.dtype).sums
+    if needs[2] and (method.adds_db or db is None or db.dtype != sums):
+        db = (xp.zeros if method.adds_db else xp.empty)(O, sums)
+    dx = xp.empty(shape, dtype) if needs[0] else None
+    return epilogue.Gradients(dx, method.new_dw() if needs[1] else None, db)
 
 
 def _vjps(finish_dw: Callable[[Array], Array], dtype: Any) -> tuple[Vjp, Vjp, Vjp]:

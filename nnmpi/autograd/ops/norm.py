@@ -109,13 +109,10 @@ def batch_norm(
     kernels.batch_norm_loop(rows, center, var, parts, w, b, eps, relu, scales, y)
     relu_value, (r, scale) = y if relu else None, scales
 
-    def like_r(memory: Array | None) -> Array:
-        """Returns this memory of a gradient, or other: parameters may have 16 bits, r has more."""
-        return xp.empty_like(r) if memory is None or memory.dtype != r.dtype else memory
-
     def prepare(g: Array, needs: Sequence[bool], memory: Sequence[Any]) -> _GradientSums:
         g, sums = _rows(g)[None], xp.empty((2, len(r)), types_of(g.dtype).sums)
-        masked, (dw, db) = xp.empty_like(rows) if relu else None, map(like_r, memory[1:])
+        masked = xp.empty_like(rows) if relu else None
+        dw, db = (_in_memory(m, r.shape, sums) for m in memory[1:])
         kernels.batch_norm_sums_loop(g, rows, relu_value, center, r, masked, sums, dw, db)
         # `total` is an all-reduce: every rank has to call it in the same half of the backward
         # pass, so only in the one that computes the gradient of x
@@ -131,6 +128,12 @@ def batch_norm(
 
     placed = PlacedGradients(prepare)
     return Result(_unrows(y[0], shape), (vjp_x, lambda s, out: s.dw, lambda s, out: s.db), placed)
+
+
+def _in_memory(memory: Array | None, shape: Sequence[int], like: Array) -> Array:
+    """Returns this memory of a gradient if it has the dtype of `like`, else other such memory."""
+    fits = memory is not None and memory.dtype == like.dtype
+    return memory if fits else xp_of(like).empty(shape, like.dtype)
 
 
 def _rows_of(name: str, x: Array, shape: Sequence[int]) -> Array:
@@ -150,12 +153,14 @@ def layer_norm(
     y = xp.empty(rows.shape, x.dtype)
     kernels.layer_norm_loop(rows, flat_w, flat_b, eps, mean, r, y)
 
-    def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
+    def prepare(
+        g: Array, needs: Sequence[bool], memory: Sequence[Any]
+    ) -> tuple[Array, Array, Array]:
         """Returns the output's gradient as a matrix of rows, and those of w and b if needed."""
         g = g.reshape(rows.shape)
-        dw, db = (xp.empty(rows.shape[1], types_of(g.dtype).sums) for _ in range(2))
+        dw, db = (_in_memory(m, shape, r) for m in memory[1:])
         if needs[1] or needs[2]:
-            kernels.layer_norm_sums_loop(g, rows, mean, r, dw, db)
+            kernels.layer_norm_sums_loop(g, rows, mean, r, dw.reshape(-1), db.reshape(-1))
         return g, dw, db
 
     def vjp_x(s: tuple[Array, Array, Array], out: Array | None) -> Array:
@@ -165,8 +170,8 @@ def layer_norm(
 
     return Result(
         y.reshape(x_shape),
-        (vjp_x, lambda s, out: s[1].reshape(shape), lambda s, out: s[2].reshape(shape)),
-        prepare,
+        (vjp_x, lambda s, out: s[1], lambda s, out: s[2]),
+        PlacedGradients(prepare),
     )
 
 
@@ -183,9 +188,9 @@ def rms_norm(x: Array, w: Array | None, *, shape: Sequence[int], eps: float) -> 
         return dx.reshape(x_shape)
 
     def vjp_w(g: Array, out: Array | None) -> Array:
-        dw = xp.empty(rows.shape[1], types_of(g.dtype).sums)
-        kernels.rms_norm_sum_loop(g.reshape(rows.shape), rows, r, dw)
-        return dw.reshape(shape)
+        dw = _in_memory(out, shape, r)
+        kernels.rms_norm_sum_loop(g.reshape(rows.shape), rows, r, dw.reshape(-1))
+        return dw
 
     return Result(y.reshape(x_shape), (vjp_x, vjp_w))
 
