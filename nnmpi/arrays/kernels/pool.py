@@ -148,26 +148,31 @@ def _counts(window: Window, size: int, count_include_pad: bool) -> np.ndarray:
 
 @widened
 def adaptive_avg_pool2d(x: Array, size: tuple[int, int]) -> Result:
-    """Computes the means of `size` blocks (rows, columns) of each image of x (N, C, H, W), as two
-    products with matrices that average; blocks overlap where `size` does not divide the image.
+    """Computes the means of `size` blocks (rows, columns) of each image of x (N, C, H, W), as
+    products with matrices that average rows and columns; blocks overlap where `size` does not
+    divide the image. For a single block there is one product: all pixels are rows then.
 
     Block i of o has the rows from floor(i * H / o) to ceil((i + 1) * H / o), and columns likewise.
     """
     xl = x.transpose(0, 2, 3, 1)
-    n, H, W, C = xl.shape
+    n, *image, C = xl.shape
+    H, W = (image[0] * image[1], 1) if size == (1, 1) else image
     rows, columns = (
         epilogue.copied(_parts(length, parts), x.dtype, x)
         for length, parts in zip((H, W), size, strict=True)
     )
-    means = matmul(rows, xl.reshape(n, H, W * C)).reshape(n * size[0], W, C)
-    y = matmul(columns, means).reshape(n, *size, C)
+    y = matmul(rows, xl.reshape(n, H, W * C)).reshape(n * size[0], W, C)
+    if size[1] != W:
+        y = matmul(columns, y)
 
     def vjp(g: Array, out: Array | None) -> Array:
-        gl = g.transpose(0, 2, 3, 1).reshape(n * size[0], size[1], C)
-        d = matmul(columns.T, gl).reshape(n, size[0], W * C)
-        return matmul(rows.T, d).reshape(n, H, W, C).transpose(0, 3, 1, 2)
+        d = g.transpose(0, 2, 3, 1).reshape(n * size[0], size[1], C)
+        if size[1] != W:
+            d = matmul(columns.T, d)
+        d = matmul(rows.T, d.reshape(n, size[0], W * C))
+        return d.reshape(n, *image, C).transpose(0, 3, 1, 2)
 
-    return Result(y.transpose(0, 3, 1, 2), (vjp,))
+    return Result(y.reshape(n, *size, C).transpose(0, 3, 1, 2), (vjp,))
 
 
 def _parts(length: int, parts: int) -> np.ndarray:

@@ -108,10 +108,10 @@ def _pools() -> dict[str, Case]:
         for op, more in ((pool.max_pool, {"dilation": 2}), (pool.avg_pool, {})):
             name, named, args = f"{op.__name__}1d", options | more, ((2, 3, 9),)
             cases[f"{name} {label(named)}"] = Case(op, args, pooled(name), {**named, "axes": 1})
-    args, oracle = (channels_last(2, 3, 8, 7),), of_torch("nn.functional.adaptive_avg_pool2d")
-    for size in ((1, 1), (4, 3), (3, 5), (8, None), (None, 1), (11, 2)):
-        name = f"adaptive_avg_pool2d {size}"
-        cases[name] = Case(pool.adaptive_avg_pool2d, args, oracle, {"size": size})
+    oracle = of_torch("nn.functional.adaptive_avg_pool2d")
+    for size in ((1, 1), (4, 3), (3, 5), (8, None), (None, 1), (11, 2), (2, 9)):
+        x, name = channels_last(2, 3, 8, 1 if 9 in size else 7), f"adaptive_avg_pool2d {size}"
+        cases[name] = Case(pool.adaptive_avg_pool2d, (x,), oracle, {"size": size})
     return cases
 
 
