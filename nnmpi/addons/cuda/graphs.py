@@ -1,5 +1,5 @@
 """Runs the passes of a stage on a GPU as two CUDA graphs: one of the forward pass, and one of the
-backward pass.
+backward pass, or of each half of it.
 
 capture   a pass runs by autograd on a stream that records its kernels instead of running them
 replay    inputs, keys of random numbers and gradients of outputs are written into the memory that
@@ -11,8 +11,9 @@ The arrays of a captured pass lie in a pool of their own, so that they stay wher
 in which the host reads values, copies them to the device or waits cannot be captured.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -30,11 +31,12 @@ from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats, current_pass, variables_set
 from nnmpi.nn.record import KeyedPass
-from nnmpi.parallel.step.ports import LossSink, Samples
+from nnmpi.parallel.step.ports import LossSink
 from nnmpi.parallel.step.recordable_stage import MicroBatch
-from nnmpi.parallel.step.recorded_pass import Forward, on_tape
+from nnmpi.parallel.step.recorded_pass import Forward, on_tape, taken
 from nnmpi.parallel.step.replay import Replay
-from nnmpi.parallel.step.stage import Stage, pauses
+from nnmpi.parallel.step.stage import Stage, outputs_of, pauses, seed_of
+from nnmpi.schedules.lists.step_list import BackwardKind
 
 
 def captured(
@@ -43,23 +45,39 @@ def captured(
     criteria: Sequence[Module],
     forward: Forward,
     micro: MicroBatch,
-) -> "Graphs":
-    """Returns the CUDA graphs of the forward and backward pass of a stage on a GPU. Raises
-    NumbersReadError with the reason if the pass cannot be captured.
+) -> "Slots":
+    """Returns the CUDA graphs of the forward and backward pass of a stage on a GPU, for each
+    micro-batch that is in flight at a time. Raises NumbersReadError with the reason if the pass
+    cannot be captured.
 
     criteria   the loss, if it is a module; else empty
     forward    runs the stage and its loss, given arrays
     micro      the micro-batch for which the pass is captured: its arrays give the shapes
     """
-    kind, is_again = micro.state.kind, isinstance(micro.state.stats, ReplayStats)
+    kind = micro.state.kind
     assert kind is not None
-    is_whole = isinstance(stage.source, Samples) and isinstance(stage.sink, LossSink)
-    if not is_whole or kind.in_flight > 1 or kind.halves or is_again:
-        raise NumbersReadError("on a GPU, passes of stages of a pipeline are not captured yet")
+    if isinstance(micro.state.stats, ReplayStats):
+        raise NumbersReadError("on a GPU, passes are not captured that run forward again")
     if any(p.store is not None and p.store.is_shared for p in stage.module.parameters()):
         raise NumbersReadError("on a GPU, passes are not captured that write gradients to slots")
-    parts, rest = (stage.module, *criteria), (micro.arrays, micro.current, kind.adds)
-    return Graphs(on, forward, parts, *rest, stage)
+    rest = (stage.module, *criteria), micro.arrays, micro.current, kind, stage
+    # of those in flight, only the first of a step adds to nothing
+    return Slots([Graphs(on, forward, *rest) for _ in range(kind.in_flight if kind.adds else 1)])
+
+
+class Slots:
+    """Graphs of a pass, each in memory of its own, for the micro-batches that are in flight."""
+
+    def __init__(self, each: "Sequence[Graphs]") -> None:
+        self._each, self._free, self.calls = each, [*each], each[0].calls
+        for graphs in each:
+            graphs.free = partial(self._free.append, graphs)
+
+    def acquire(self) -> "Graphs":
+        """Returns graphs that no micro-batch uses now."""
+        if not self._free:  # an interrupted step has given none back
+            self._free += self._each
+        return self._free.pop()
 
 
 class _CapturedPass(KeyedPass):
@@ -84,8 +102,6 @@ class _NoStats:
 class Graphs(Replay):
     """A stage's passes as CUDA graphs, in memory of one micro-batch."""
 
-    calls, gradients = 2, ()
-
     def __init__(
         self,
         on: Backend,
@@ -93,63 +109,71 @@ class Graphs(Replay):
         parts: Sequence[Module],
         arrays: Sequence[Array],
         current: Pass,
-        adds: bool,
+        kind: BackwardKind,
         stage: Stage,
     ) -> None:
-        assert isinstance(stage.sink, LossSink)
-        self._adds, self._units, self._sink = adds, stage.units, stage.sink
-        self.free = lambda: None
+        self._kind, self._units, self._sink = kind, stage.units, stage.sink
         self._wholes, self._number = dict[tuple[int, ...], Graph | None](), 0
         self._is_launched = self._has_run = False
         self._graphs, self._staging = Capture(on), Staging(on.xp, arrays)
         self._inputs, inputs = zip(*self._staging.arguments, strict=True)
-        self._leaves = list[Any]()
-        self._written_seed: Array | None = None
+        self._written_seeds: Sequence[Array | None] = ()
         modules = [m for part in parts for m in part.modules()]
         parameters = [*dict.fromkeys(p for part in parts for p in part.parameters())]
         with restored(modules, parameters):
             for p in parameters:
-                p.has_grad = adds and p.requires_grad
+                p.has_grad = kind.adds and p.requires_grad
             stats = LOCAL if current.batch_stats is LOCAL else _NoStats()
             captured = _CapturedPass(*current._replace(samples=inputs[-1], batch_stats=stats))
             captured.keys, vars(captured)["stand_in"] = [], self._staging.words
             try:
-                self._capture(forward, inputs, captured, isinstance(arrays[-2], np.ndarray))
+                checks = isinstance(self._sink, LossSink) and isinstance(arrays[-2], np.ndarray)
+                self._capture(forward, inputs, captured, checks)
             except (RuntimeError, MemoryError) as error:
                 raise NumbersReadError(f"a CUDA graph cannot contain the pass: {error}") from None
-        self._trained = frozenset(leaf for leaf in self._leaves if isinstance(leaf, Parameter))
         self._keys = [(self._staging.on_host(key.words), key) for key in captured.keys]
 
     def _capture(
         self, forward: Forward, inputs: Sequence[Array], captured: _CapturedPass, checks: bool
     ) -> None:
-        root, graph, of_labels = self._forward_pass(forward, inputs, captured, checks)
+        received, root, graph, of_labels = self._forward_pass(forward, inputs, captured, checks)
         places = {id(array): k for k, array in enumerate(inputs)}
         if any(id(check.args[0]) not in places for check in of_labels):
             # labels that the pass computes are on the device, and not checked, as by the tape
             captured.keys.clear()
-            root, graph, of_labels = self._forward_pass(forward, inputs, captured, checks=False)
+            again = self._forward_pass(forward, inputs, captured, checks=False)
+            received, root, graph, of_labels = again
         self._checks = [
             check._replace(args=[self._inputs[places[id(check.args[0])]], *check.args[1:]])
             for check in of_labels
         ]
-        self.outputs, self._of_forward = [root.array], graph
-        seed = self._staging.new(root.array.nbytes).view(root.array.dtype)
-        self._seed = seed.reshape(root.array.shape)
-        with self._graphs.graph() as backward, _as_current(captured):
-            root.backward(self._seed, on_leaf=self._leaves.append)
-        self._of_backward = backward[0]
+        if not root._requires_grad:
+            raise NumbersReadError("a pass without gradients")
+        outputs, self._of_forward = outputs_of(root), graph
+        self.outputs = [t.array for t in outputs]
+        self._seeds = [self._staging.like(t.array) if t._requires_grad else None for t in outputs]
+        halves = self._kind.halves
+        first, second = list[Any](), list[Any]()
+        with self._graphs.graph() as of_first, _as_current(captured):
+            seed, until = seed_of(root, self._seeds), received if halves and received else None
+            rest = root.backward(seed, on_leaf=first.append, until=until)
+            self.gradients = taken(received)
+        self._halves, self.calls = [_Half(of_first[0], first), _Half(None, ())], 2 + halves
+        if rest is not None:
+            with self._graphs.graph() as of_second, _as_current(captured):
+                rest.finish(second.append)
+            self._halves[1] = _Half(of_second[0], second)
 
     def _forward_pass(
         self, forward: Forward, inputs: Sequence[Array], captured: Pass, checks: bool
-    ) -> tuple[Tensor, Graph, Sequence[Call]]:
-        """Captures a forward pass as a CUDA graph, with `captured` as its Pass. Returns (its
-        result, the graph, the calls that check labels). With `checks`, such calls are left out of
-        the graph, and made on the host before each launch."""
+    ) -> tuple[Sequence[Tensor], Tensor, Graph, Sequence[Call]]:
+        """Captures a forward pass as a CUDA graph, with `captured` as its Pass. Returns (inputs
+        whose gradients are sent back, its result, the graph, the calls that check labels). With
+        `checks`, such calls are left out of the graph, and made on the host before each launch."""
         log = logged_calls() if checks else nullcontext(list[Call]())
         with self._graphs.graph() as graphs, _as_current(captured), log as calls:
-            _, root = forward(inputs)
-        return root, graphs[0], [call for call in calls if call.is_check]
+            received, root = forward(inputs)
+        return received, root, graphs[0], [call for call in calls if call.is_check]
 
     def forward(
         self, arrays: Sequence[Array], step: int, stats: BatchStats
@@ -162,13 +186,14 @@ class Graphs(Replay):
         Where the whole step is one graph, this runs the backward pass and the tail of the step too.
         """
         yield from self._written(arrays, step)
-        step_graph = self._whole()
+        tail: Any = self._sink.tail if isinstance(self._sink, LossSink) else None
+        step_graph = self._whole(tail) if tail is not None else None
         if step_graph is None:
             self._of_forward.launch()
             return
-        self._write_seed(self._sink.seeds(0, self.outputs))
+        self._write_seeds(self._sink.seeds(0, self.outputs))
         step_graph.launch()
-        self._sink.tail.is_launched = self._is_launched = True
+        tail.is_launched = self._is_launched = True
 
     def _written(self, arrays: Sequence[Array], step: int) -> Generator[None, None, None]:
         """Writes the inputs and the keys of this step; yields between units before."""
@@ -181,46 +206,69 @@ class Graphs(Replay):
             words[...] = keyed.key(seed, purpose, step, *names)
         self._staging.copy()
 
-    def _whole(self) -> Graph | None:
+    def _whole(self, tail: Any) -> Graph | None:
         """Returns the graph of the whole step, or None. All ranks capture it when they first have
         graphs of the parts: not for the first pass, beside which autograd computes the same."""
-        tail = self._sink.tail
-        if tail is None:
-            return None
-        if self._has_run and not self._number and not self._adds and tail.fits(self._trained):
+        whole_pass, _ = self._halves
+        if self._has_run and not self._number and tail.fits(whole_pass.trained):
             self._number = next(tail.graphs)
         numbers = tail.agreed(self._number)
         if numbers and numbers not in self._wholes:
             self._graphs.libraries |= tail.libraries
             with suppress(RuntimeError), self._graphs.graph() as graphs:
                 self._of_forward.launch()
-                self._of_backward.launch()
+                whole_pass.launch()
                 tail.compute(self.outputs[0])
             self._wholes[numbers] = graphs[0] if tail.is_captured(bool(graphs)) else None
         return self._wholes.get(numbers)
 
-    def _write_seed(self, seeds: Sequence[Array | None]) -> None:
-        (seed,) = seeds
-        if seed is not self._written_seed:  # it is read-only
-            self._seed[...] = self._written_seed = seed
+    def _write_seeds(self, seeds: Sequence[Array | None]) -> None:
+        if seeds is not self._written_seeds:
+            for memory, seed in zip(self._seeds, seeds, strict=True):
+                if memory is not None and seed is not None:
+                    memory[...] = seed
+            self._written_seeds = seeds  # a list is not changed
 
     def _first(self, seeds: Sequence[Array | None]) -> Generator[None, None, None]:
-        """Launches the graph of the whole backward pass, unless it is a part of a graph that was
-        launched; yields nothing."""
-        if any(p.has_grad is not self._adds for p in self._trained):
-            raise RuntimeError("another backward pass came before, or none, than was foreseen")
+        """Launches the graph of the whole backward pass or of its first half, unless it is a part
+        of a graph that was launched; yields nothing."""
         if not self._is_launched:
-            self._write_seed(seeds)
-            self._of_backward.launch()
+            self._write_seeds(seeds)
+        self._run(0)
         self._is_launched, self._has_run = False, True
-        for leaf in self._leaves:
-            if leaf in self._trained:
-                leaf.has_grad = True
         yield from ()
 
     def _second(self) -> Generator[None, None, None]:
-        """Only yields between units: `_first` has launched the whole pass."""
-        return pauses(self._units)
+        """Launches the graph of the second half, if there are halves; yields between units."""
+        self._run(1)
+        yield from pauses(self._units)
+        self.free()
+
+    def _run(self, k: int) -> None:
+        """Runs a half of the backward pass."""
+        half = self._halves[k]
+        if any(p.has_grad is not self._kind.adds for p in half.trained):
+            raise RuntimeError("another backward pass came before, or none, than was foreseen")
+        if not self._is_launched:
+            half.launch()
+        for p in half.trained:
+            p.has_grad = True
+
+
+class _Half:
+    """The graph of a backward pass or of a half of it; None if nothing is computed.
+
+    trained   the parameters whose gradients it computes
+    """
+
+    def __init__(self, graph: Graph | None, leaves: Iterable[Any]) -> None:
+        self._graph = graph
+        self.trained = frozenset(leaf for leaf in leaves if isinstance(leaf, Parameter))
+
+    def launch(self) -> None:
+        """Launches the graph in the current stream."""
+        if self._graph is not None:
+            self._graph.launch()
 
 
 @contextmanager

@@ -65,6 +65,10 @@ class Staging:
         with self._xp.cuda.using_allocator(self._pool.malloc):
             return self._xp.empty(size, np.uint8)
 
+    def like(self, array: Array) -> Array:
+        """Allocates an array of the device like another."""
+        return _like(array, self.new(array.nbytes))
+
     def _shared(self, array: np.ndarray, start: int) -> Argument:
         """Returns memory for an argument from the host."""
         part = slice(start, start + array.nbytes)
@@ -72,7 +76,7 @@ class Staging:
 
     def _on_device(self, array: Array) -> Argument:
         """Returns memory for an argument from the device."""
-        memory = _like(array, self.new(array.nbytes))
+        memory = self.like(array)
         return Argument(memory, memory)
 
     def words(self, zeros: np.ndarray) -> Array:

@@ -111,7 +111,8 @@ class DeviceParts(NamedTuple):
     set_up    (config, backend): makes settings of the whole process
     deferred  (spec, store, optimizer, update): makes ends of steps whose outcome the host reads one
               step later; None if it has to read it at once
-    captured  (backend, stage, criteria, forward, micro-batch): the Replay of a stage's passes
+    captured  (backend, stage, criteria, forward, micro-batch): has a stage's passes on the device;
+              its `acquire` returns a Replay that no micro-batch uses now
     """
 
     set_up: Callable[[Config, Backend], None]

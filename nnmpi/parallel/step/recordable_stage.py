@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from nnmpi.arrays import meta
-from nnmpi.arrays.backend import Array, Backend
+from nnmpi.arrays.backend import Array, Backend, xp_of
 from nnmpi.arrays.cgroup import memory_available
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
@@ -29,7 +29,6 @@ from nnmpi.parallel.step.objective import SumOfMean
 from nnmpi.parallel.step.ports import LossSink, Tensors
 from nnmpi.parallel.step.recorded_pass import Forward, PlannedPass, RecordedPass, record
 from nnmpi.parallel.step.recorded_wires import LoggedWire, wires
-from nnmpi.parallel.step.replay import Replay
 from nnmpi.parallel.step.stage import PassState, Stage, call, joined
 
 CHANGES = "forward changes what it reads, or draws random numbers itself"
@@ -69,7 +68,7 @@ def _input_like(t: Tensor, array: Any) -> Tensor:
     """Returns a tensor without data for an input, with a gradient if it is sent back."""
     if not isinstance(t, Received):
         return Tensor(array)
-    return Received(array, lambda: Buffer(cast(Any, None), array, meta.like(array)))
+    return Received(array, lambda: Buffer(cast(Any, None), array, xp_of(array).empty_like(array)))
 
 
 class RecordableStage:
@@ -119,16 +118,14 @@ class RecordableStage:
         """Returns the buffers of the modules, such as running statistics."""
         return [t._array for _, _, t in buffers_of(self._modules)]
 
-    def captured(self, micro: MicroBatch) -> Replay:
+    def captured(self, micro: MicroBatch) -> Any:
         """Lets the device capture a pass; raises NumbersReadError if it cannot."""
         device = DEVICE_PARTS.row(self._on.name)
         if device is None:
             raise NumbersReadError(f"nothing here captures passes on the device {self._on.name}")
         forward = _forward(self._stage, micro.state.input)
         with self._values.restored() as has_changed:
-            captured: Replay = device.captured(
-                self._on, self._stage, self._criteria, forward, micro
-            )
+            captured = device.captured(self._on, self._stage, self._criteria, forward, micro)
             if has_changed():
                 raise NumbersReadError(CHANGES)
         return captured

@@ -144,7 +144,7 @@ def _backward(
 
     seed, until = seed_of(root, seeds), inputs if halves else None
     rest = root.backward(seed, on_leaf=on_leaf, until=until)
-    gradients, second = _taken(inputs), len(calls)
+    gradients, second = taken(inputs), len(calls)
     edge()
     if rest is not None:
         rest.finish(on_leaf)
@@ -152,7 +152,7 @@ def _backward(
     return gradients, second
 
 
-def _taken(inputs: Sequence[Tensor]) -> list[Any]:
+def taken(inputs: Sequence[Tensor]) -> list[Any]:
     """Returns inputs' gradients, zeros for unused ones, and removes them."""
     gradients = list[Any]()
     for t in inputs:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from nnmpi.arrays.backend import Backend
 from nnmpi.arrays.meta import NumbersReadError
@@ -243,9 +243,9 @@ class StageLists:
             return None
         try:
             if not self._on.is_host:
-                replay = all_or_none(self._tp, partial(self._recordable.captured, micro))
-                self.calls = max(self.calls, replay.calls)
-                return lambda: replay
+                slots = all_or_none(self._tp, partial(self._recordable.captured, micro))
+                self.calls = max(self.calls, slots.calls)
+                return cast(Acquire, slots.acquire)
             planned = self._recordable.planned(micro, counts)
         except (NumbersReadError, OtherRankError) as error:
             self.reason = str(error)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from helpers.training.pipelined import contents, digits
 from nnmpi import Config, Trainer, nn
 from nnmpi.addons.cuda.capture import Capture
 from nnmpi.addons.cuda.deferred_steps import StepTail
+from nnmpi.addons.cuda.graphs import Slots
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
@@ -28,8 +30,9 @@ ADAM = {"optimizer": "adam", "weight_decay": 0.01, "clip_norm": 0.5, "bucket_mb"
 
 
 def mlp() -> nn.Module:
-    hidden = (nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.2)), (nn.Linear(32, 24), nn.Tanh())
-    return nn.Sequential(nn.Flatten(), *hidden[0], *hidden[1], nn.Linear(24, 10))
+    first = nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.2)
+    rest = nn.Linear(32, 24), nn.Tanh(), nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, 10)
+    return nn.Sequential(*first, *rest)
 
 
 def trained(comm: Comm, data: Dataset | None = None, **options: Any) -> tuple[Any, list[bytes]]:
@@ -188,6 +191,41 @@ def test_no_rank_replays_passes_that_one_cannot(
     graphs = fails(monkeypatch)
     got, calls = run(tp=2)
     assert (got, calls["graph"]) == (wanted, graphs)
+
+
+# ---- pipelines: the passes of each stage, for each micro-batch in flight
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "of_step"),
+    [
+        (2, {"micro_batches": 3, "cut": "4"}, 2 * 3 * 2),
+        (2, {"micro_batches": 3, "cut": "4", "schedule": "gpipe"}, 2 * 3 * 2),
+        (2, {"micro_batches": 2, "cut": "4", "schedule": "zb-h1"}, 2 * 2 + 2 * 3),
+        (2, {"micro_batches": 2, "cut": "4,6,8", "schedule": "interleaved"}, 4 * 2 * 2),
+        (4, {"micro_batches": 2, "cut": "4", "tp": 2}, 4 * 2 * 2),
+        (4, {"micro_batches": 2, "cut": "4", "zero": 1}, 4 * 2 * 2),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("order", ["eager", "random"])
+def test_passes_of_stages_are_graphs(
+    order: str, ranks: int, options: dict[str, Any], of_step: int
+) -> None:
+    wanted, _ = run(ranks, pp=2, **options, compile=False)
+    with emulated(order=order, seed=9):
+        got, calls = run(ranks, pp=2, **options)
+    assert got == wanted
+    assert calls["graph"] >= of_step * (BESIDE + WHOLE)
+
+
+def test_a_slot_is_used_again_when_its_micro_batch_is_done_or_the_step_was_interrupted() -> None:
+    each: Any = [SimpleNamespace(calls=2) for _ in range(2)]
+    slots = Slots(each)
+    first, second = slots.acquire(), slots.acquire()
+    first.free()
+    assert slots.acquire() is first
+    assert {id(slots.acquire()), id(slots.acquire())} == {id(first), id(second)}
 
 
 def test_exchanges_through_the_host_are_in_no_graph() -> None:

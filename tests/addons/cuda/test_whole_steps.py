@@ -97,9 +97,9 @@ def test_graphs_are_compared_with_the_tape_before_they_are_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Graphs of other gradients are refused, and the tape runs all steps."""
-    wanted, write = seen(mlp, compile=False), Graphs._write_seed
+    wanted, write = seen(mlp, compile=False), Graphs._write_seeds
     monkeypatch.setattr(
-        Graphs, "_write_seed", lambda self, seeds: write(self, [2 * seed for seed in seeds])
+        Graphs, "_write_seeds", lambda self, seeds: write(self, [2 * seed for seed in seeds])
     )
     losses, state, calls = seen(mlp)
     assert (losses, state) == wanted[:2]
