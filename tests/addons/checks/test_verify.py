@@ -12,7 +12,7 @@ from helpers.commands import IRIS, Command
 from helpers.kernels.halves import UNIT
 from helpers.runs import rows, small
 from helpers.training.laws_masters import LAYOUTS
-from helpers.training.pipelined import Noted
+from helpers.training.pipelined import Noted, digits
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.addons.checks.verify import (
@@ -29,6 +29,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
 from nnmpi.optim import Adam
 from nnmpi.optim.loss_scale import LossScale
+from nnmpi.parallel.step.ports import LossSink
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.run.end import DivergedError
@@ -310,3 +311,29 @@ def test_a_restored_run_gives_the_second_model_its_loss_scale(
 
     threads.run(2, rank)
     assert scales == [(LossScale(8.0, 3, True),) * 2] * 2
+
+
+def test_a_mean_of_micro_batches_is_not_shared_with_the_single_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each micro-batch is divided by its own number of labels, some of which are ignored: the wrong
+    line is in the code of both."""
+    right = LossSink.seeds
+
+    def seeds(self: LossSink, micro: int, *given: Any) -> Any:
+        counted = max(1, int((self._load.micro[micro].y != -100).sum()))
+        of_own = self._load._replace(divisor=float(counted * len(self._load.micro)))
+        self._load, kept = of_own, self._load
+        try:
+            return right(self, micro, *given)
+        finally:
+            self._load = kept
+
+    y = digits().train.y.copy()
+    y[::3] = -100
+    dataset = digits()._replace(train=digits().train._replace(y=y))
+    config = Config(model="mlp:64-16-10", pp=2, micro_batches=4, verify=True, steps=2, cut="2")
+    threads.run(2, lambda comm: Trainer(config, data=dataset, comm=comm).fit())
+    monkeypatch.setattr(LossSink, "seeds", seeds)
+    with pytest.raises(VerifyError, match=r"step 1: .* differ from those of one rank"):
+        threads.run(2, lambda comm: Trainer(config, data=dataset, comm=comm).fit())
