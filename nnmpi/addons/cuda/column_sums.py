@@ -87,7 +87,7 @@ def _sum_columns(
 def _tickets(xp: Any, device: int, thread: int, n: int) -> Array:
     """Makes n zeros, which each kernel leaves behind; kernels of several threads run side by side.
     Graphs of kernels keep their address, so they do not lie in the memory of one."""
-    assert not xp.cuda.get_current_stream().is_capturing()
+    assert not xp.cuda.get_current_stream().is_capturing(), "no graph is captured of a first call"
     return xp.zeros(n, "uint32")
 
 

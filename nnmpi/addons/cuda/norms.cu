@@ -164,19 +164,27 @@ REDUCTION column_sums(const T *g, float *parts, unsigned *tickets, float *out, T
         if (second) second[column] = v;                                                            \
     }
 
-REDUCTION norm_sums(const T *g, const T *x, const float *mean, float *parts, unsigned *tickets,
-                    float *first, float *second, unsigned N, unsigned P, unsigned C, unsigned R) {
+/* Sums of g and of g (x - mean). */
+template <class Store>
+DEVICE void sum_gradients(const T *g, const T *x, const float *mean, float *parts,
+                          unsigned *tickets, unsigned N, unsigned P, unsigned C, unsigned R,
+                          Store store) {
     struct Values { float g, x; };
     sum_columns(
         parts, tickets, N, P, C, R,
         [&](size_t at, unsigned, size_t column) {
             return Values{LOAD(g[at]), LOAD(x[at]) - mean[column]};
         },
-        [&](float &u, float &v, Values of, size_t) { u += of.g, v += of.g * of.x; }, STORE_SUMS);
+        [&](float &u, float &v, Values of, size_t) { u += of.g, v += of.g * of.x; }, store);
 }
 
-/* Sums (2, C) of g and of g (x - mean), where `masked` takes the place of g unless it is NULL: g where
-   y > 0, as relu_gradient computes it. Also dw, the second sum times r, and db, the first one. */
+REDUCTION norm_sums(const T *g, const T *x, const float *mean, float *parts, unsigned *tickets,
+                    float *first, float *second, unsigned N, unsigned P, unsigned C, unsigned R) {
+    sum_gradients(g, x, mean, parts, tickets, N, P, C, R, STORE_SUMS);
+}
+
+/* Sums (2, C) of g and of g (x - mean); where y is there, `masked` takes the place of g: g where y > 0,
+   as relu_gradient computes it. Also dw, the second sum times r, and db, the first one. */
 REDUCTION batch_norm_sums(const T *g, const T *x, const T *y, T *__restrict__ masked,
                           const float *__restrict__ mean, const float *__restrict__ r, float *parts,
                           unsigned *tickets, float *sums, float *dw, float *db, unsigned N,
@@ -185,26 +193,19 @@ REDUCTION batch_norm_sums(const T *g, const T *x, const T *y, T *__restrict__ ma
     auto store = [&](size_t c, float u, float v) {
         sums[c] = db[c] = u, sums[C + c] = v, dw[c] = v * r[c];
     };
-    if (y)
-        sum_columns(
-            parts, tickets, N, P, C, R,
-            [&](size_t at, unsigned, size_t column) {
-                float open = LOAD(y[at]) > 0.0f ? 1.0f : 0.0f;
-                return Values{LOAD(g[at]) * open, LOAD(x[at]) - mean[column]};
-            },
-            [&](float &u, float &v, Values of, size_t at) {
-                T rounded = ROUND(of.g);
-                masked[at] = rounded;
-                u += LOAD(rounded), v += LOAD(rounded) * of.x;
-            },
-            store);
-    else
-        sum_columns(
-            parts, tickets, N, P, C, R,
-            [&](size_t at, unsigned, size_t column) {
-                return Values{LOAD(g[at]), LOAD(x[at]) - mean[column]};
-            },
-            [&](float &u, float &v, Values of, size_t) { u += of.g, v += of.g * of.x; }, store);
+    if (!y) return sum_gradients(g, x, mean, parts, tickets, N, P, C, R, store);
+    sum_columns(
+        parts, tickets, N, P, C, R,
+        [&](size_t at, unsigned, size_t column) {
+            float open = LOAD(y[at]) > 0.0f ? 1.0f : 0.0f;
+            return Values{LOAD(g[at]) * open, LOAD(x[at]) - mean[column]};
+        },
+        [&](float &u, float &v, Values of, size_t at) {
+            T rounded = ROUND(of.g);
+            masked[at] = rounded;
+            u += LOAD(rounded), v += LOAD(rounded) * of.x;
+        },
+        store);
 }
 
 /* The gradients of LayerNorm's weights; without means, of RMSNorm's. */
@@ -232,8 +233,7 @@ REDUCTION row_norm_sums(const T *g, const T *x, const float *mean, const float *
 /* The number of rows of lane k of a part. */
 #define ROWS_OF(part, k) (P / (R * LANES) + (P % (R * LANES) > (part) * LANES + (k)))
 
-/* The moments of BatchNorm's running statistics, which move by `share` towards those of a batch; the
-   variance is m2 / others. */
+/* A channel's running statistics move by `share` to those of a batch, with variance m2 / others. */
 DEVICE void track_one(float *mean, float *var, long long *batches, unsigned i, float now, float m2,
                       float others, float share, float rest) {
     if (i == 0) ++*batches;
