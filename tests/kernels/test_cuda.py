@@ -84,7 +84,7 @@ WIDE_AT = {
     "moments_loop": (1, 2),
     "tracked_moments_loop": (1, 2, 3, 4),
     "batch_norm_loop": (1, 2, 8),
-    "batch_norm_sums_loop": (3, 4, 6, 7, 8),
+    "batch_norm_sums_loop": (3, 4, 6),
     "class_losses_loop": (3, 4),
     "class_gradient_loop": (2, 3),
     **dict.fromkeys(("normalise_loop", "normalise_silu_loop"), (1, 2)),

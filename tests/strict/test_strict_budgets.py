@@ -125,7 +125,7 @@ BUDGETS: dict[tuple[str, str], Budget] = {
     ("W1", "float32"): Budget(30, 14, 3),
     ("W1", "float16"): Budget(36, 14, 5),
     ("W5", "float32"): Budget(75, 31, 3),
-    ("W5", "float16"): Budget(98, 31, 3),
+    ("W5", "float16"): Budget(80, 31, 3),
     ("gpt:1", "float32"): Budget(61, 24, 11),
     ("gpt:1", "float16"): Budget(49, 18, 5),
     ("gpt:2", "float32"): Budget(102, 44, 15),

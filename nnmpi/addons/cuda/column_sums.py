@@ -45,23 +45,22 @@ def _launch(
     return Launch("norms", name, threads, values, type_of(x.dtype))
 
 
-def _sums(name: str, count: int, outs: int = 2) -> Callable[..., Any]:
+def _sums(name: str, count: int) -> Callable[..., Any]:
     """Makes a function that launches the kernel `name`, in which thread blocks sum over parts of
     the positions P of arrays (N, P, C).
 
     The function takes `count` such arrays of one dtype, the float32 arrays that the kernel reads
-    besides, the memory of parts and tickets (see `_sum_columns`), and float32 arrays for as many
-    results as `outs` says, with a number for each of N C columns. All but the first may be None.
+    besides, the memory of parts and tickets (see `_sum_columns`), and two float32 arrays (N, C) for
+    the results, of which the second may be None.
     """
 
     @launched
     def loop(*args: Layout) -> Launch | None:
-        x, numbers, parts, results = args[0], args[:count], args[-outs - 2], args[-outs:]
-        plain = are_dense(x.dtype, *numbers) and are_dense(np.float32, *args[count : -outs - 2])
-        same = all(a is None or a.shape == x.shape for a in numbers)
-        if not (fits(x) and plain and same and are_dense(np.float32, *results)):
+        x, numbers, wide = args[0], args[:count], (*args[count:-4], *args[-2:])
+        plain = are_dense(x.dtype, *numbers) and are_dense(np.float32, *wide)
+        if not (fits(x) and plain and all(a.shape == x.shape for a in numbers)):
             return None
-        return _launch(name, x, args, parts)
+        return _launch(name, x, args, args[-4])
 
     return loop
 
@@ -129,7 +128,17 @@ def tracked_moments_loop(
 
 
 _norm_sums, _row_norm_sums = _sums("norm_sums", 2), _sums("row_norm_sums", 2)
-_batch_norm_sums = _sums("batch_norm_sums", 4, 3)
+
+
+@launched
+def _batch_norm_sums(*args: Layout) -> Launch | None:
+    x, (parts, _, sums, dw, db) = args[0], args[6:]
+    plain = are_dense(x.dtype, *args[:4]) and are_dense(np.float32, *args[4:6], sums)
+    if not (fits(x) and plain and are_dense(dw.dtype, dw, db)):
+        return None
+    if dw.dtype not in (np.float32, x.dtype):
+        return None
+    return _launch("batch_norm_sums", x, args, parts, np.int32(dw.dtype != np.float32))
 
 
 def norm_sums_loop(g: Array, x: Array, mean: Array, total: Array, dot: Array) -> Any:

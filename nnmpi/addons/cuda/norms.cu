@@ -184,14 +184,17 @@ REDUCTION norm_sums(const T *g, const T *x, const float *mean, float *parts, uns
 }
 
 /* Sums (2, C) of g and of g (x - mean); where y is there, `masked` takes the place of g: g where y > 0,
-   as relu_gradient computes it. Also dw, the second sum times r, and db, the first one. */
+   as relu_gradient computes it. Also dw, the second sum times r, and db, the first one, of float or, if
+   `rounded`, of T. */
 REDUCTION batch_norm_sums(const T *g, const T *x, const T *y, T *__restrict__ masked,
                           const float *__restrict__ mean, const float *__restrict__ r, float *parts,
-                          unsigned *tickets, float *sums, float *dw, float *db, unsigned N,
-                          unsigned P, unsigned C, unsigned R) {
+                          unsigned *tickets, float *sums, void *dw, void *db, unsigned N,
+                          unsigned P, unsigned C, unsigned R, int rounded) {
     struct Values { float g, x; };
     auto store = [&](size_t c, float u, float v) {
-        sums[c] = db[c] = u, sums[C + c] = v, dw[c] = v * r[c];
+        sums[c] = u, sums[C + c] = v, v *= r[c];
+        if (rounded) ((T *)db)[c] = ROUND(u), ((T *)dw)[c] = ROUND(v);
+        else ((float *)db)[c] = u, ((float *)dw)[c] = v;
     };
     if (!y) return sum_gradients(g, x, mean, parts, tickets, N, P, C, R, store);
     sum_columns(
@@ -201,9 +204,9 @@ REDUCTION batch_norm_sums(const T *g, const T *x, const T *y, T *__restrict__ ma
             return Values{LOAD(g[at]) * open, LOAD(x[at]) - mean[column]};
         },
         [&](float &u, float &v, Values of, size_t at) {
-            T rounded = ROUND(of.g);
-            masked[at] = rounded;
-            u += LOAD(rounded), v += LOAD(rounded) * of.x;
+            T open = ROUND(of.g);
+            masked[at] = open;
+            u += LOAD(open), v += LOAD(open) * of.x;
         },
         store);
 }

@@ -112,7 +112,7 @@ def batch_norm(
     def prepare(g: Array, needs: Sequence[bool], memory: Sequence[Any]) -> _GradientSums:
         g, sums = _rows(g)[None], xp.empty((2, len(r)), types_of(g.dtype).sums)
         masked = xp.empty_like(rows) if relu else None
-        dw, db = (_in_memory(m, r.shape, sums) for m in memory[1:])
+        dw, db = (xp.empty_like(r) if m is None else m for m in memory[1:])
         kernels.batch_norm_sums_loop(g, rows, relu_value, center, r, masked, sums, dw, db)
         # `total` is an all-reduce: every rank has to call it in the same half of the backward
         # pass, so only in the one that computes the gradient of x
