@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from helpers.benchfiles import BENCHMARKS
 from helpers.device import needs_emulator
 from helpers.mpijob import ROOT, environment
@@ -17,6 +18,11 @@ from helpers.programs import python
 
 MODULE = ("-m", "helpers.gpu_sections")
 MINUTES = (str(BENCHMARKS / "gpu_minutes.py"),)
+
+
+@pytest.fixture(autouse=True)
+def _programs_find_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
