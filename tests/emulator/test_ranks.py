@@ -47,8 +47,8 @@ from nnmpi import train
 from nnmpi.addons.cuda.graphs import Graphs
 whole = Graphs._whole
 
-def agreed(self, tail):
-    found = whole(self, tail)
+def agreed(*given):
+    found = whole(*given)
     if found and os.environ["OMPI_COMM_WORLD_RANK"] == "1":
         print("lost", flush=True)
         os.kill(os.getpid(), 9)

@@ -44,7 +44,7 @@ from nnmpi.parallel.step.executor import Executor, PassHooks, StepResult, StepSt
 from nnmpi.parallel.step.update import Ends, Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.parallel.wire import is_in_order, wire_of
+from nnmpi.parallel.wire import Transfer, is_in_order, wire_of
 from nnmpi.schedules.op import Kind, Op
 
 UNREAD = Outcome(0.0, 0.0, True)
@@ -106,24 +106,33 @@ class StepTail:
         """The communicators of the library that sums over ranks."""
         return libraries_of(bucket.comm for bucket in self._store.buckets.all)
 
-    def compute(self, loss: Array) -> None:
-        """Sums gradients over ranks, and `loss`, that of this one; computes the decision into `by`
-        and `shown`."""
-        self._decide(self._summed(loss), self.by, self.shown)
+    @property
+    def sums(self) -> bool:
+        """True if there are several ranks."""
+        return self._store.dp.size > 1
 
-    def _summed(self, loss: Array) -> Array:
-        """Sums gradients and losses over ranks by the calls that a step's list makes; returns the
-        sum of the losses."""
+    def begin(self, loss: Array) -> None:
+        """Begins to sum gradients over ranks, and `loss`, that of this one."""
+        self._left, self._started = [*range(len(self._store.buckets.all))], list[Transfer]()
+        if self.sums:
+            self._store.scalars[...] = 0  # the ranks' hosts know the others
+            self._store.scalars[LOSS] = loss
+
+    def sum_final(self, final: Container[Parameter]) -> None:
+        """Starts the sums of those buckets of which all gradients are final, and that of no bucket
+        before a later one, as a step's list does."""
         store = self._store
-        if store.dp.size == 1:
-            return loss
-        store.scalars[...] = 0  # the ranks' hosts know the others
-        store.scalars[LOSS] = loss
-        sums = [store.start(b) for b in reversed(range(len(store.buckets.all)))]
-        for transfer in sums:
-            if transfer is not None:
-                transfer.wait()
-        return store.scalars[LOSS]
+        members = store.buckets.members
+        while self._left and all(store.parameters[i] in final for i in members[self._left[-1]]):
+            if (transfer := store.start(self._left.pop())) is not None:
+                self._started.append(transfer)
+
+    def compute(self, loss: Array) -> None:
+        """Completes the sums; computes the decision into `by` and `shown`."""
+        self.sum_final({*self._store.parameters})
+        for transfer in self._started:
+            transfer.wait()
+        self._decide(self._store.scalars[LOSS] if self.sums else loss, self.by, self.shown)
 
     def computed(self, loss: Array) -> tuple[Array, Array]:
         """Returns the decision in new arrays."""
@@ -161,7 +170,7 @@ class DeferredSteps:
         self._unread: HostCopy | None = None
         self._outcome, self._end, self._counts = UNREAD, 0, list[int]()
         self.hooks: PassHooks = [(kind, self._behind_reading) for kind in (Kind.B, Kind.I)]
-        if self._is_in_graph and store.dp.size > 1:
+        if self._is_in_graph and self._tail.sums and a.config.compile is not False:
             of_sums = (Kind.NOTE, Kind.SUM, Kind.FINISH)
             self.hooks = [*self.hooks, *((kind, self._unless_launched) for kind in of_sums)]
 

@@ -4,8 +4,9 @@ backward pass, or of each half of it.
 capture   a pass runs by autograd on a stream that records its kernels instead of running them
 replay    inputs, keys of random numbers and gradients of outputs are written into the memory that
           the kernels read; then one launch runs all kernels, and all gradients are ready at once
-whole     if a step has one micro-batch, both graphs and the tail of the step (deferred_steps.py),
-          with sums over ranks, are one graph, which is launched in place of the forward pass
+whole     if a step has one micro-batch, these graphs and the tail of the step (deferred_steps.py)
+          are one graph, which is launched in place of the forward pass. Sums over ranks are a part
+          of it: they begin between the graphs of units, into which the backward pass is divided
 
 The arrays of a captured pass lie in a pool of their own, so that they stay where they are. A pass
 in which the host reads values, copies them to the device or waits cannot be captured.
@@ -26,6 +27,7 @@ from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import Call, logged_calls
 from nnmpi.arrays.meta.shapes import refuse
 from nnmpi.autograd.ops.norm import Moments
+from nnmpi.autograd.tape import begun
 from nnmpi.autograd.tensor import Tensor
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
@@ -35,7 +37,7 @@ from nnmpi.parallel.step.ports import LossSink
 from nnmpi.parallel.step.recordable_stage import MicroBatch
 from nnmpi.parallel.step.recorded_pass import Forward, on_tape, taken
 from nnmpi.parallel.step.replay import Replay
-from nnmpi.parallel.step.stage import Stage, outputs_of, pauses, seed_of
+from nnmpi.parallel.step.stage import ENDED, Stage, outputs_of, pauses, seed_of
 from nnmpi.schedules.lists.step_list import BackwardKind
 
 
@@ -102,6 +104,8 @@ class _NoStats:
 class Graphs(Replay):
     """A stage's passes as CUDA graphs, in memory of one micro-batch."""
 
+    gradients: Sequence[Array] = ()
+
     def __init__(
         self,
         on: Backend,
@@ -112,9 +116,11 @@ class Graphs(Replay):
         kind: BackwardKind,
         stage: Stage,
     ) -> None:
-        self._kind, self._units, self._sink = kind, stage.units, stage.sink
+        self._kind, self._stage, self._sink = kind, stage, stage.sink
+        self._tail: Any = self._sink.tail if isinstance(self._sink, LossSink) else None
         self._wholes, self._number = dict[tuple[int, ...], Graph | None](), 0
         self._is_launched = self._has_run = False
+        self._halves: Sequence[_Half] = ()
         self._graphs, self._staging = Capture(on), Staging(on.xp, arrays)
         self._inputs, inputs = zip(*self._staging.arguments, strict=True)
         self._written_seeds: Sequence[Array | None] = ()
@@ -152,17 +158,35 @@ class Graphs(Replay):
         outputs, self._of_forward = outputs_of(root), graph
         self.outputs = [t.array for t in outputs]
         self._seeds = [self._staging.like(t.array) if t._requires_grad else None for t in outputs]
-        halves = self._kind.halves
-        first, second = list[Any](), list[Any]()
+        if self._tail is not None and self._tail.sums:
+            self._halves = self._in_units(root, captured), _Half([], ())
+        else:
+            self._halves = self._in_halves(root, received, captured)
+        self.calls = 1 + sum(len(half.graphs) for half in self._halves)
+
+    def _in_halves(
+        self, root: Tensor, received: Sequence[Tensor], captured: Pass
+    ) -> "Sequence[_Half]":
+        """Captures a backward pass: the first half, or all of it, and the second half."""
+        first, second, of_second = list[Any](), list[Any](), list[Graph]()
         with self._graphs.graph() as of_first, _as_current(captured):
-            seed, until = seed_of(root, self._seeds), received if halves and received else None
-            rest = root.backward(seed, on_leaf=first.append, until=until)
+            until = received if self._kind.halves and received else None
+            rest = root.backward(seed_of(root, self._seeds), on_leaf=first.append, until=until)
             self.gradients = taken(received)
-        self._halves, self.calls = [_Half(of_first[0], first), _Half(None, ())], 2 + halves
         if rest is not None:
             with self._graphs.graph() as of_second, _as_current(captured):
                 rest.finish(second.append)
-            self._halves[1] = _Half(of_second[0], second)
+        return _Half(of_first, first), _Half(of_second, second)
+
+    def _in_units(self, root: Tensor, captured: Pass) -> "_Half":
+        """Captures a backward pass as a graph for each unit, the last one first."""
+        rest, graphs, is_over = begun(root, seed_of(root, self._seeds)), list[Graph](), False
+        leaves, units = rest.leaves(), rest.in_parts(self._stage.of_units[::-1])
+        while not is_over:
+            with self._graphs.graph() as of_unit, _as_current(captured):
+                is_over = next(units, ENDED) is ENDED
+            graphs += of_unit
+        return _Half(graphs, leaves)
 
     def _forward_pass(
         self, forward: Forward, inputs: Sequence[Array], captured: Pass, checks: bool
@@ -186,14 +210,13 @@ class Graphs(Replay):
         Where the whole step is one graph, this runs the backward pass and the tail of the step too.
         """
         yield from self._written(arrays, step)
-        tail: Any = self._sink.tail if isinstance(self._sink, LossSink) else None
-        step_graph = self._whole(tail) if tail is not None else None
+        step_graph = None if self._tail is None else self._whole()
         if step_graph is None:
             self._of_forward.launch()
             return
         self._write_seeds(self._sink.seeds(0, self.outputs))
         step_graph.launch()
-        tail.is_launched = self._is_launched = True
+        self._tail.is_launched = self._is_launched = True
 
     def _written(self, arrays: Sequence[Array], step: int) -> Generator[None, None, None]:
         """Writes the inputs and the keys of this step; yields between units before."""
@@ -201,26 +224,43 @@ class Graphs(Replay):
             memory[...] = array
         for check in self._checks:
             check.function(*check.args)
-        yield from pauses(self._units)
+        yield from pauses(self._stage.units)
         for words, (seed, purpose, names, _) in self._keys:
             words[...] = keyed.key(seed, purpose, step, *names)
         self._staging.copy()
 
-    def _whole(self, tail: Any) -> Graph | None:
+    def _whole(self) -> Graph | None:
         """Returns the graph of the whole step, or None. All ranks capture it when they first have
         graphs of the parts: not for the first pass, beside which autograd computes the same."""
-        whole_pass, _ = self._halves
-        if self._has_run and not self._number and tail.fits(whole_pass.trained):
+        tail = self._tail
+        if self._has_run and not self._number and tail.fits(self._halves[0].trained):
             self._number = next(tail.graphs)
         numbers = tail.agreed(self._number)
         if numbers and numbers not in self._wholes:
-            self._graphs.libraries |= tail.libraries
-            with suppress(RuntimeError), self._graphs.graph() as graphs:
-                self._of_forward.launch()
-                whole_pass.launch()
-                tail.compute(self.outputs[0])
-            self._wholes[numbers] = graphs[0] if tail.is_captured(bool(graphs)) else None
+            graph = self._captured_whole()
+            self._wholes[numbers] = graph if tail.is_captured(graph is not None) else None
         return self._wholes.get(numbers)
+
+    def _captured_whole(self) -> Graph | None:
+        """Captures a whole step; returns None if it cannot be captured."""
+        self._graphs.libraries |= self._tail.libraries
+        with suppress(RuntimeError):
+            with self._graphs.graph() as graphs:
+                self._launch_whole(self._tail)
+            return graphs[0]
+        return None
+
+    def _launch_whole(self, tail: Any) -> None:
+        """Launches all parts of a whole step. Sums over ranks begin as soon as gradients are
+        final."""
+        self._of_forward.launch()
+        tail.begin(self.outputs[0])
+        final, units = set[Parameter](), self._stage.of_units[::-1]
+        for graph, unit in zip(self._halves[0].graphs, units, strict=False):
+            graph.launch()
+            final |= unit
+            tail.sum_final(final)
+        tail.compute(self.outputs[0])
 
     def _write_seeds(self, seeds: Sequence[Array | None]) -> None:
         if seeds is not self._written_seeds:
@@ -241,7 +281,7 @@ class Graphs(Replay):
     def _second(self) -> Generator[None, None, None]:
         """Launches the graph of the second half, if there are halves; yields between units."""
         self._run(1)
-        yield from pauses(self._units)
+        yield from pauses(self._stage.units)
         self.free()
 
     def _run(self, k: int) -> None:
@@ -250,25 +290,21 @@ class Graphs(Replay):
         if any(p.has_grad is not self._kind.adds for p in half.trained):
             raise RuntimeError("another backward pass came before, or none, than was foreseen")
         if not self._is_launched:
-            half.launch()
+            for graph in half.graphs:
+                graph.launch()
         for p in half.trained:
             p.has_grad = True
 
 
 class _Half:
-    """The graph of a backward pass or of a half of it; None if nothing is computed.
+    """The graphs of a backward pass or of a half of it; none if nothing is computed.
 
-    trained   the parameters whose gradients it computes
+    trained   the parameters whose gradients they compute
     """
 
-    def __init__(self, graph: Graph | None, leaves: Iterable[Any]) -> None:
-        self._graph = graph
+    def __init__(self, graphs: Sequence[Graph], leaves: Iterable[Any]) -> None:
+        self.graphs = graphs
         self.trained = frozenset(leaf for leaf in leaves if isinstance(leaf, Parameter))
-
-    def launch(self) -> None:
-        """Launches the graph in the current stream."""
-        if self._graph is not None:
-            self._graph.launch()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from helpers.device import DEVICE, device_count, emulated, needs_emulator
 from helpers.training.pipelined import contents, digits
 
 from nnmpi import Config, Trainer, nn
-from nnmpi.addons.cuda.capture import Capture
+from nnmpi.addons.cuda.capture import Capture, Graph
 from nnmpi.addons.cuda.deferred_steps import StepTail
 from nnmpi.addons.cuda.graphs import Slots
 from nnmpi.arrays.meta import NumbersReadError
@@ -23,6 +23,7 @@ from nnmpi.parallel.step.beside_tape import ForwardBeside
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.recordable_stage import MicroBatch, RecordableStage
 from nnmpi.parallel.step.replay import Replay
+from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import wire_for
 
 pytestmark = needs_emulator  # which has as many devices as there are ranks
@@ -56,14 +57,14 @@ def run(ranks: int = 2, **options: Any) -> tuple[Any, Counter[str]]:
     return got, Counter(name if kind == "library" else kind for kind, name in calls)
 
 
-BESIDE, WHOLE, SUMS = 1, 13, 6
-"""Of the steps of two epochs, those beside graphs of passes, and those that are one graph; the sums
-of buckets on all ranks in a step."""
+BESIDE, WHOLE, BUCKETS = 1, 13, 3
+"""Of the steps of two epochs, those beside graphs of passes, and those that are one graph."""
 
 
-def step_graphs(whole: int, of_passes: int = BESIDE + 1) -> int:
-    """The graphs of two ranks; those of passes are parts of a capture too."""
-    return 2 * (whole + 2 * of_passes)
+def step_graphs(whole: int, of_passes: int = BESIDE + 1, backward: int = BUCKETS) -> int:
+    """The graphs of two ranks; those of passes are parts of a capture too. Where the whole step is
+    a graph, a backward pass is one for each bucket."""
+    return 2 * (whole + (1 + backward) * of_passes)
 
 
 @pytest.mark.parametrize("order", machine.ORDERS)
@@ -73,7 +74,26 @@ def test_a_step_of_each_rank_is_one_graph_with_the_bits_of_the_tape(order: str) 
         got, calls = run()
     assert got == wanted
     assert (calls["graph"], by_tape["graph"]) == (step_graphs(WHOLE), 0)
-    assert by_tape["all-reduce"] - calls["all-reduce"] == SUMS * (WHOLE - 1)  # in the capture
+    assert by_tape["all-reduce"] - calls["all-reduce"] == 2 * BUCKETS * (
+        WHOLE - 1
+    )  # in the capture
+
+
+def test_sums_begin_within_the_graph_as_soon_as_gradients_are_final(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts, launch, start = list[object](), Graph.launch, LocalStore.start
+    in_turn = {"launch": (Graph, launch), "start": (LocalStore, start)}
+    for name, (cls, method) in in_turn.items():
+
+        def noted(self: Any, *given: int, method: Any = method) -> Any:
+            if DEVICE.xp.cuda.get_current_stream().is_capturing() and not is_second():
+                parts.append(*given or ["graph"])
+            return method(self, *given)
+
+        monkeypatch.setattr(cls, name, noted)
+    run()
+    assert parts == ["graph", "graph", 2, "graph", 1, "graph", 0]
 
 
 def test_no_rank_launches_a_graph_where_another_one_has_none() -> None:
@@ -85,7 +105,7 @@ def test_no_rank_launches_a_graph_where_another_one_has_none() -> None:
     wanted, by_tape = run(data=data, compile=False)
     got, calls = run(data=data)
     assert got == wanted
-    assert by_tape["all-reduce"] - calls["all-reduce"] == SUMS * (WHOLE - 1 - 2)
+    assert by_tape["all-reduce"] - calls["all-reduce"] == 2 * BUCKETS * (WHOLE - 1 - 2)
 
 
 def test_all_ranks_go_on_without_a_graph_that_one_cannot_capture(
@@ -108,8 +128,8 @@ def test_all_ranks_go_on_without_a_graph_that_one_cannot_capture(
 @pytest.mark.parametrize(
     ("options", "graphs"),
     [
-        ({"micro_batches": 2}, 2 * step_graphs(0, BESIDE + WHOLE)),
-        ({"dtype": "float16"}, step_graphs(0, BESIDE + WHOLE)),
+        ({"micro_batches": 2}, 2 * step_graphs(0, BESIDE + WHOLE, 1)),
+        ({"dtype": "float16"}, step_graphs(0, BESIDE + WHOLE, 1)),
         ({"jitter": "0.1:1.5"}, 0),
     ],
     ids=str,
@@ -145,14 +165,14 @@ def test_passes_of_ranks_that_share_layers_are_two_graphs(order: str) -> None:
     wanted, _ = run(tp=2, compile=False)
     with emulated(order=order, seed=7):
         got, calls = run(tp=2)
-    assert (got, calls["graph"]) == (wanted, step_graphs(0, BESIDE + WHOLE))
+    assert (got, calls["graph"]) == (wanted, step_graphs(0, BESIDE + WHOLE, 1))
 
 
 def test_sums_over_replicas_follow_passes_of_ranks_that_share_layers() -> None:
     layout = {"tp": 2, "dp": 2, "zero": 1}
     wanted, _ = run(4, **layout, compile=False)
     got, calls = run(4, **layout)
-    assert (got, calls["graph"]) == (wanted, 2 * step_graphs(0, BESIDE + WHOLE))
+    assert (got, calls["graph"]) == (wanted, 2 * step_graphs(0, BESIDE + WHOLE, 1))
 
 
 def is_second() -> bool:
@@ -180,7 +200,7 @@ def unlike(monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(
         ForwardBeside, "is_same", lambda *given: is_same(*given) and not is_second()
     )
-    return step_graphs(0, BESIDE)
+    return step_graphs(0, BESIDE, 1)
 
 
 @pytest.mark.parametrize("fails", [uncaptured, unlike])
