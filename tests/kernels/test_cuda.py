@@ -85,8 +85,8 @@ WIDE_AT = {
     "tracked_moments_loop": (1, 2, 3, 4),
     "batch_norm_loop": (1, 2, 8),
     "batch_norm_sums_loop": (3, 4, 6),
-    "class_losses_loop": (3, 4),
-    "class_gradient_loop": (2, 3),
+    "class_losses_loop": (3, 4, 7),
+    "class_gradient_loop": (2, 3, 7),
     **dict.fromkeys(("normalise_loop", "normalise_silu_loop"), (1, 2)),
     "norm_sums_loop": (2, 3, 4),
     "norm_gradient_loop": (2, 3, 4, 5),
@@ -94,9 +94,9 @@ WIDE_AT = {
 }
 """Which arrays stay as they are where others have 16 bits: masters, statistics and sums."""
 OF_FLOAT32 = {
-    *("track_loop", "probabilities_loop", "scores_gradient_loop"),
+    *("track_loop", "probabilities_loop", "scores_gradient_loop", "sum_losses_loop"),
 }
-"""Statistics, and scores in float32, alone."""
+"""Statistics, and scores and losses in float32, alone."""
 
 
 @pytest.mark.all_add_ons

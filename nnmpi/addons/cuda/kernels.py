@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.addons.cuda import column_sums, norms
+from nnmpi.addons.cuda import column_sums, losses, norms
 from nnmpi.addons.cuda.launch import (
     FLOAT,
     THREADS,
@@ -24,10 +24,7 @@ from nnmpi.addons.cuda.launch import (
     same_layout,
     type_of,
 )
-from nnmpi.arrays.backend import Array, is_array, xp_of
-
-NARROW = 32  # up to this many classes a thread has a row of scores; for more a block has one
-ROWS_OF_BLOCK = 4 * THREADS  # up to this many rows one block has all, and adds up their losses
+from nnmpi.arrays.backend import Array, is_array
 
 
 @launched
@@ -179,58 +176,7 @@ def add_sorted_loop(to: Layout, rows: Layout, order: Layout, g: Layout) -> Launc
     return Launch("elementwise", "add_sorted", rows.size * THREADS, args, type_of(to.dtype))
 
 
-# ---- softmax and cross-entropy
-
-
-@launched
-def _class_losses(
-    z: Layout,
-    labels: Layout,
-    scale: Any,
-    losses: Layout,
-    total: Layout | None,
-    sums: Layout,
-    at: Layout,
-) -> Launch | None:
-    plain = are_dense(z.dtype, z) and are_dense(np.float32, losses, total, sums)
-    if not fits(z) or not plain or not are_dense(np.int64, labels, at) or labels.shape != at.shape:
-        return None
-    n, C = z.shape
-    args = (z, labels, losses, sums, at, total, *counts(n, C), float32(scale))
-    name, threads = ("narrow_losses", n) if C <= NARROW else ("wide_losses", n * THREADS)
-    return Launch("softmax", name, threads if total is None else 1, args, type_of(z.dtype))
-
-
-@launched
-def sum_losses_loop(losses: Layout, total: Layout, scale: Any) -> Launch | None:
-    if not are_dense(np.float32, losses, total):
-        return None
-    return Launch("softmax", "sum_losses", 1, (losses, total, *counts(losses.size), float32(scale)))
-
-
-def class_losses_loop(
-    z: Array, labels: Array, scale: float, loss: Array, sums: Array, at: Array
-) -> Any:
-    xp, (n, C) = xp_of(z), z.shape
-    fused = C <= NARROW and n <= ROWS_OF_BLOCK and not loss.ndim
-    losses = loss if loss.ndim else xp.empty(n, "float32")
-    if labels.dtype != np.int64 or not labels.flags.c_contiguous:
-        labels = xp.ascontiguousarray(labels, np.int64)
-    done = _class_losses(z, labels, scale, losses, loss if fused else None, sums, at)
-    if done is None and not loss.ndim and not fused:
-        return sum_losses_loop(losses, loss, scale)
-    return done
-
-
-@launched
-def class_gradient_loop(
-    z: Layout, at: Layout, sums: Layout, g: Layout, scale: Any, dz: Layout
-) -> Launch | None:
-    plain = are_dense(z.dtype, z, dz) and are_dense(np.float32, sums, g)
-    if not fits(z) or not plain or not are_dense(np.int64, at):
-        return None
-    args = (z, at, sums, g, dz, *counts(*z.shape), np.int32(g.ndim > 0), float32(scale))
-    return Launch("softmax", "class_gradient", z.size, args, type_of(z.dtype))
+# ---- softmax
 
 
 def _along_rows(name: str, logarithm: bool) -> Callable[..., Any]:
@@ -293,8 +239,7 @@ def _cell(name: str) -> Callable[..., Any]:
 
 NAMED_LOOPS: list[Callable[..., Any]] = [
     *(bias_relu_loop, dropout_mask_loop, add_sorted_loop),
-    *(probabilities_loop, scores_gradient_loop, class_losses_loop, class_gradient_loop),
-    *(sum_losses_loop, squares_loop, decide_loop),
+    *(probabilities_loop, scores_gradient_loop, squares_loop, decide_loop),
 ]
 KERNELS: dict[str, Callable[..., Any]] = {
     **{loop.__name__: loop for loop in NAMED_LOOPS},
@@ -323,5 +268,6 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "rmsprop_loop": _step("rmsprop", 5, 6),
     **norms.KERNELS,
     **column_sums.KERNELS,
+    **losses.KERNELS,
 }
 """The CUDA kernels of this folder by their names in the table."""

@@ -1,17 +1,26 @@
 /* Softmax, and cross-entropy of scores z (n, C), as kernels/softmax.py describes them. */
 
 /* The loss of a row; NaN for a label that is not a class, without reading out of bounds. */
-#define LOSS (label < C ? logs[i] - (LOAD(row[label]) - tops[i]) : logf(-1.0f))
+#define LOSS                                                                                       \
+    (at[i] == ignored ? 0.0f : label < C ? logs[i] - (LOAD(row[label]) - tops[i]) : logf(-1.0f))
 
-/* sum[0] = the sum of losses (n) times scale, by one block */
-DEVICE void sum_of_losses(const float *losses, float *sum, unsigned n, float scale, float *all) {
+/* sum[0] = the sum of losses (n) times scale, or times factor[0] = 1 / the number of labels that
+   are not ignored, by one block */
+DEVICE void sum_of_losses(const float *losses, const long long *at, float *sum, float *factor,
+                          long long ignored, unsigned n, float scale, float *all) {
     float v = SUM_OF_BLOCK(i, n, losses[i]);
+    if (factor) {
+        float count = SUM_OF_BLOCK(i, n, at[i] == ignored ? 0.0f : 1.0f);
+        scale = count > 0.0f ? 1.0f / count : 0.0f;
+        if (threadIdx.x == 0) factor[0] = scale;
+    }
     if (threadIdx.x == 0) sum[0] = v * scale;
 }
 
 /* Few classes: one thread for each row. One block also adds up the losses, unless `sum` is NULL. */
 REDUCTION narrow_losses(const T *z, const long long *labels, float *loss, float *tops,
-                        long long *at, float *sum, unsigned n, unsigned C, float scale) {
+                        long long *at, float *sum, float *factor, long long ignored, unsigned n,
+                        unsigned C, float scale) {
     __shared__ float all[THREADS];
     float *logs = tops + n;
     EACH(i, n) {
@@ -23,13 +32,15 @@ REDUCTION narrow_losses(const T *z, const long long *labels, float *loss, float 
         logs[i] = logf(total);
         loss[i] = LOSS;
     }
-    if (sum) sum_of_losses(loss, sum, n, scale, all); /* each thread adds up its rows */
+    /* each thread adds up its rows */
+    if (sum) sum_of_losses(loss, at, sum, factor, ignored, n, scale, all);
 }
 
 /* Many classes: one block for each row, which it reads once. A thread's `total` is the sum of
    e^(z - top), where `top` is the largest score that it has seen. */
 REDUCTION wide_losses(const T *z, const long long *labels, float *loss, float *tops, long long *at,
-                      float *sum, unsigned n, unsigned C, float scale) {
+                      float *sum, float *factor, long long ignored, unsigned n, unsigned C,
+                      float scale) {
     __shared__ float all[THREADS];
     float *logs = tops + n;
     EACH_BLOCK(i, n) {
@@ -54,20 +65,23 @@ REDUCTION wide_losses(const T *z, const long long *labels, float *loss, float *t
     }
 }
 
-REDUCTION sum_losses(const float *losses, float *sum, unsigned n, float scale) {
+REDUCTION sum_losses(const float *losses, const long long *at, float *sum, float *factor,
+                     long long ignored, unsigned n, float scale) {
     __shared__ float all[THREADS];
-    sum_of_losses(losses, sum, n, scale, all);
+    sum_of_losses(losses, at, sum, factor, ignored, n, scale, all);
 }
 
-/* dz = (softmax(z) - 1 at the labels) (g scale); g of each row, or one for all */
-KERNEL class_gradient(const T *z, const long long *at, const float *tops, const float *g, T *dz,
-                      unsigned n, unsigned C, int each, float scale) {
+/* dz = (softmax(z) - 1 at the labels) (g scale), or g factor[0]; g of each row, or one for all */
+KERNEL class_gradient(const T *z, const long long *at, const float *tops, const float *g,
+                      const float *factor, T *dz, long long ignored, unsigned n, unsigned C,
+                      int each, float scale) {
+    if (factor) scale = factor[0];
     unsigned size = n * C;
     EACH(k, size) {
         unsigned i = k / C;
         float p = expf(LOAD(z[k]) - tops[i] - tops[n + i]);
         if (at[i] == (long long)(k % C)) p -= 1.0f;
-        dz[k] = ROUND(p * (g[each ? i : 0] * scale));
+        dz[k] = ROUND(at[i] == ignored ? 0.0f : p * (g[each ? i : 0] * scale));
     }
 }
 

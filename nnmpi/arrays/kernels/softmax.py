@@ -89,21 +89,39 @@ def cross_entropy_gradient_loop(p: Array, at: Array, g: Array, scale: float, dz:
 
 # ---- cross-entropy on a device, which has no memory for probabilities
 
+NO_LABEL = -(1 << 63)
+"""The value of `ignored` if no label is ignored."""
+
 
 @kernel
-def class_losses_loop(z: Array, labels: Array, scale: float, loss: Out, sums: Out, at: Out) -> None:
-    """Writes the cross-entropy of scores z (n, C) and labels (n,), without storing probabilities.
+def class_losses_loop(
+    z: Array,
+    labels: Array,
+    scale: float,
+    loss: Out,
+    sums: Out,
+    at: Out,
+    ignored: int = NO_LABEL,
+    factor: Out | None = None,
+) -> None:
+    """Writes the cross-entropy of scores z (n, C) and labels (n,), without storing probabilities;
+    it is 0 where the label is `ignored`.
 
-    loss  the loss of each row, (n,), or `scale` times their sum, ()
-    sums  (2, n): the largest score m of each row, and the logarithm of the sum of e^(z - m)
-    at    a copy of the labels, which the backward pass reads
+    loss    the loss of each row, (n,), or `scale` times their sum, ()
+    sums    (2, n): the largest score m of each row, and the logarithm of the sum of e^(z - m)
+    at      a copy of the labels, which the backward pass reads
+    factor  receives 1 / the number of labels that are not ignored, 0 if there are none, and takes
+            the place of `scale` in the sum; or None
     """
     xp = xp_of(z)
     at[...], sums[0] = labels, z.max(axis=1)
-    s = z - sums[0][:, None]
+    s, kept = z - sums[0][:, None], at != ignored
     sums[1] = xp.log(xp.exp(s).sum(axis=1))
-    losses = sums[1] - s[xp.arange(len(at)), at]
-    loss[...] = losses if loss.ndim else losses.sum() * scale
+    losses = xp.where(kept, sums[1] - s[xp.arange(len(at)), at * kept], 0)
+    if factor is not None:
+        count = kept.sum()
+        factor[...] = (count > 0) / xp.maximum(count, 1)
+    loss[...] = losses if loss.ndim else losses.sum() * (scale if factor is None else factor)
 
 
 @kernel
@@ -114,10 +132,21 @@ def sum_losses_loop(losses: Array, total: Out, scale: float) -> None:
 
 
 @kernel
-def class_gradient_loop(z: Array, at: Array, sums: Array, g: Array, scale: float, dz: Out) -> None:
+def class_gradient_loop(
+    z: Array,
+    at: Array,
+    sums: Array,
+    g: Array,
+    scale: float,
+    dz: Out,
+    ignored: int = NO_LABEL,
+    factor: Array | None = None,
+) -> None:
     """Writes the gradient of the scores in cross-entropy: dz = (softmax(z) - onehot(label)) g
-    scale, from what `class_losses_loop` has written; g has a value for each row, or one for all."""
-    xp = xp_of(z)
+    scale, from what `class_losses_loop` has written, and 0 where the label is `ignored`; g has a
+    value for each row, or one for all."""
+    xp, kept = xp_of(z), at != ignored
     xp.exp(z - sums[0][:, None] - sums[1][:, None], out=dz)
-    dz[xp.arange(len(at)), at] -= 1
-    dz *= (g[:, None] if g.ndim else g) * scale
+    dz[xp.arange(len(at)), at * kept] -= 1
+    dz *= (g[:, None] if g.ndim else g) * (scale if factor is None else factor)
+    dz[...] = xp.where(kept[:, None], dz, 0)

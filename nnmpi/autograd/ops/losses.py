@@ -18,7 +18,7 @@ from nnmpi.arrays.kernels import Result, column_sum
 from nnmpi.arrays.kernels.linear import matmul
 from nnmpi.arrays.kernels.precision import widened
 from nnmpi.arrays.kernels.softmax import sum_losses_loop
-from nnmpi.autograd.ops.softmax import cross_entropy, like_rows, rows_of
+from nnmpi.autograd.ops.softmax import like_rows, on_device, rows_of
 
 IGNORED = -100
 """PyTorch's default of `ignore_index`."""
@@ -127,9 +127,9 @@ def weighted_cross_entropy(
 ) -> Result:
     """The cross-entropy of scores z (N, C, ...) and labels (N, ...), with class weights (C,), label
     smoothing and ignored labels, as in PyTorch."""
-    xp, target = xp_of(z), Labels.of(labels, weight, ignore_index, z.dtype)
     if weight is None and not smoothing and not of(z).is_host:
-        return _by_rows(z, labels, target, reduction)
+        return _by_rows(z, labels, ignore_index, reduction)
+    xp, target = xp_of(z), Labels.of(labels, weight, ignore_index, z.dtype)
     n, shape = len(target.classes), z.shape
     at = target.classes * n + xp.arange(n)  # flat indices into s
     s = _transposed(z).copy()
@@ -152,16 +152,15 @@ def weighted_cross_entropy(
     return Result(y, (vjp,))
 
 
-def _by_rows(z: Array, labels: Array, target: Labels, reduction: str) -> Result:
+def _by_rows(z: Array, labels: Array, ignore_index: int, reduction: str) -> Result:
     """The cross-entropy of scores z (N, C, ...) on a device, without weights and smoothing."""
-    losses, (vjp_rows,), *_ = cross_entropy(rows_of(z), target.classes, reduction="none")
-    y, scale = target.reduced(_kept(losses, target, labels.shape, z.dtype), reduction)
+    rows, of_rows = rows_of(z), labels.reshape(-1)
+    loss, (vjp_rows,), *_ = on_device(rows, of_rows, reduction, False, int(ignore_index))
 
     def vjp(g: Array, out: Array | None) -> Array:
-        g = (g.reshape(-1) if reduction == "none" else g) * scale * target.counts
-        return like_rows(vjp_rows(g, None), z.shape)
+        return like_rows(vjp_rows(g.reshape(-1) if g.ndim else g, None), z.shape)
 
-    return Result(y, (vjp,))
+    return Result(loss.reshape(labels.shape) if loss.ndim else loss, (vjp,))
 
 
 def nll(

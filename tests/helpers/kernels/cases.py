@@ -71,7 +71,9 @@ def class_losses(rng: Rng, dtype: Any) -> list[Any]:
     z, labels = scores(rng, dtype)
     n, kind = len(z), types_of(np.dtype(dtype)).sums
     scale, loss = one_of(rng, (1.0, np.zeros(n, kind)), (1 / n, np.zeros((), kind)))
-    return [z, labels, scale, loss, np.zeros((2, n), kind), np.zeros(n, np.int64)]
+    args = [z, labels, scale, loss, np.zeros((2, n), kind), np.zeros(n, np.int64)]
+    factor = None if loss.ndim else np.zeros((), kind)
+    return [*args, *one_of(rng, (), (int(labels[0]), None), (int(labels[0]), factor))]
 
 
 def sum_losses(rng: Rng, dtype: Any) -> list[Any]:
@@ -85,7 +87,8 @@ def class_gradient(rng: Rng, dtype: Any) -> list[Any]:
     n, kind = len(z), types_of(np.dtype(dtype)).sums
     sums = np.stack([z.max(axis=1).astype(kind), rng.random(n).astype(kind) + 1])
     g = one_of(rng, numbers(rng, n, kind), np.array(0.7, kind))
-    return [z, labels, sums, g, 0.5, np.zeros_like(z)]
+    ignores = one_of(rng, (), (int(labels[0]), None), (int(labels[0]), np.array(0.3, kind)))
+    return [z, labels, sums, g, 0.5, np.zeros_like(z), *ignores]
 
 
 def shapes(rng: Rng) -> tuple[int, int, int]:
