@@ -17,7 +17,7 @@ from nnmpi.schedules.op import PASSES, Kind, Op
 
 
 class Bucket(NamedTuple):
-    """A bucket: its length in elements, and the variables in it."""
+    """Gradients that one exchange sums: its length in elements, and the variables in it."""
 
     length: int
     variables: frozenset[int]
@@ -32,7 +32,8 @@ class Actions:
     finals      by unit: the parameters whose gradients its backward pass is the last to add to
     sizes       the samples of each of its micro-batches
     has_halves  whether backward passes run in two halves
-    ties        the parameters that TIES sums; `terms`: those that TERMS sums
+    ties        what each exchange of TIES sums: this rank's part of a bucket
+    terms       what TERMS sums: its parts of all parameters of whose gradients ranks have terms
     counts      by parameter: whether this rank counts it in the norm of all gradients
     """
 
@@ -54,9 +55,15 @@ class Actions:
             Bucket(bucket.stop - bucket.start, frozenset(v.variable for v in inside))
             for bucket, inside in held.inside().items()
         ]
-        tied = (bucket.tied for bucket in held.buckets if bucket.tied != NOT_TIED)
-        self.ties = frozenset(held.trained[i].variable for i in tied)
-        self.terms = a.sharding.partial_gradients & {*self.trained}
+        self.ties = [
+            Bucket(stop - start, of.variables)
+            for of, slice_, (start, stop) in zip(
+                self.buckets, held.buckets, a.owned_ranges(rank), strict=False
+            )
+            if slice_.tied != NOT_TIED
+        ]
+        terms = a.sharding.partial_gradients & {*self.trained}
+        self.terms = Bucket(sum(self.updated[v] for v in terms), terms)
         self.counts = dict(zip(self.trained, counting_flags(a, rank), strict=True))
         self.counts_loss = counts_loss(self.at)
         self.sums_scalars = bool(held.scalars) and a.store.scalars

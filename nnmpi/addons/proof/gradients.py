@@ -172,8 +172,9 @@ class GradientWalk:
     def _sum(self, op: Op) -> str:
         length, inside = self._actions.buckets[op.at]
         self._open.discard((op.at, op.micro))
+        new = {term for v in inside for term in self.there[v] - self.summed[v]}
         for v in sorted(inside & self.due.keys()):
-            if wrong := self._adds_up(v):
+            if wrong := self._adds_up(v, new):
                 return wrong
         if op.at == 0 and self._actions.sums_scalars:
             self._scalars += 1
@@ -189,14 +190,14 @@ class GradientWalk:
         self._flying[op._replace(kind=Kind.FINISH)] += 1
         return ""
 
-    def _adds_up(self, v: int) -> str:
-        """Notes which terms of a gradient a sum takes; returns what is wrong with them, or ""."""
+    def _adds_up(self, v: int, of_bucket: set[Term]) -> str:
+        """Notes which terms of a gradient a sum takes; returns what is wrong with them, or "".
+        `of_bucket` are those that it takes of any gradient."""
         new, due = self.there[v] - self.summed[v], self.due[v]
         self.summed[v] |= new
-        if self._a.store.scatters:  # each backward pass alone
-            wanted = 1
-        else:
-            wanted = len(due)
+        wanted = len(due)
+        if self._a.store.scatters:  # each backward pass alone: of another stage, it adds nothing
+            wanted = int(not of_bucket or bool(of_bucket & due))
         if len(new) == wanted:
             return ""
         if not new and self.summed[v]:
@@ -233,16 +234,17 @@ class GradientWalk:
 
     def _more(self, op: Op) -> str:
         """TIES and TERMS: sums along further axes, of what the sums along dp have left here."""
-        of = self._actions.ties if op.kind is Kind.TIES else self._actions.terms
+        parts = self._actions.ties if op.kind is Kind.TIES else [self._actions.terms]
+        of = {v for part in parts for v in part.variables}
         if self._flying.total() or any(self.summed[v] != self.due[v] for v in of & {*self.due}):
             return "the sums that it adds up are not complete"
-        for exchange in self._actions.exchanges(op):
-            elements = sum(self._actions.updated[v] for v in of)
-            if op.kind is Kind.TERMS and exchange.elements != elements:
-                return f"sums {exchange.elements} of the {elements} elements that this rank updates"
-            if any(self._actions.axes_of(exchange) & self.along[v] for v in of):
+        for part, exchange in zip(parts, self._actions.exchanges(op), strict=False):
+            if exchange.elements != part.length:
+                n = part.length
+                return f"sums {exchange.elements} of the {n} elements that this rank updates"
+            if any(self._actions.axes_of(exchange) & self.along[v] for v in part.variables):
                 return "sums twice along one axis"
-            if wrong := self._sums(of, exchange):
+            if wrong := self._sums(part.variables, exchange):
                 return wrong
         return ""
 

@@ -83,9 +83,9 @@ class Layer:
                     yield v, last
 
     def _indices(self, e: int, indices: str) -> str:
-        axes = len(self._graph.edges[e].axes)
-        if not self._graph.edges[e].of_samples:  # such as a mask: the same for all samples
-            return MIXED * axes
+        edge, axes = self._graph.edges[e], len(self._graph.edges[e].axes)
+        if not edge.of_samples:  # such as a mask, or the states of an LSTM, (layers, N, ...)
+            return "".join(SAMPLES if axis.of_samples else MIXED for axis in edge.axes)
         return (of_rank(indices, axes) + MIXED * axes)[:axes]
 
     def _of(self, v: int) -> str:
@@ -140,7 +140,11 @@ class Layer:
                     way, "messages", "ranks send values to those that use them", self._output
                 )
             return
-        copies = [e for e, of in self._inputs if self._needed(of) is None and e not in self._cuts]
+        copies = [
+            e
+            for e, of in self._inputs
+            if self._needed(of) is None and e not in self._cuts and not self._is_of_parameters(e)
+        ]
         if self.index and (terms := [e for e in copies if self._graph.edges[e].requires_grad]):
             self._note("B", "all_reduce", f"each rank computes some {self.index}", *terms)
         for e, of in self._inputs:
@@ -149,6 +153,12 @@ class Layer:
             for way in "FB":
                 self._note(way, joined, "values of all ranks are input", self._output)
         self._of_outputs()
+
+    def _is_of_parameters(self, e: int) -> bool:
+        """True for an activation without samples, such as a product of parameters. Replicas leave
+        its gradient a term, and sum those of the parameters."""
+        has_samples = any(axis.of_samples for axis in self._graph.edges[e].axes)
+        return self._axis != "tp" and self._place.sizes[self._axis] > 1 and not has_samples
 
     def _needed(self, of: str) -> int | None:
         """Returns the dimension along which an operand of these indices has to be cut, or None."""
@@ -199,7 +209,8 @@ class Layer:
             share = self._share(v, index)
             why = f"{self._label} has {share.value} values"
             if share is Share.TERM:
-                why = f"{self._label} computes some {_WORDS.get(index or '', index)} on each rank"
+                of = _WORDS.get(index, index) if index else "values of parameters alone"
+                why = f"{self._label} computes some {of} on each rank"
             if self._graph.variables[v].is_trained:
                 yield v, GradientShare(share, why)
 
@@ -212,7 +223,7 @@ class Layer:
 
     def _share(self, v: int, index: str | None) -> Share:
         if index is None:
-            return Share.WHOLE
+            return Share.TERM if self._is_of_parameters(self._output) else Share.WHOLE
         of = self._of(v)
         if index not in of:
             return Share.TERM

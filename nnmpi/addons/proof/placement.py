@@ -29,7 +29,12 @@ class Placement:
         self.graph: Graph = a.graph
         self.sizes: Mapping[str, int] = a.mesh.axes
         self.stages: Sequence[StagePart] = a.division.stages
-        samples = {e: 0 for e, edge in enumerate(a.graph.edges) if edge.of_samples}
+        samples = {
+            e: d
+            for e, edge in enumerate(a.graph.edges)
+            for d, along in enumerate(edge.axes)
+            if along.of_samples
+        }
         self.cuts = {"dp": samples, **{axis: self._cut_along(axis) for axis in LOCAL_SHAPES}}
         variables = {v: cut.axis for v, cut in a.sharding.variables.items() if cut}
         self.held = {axis: variables if axis == "tp" else {} for axis in self.cuts}

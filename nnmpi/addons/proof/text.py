@@ -45,5 +45,6 @@ def _tensors(actions: Actions, op: Op) -> str:
     """Returns of how many parameters the gradients are that TIES or TERMS sums, as text."""
     if op.kind is Kind.AGREE:
         return " (loss and norm)"
-    few = {Kind.TIES: actions.ties, Kind.TERMS: actions.terms}.get(op.kind)
-    return f" ({plural(len(few), 'gradient')})" if few else ""
+    parts = {Kind.TIES: actions.ties, Kind.TERMS: [actions.terms]}.get(op.kind, ())
+    count = sum(len(part.variables) for part in parts)
+    return f" ({plural(count, 'gradient')})" if count else ""

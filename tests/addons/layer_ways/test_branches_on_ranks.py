@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.traced import traced
-from helpers.training.branch_models import BRANCH_MODELS, summed, towers
+from helpers.training.branch_models import BRANCH_MODELS, nested, summed, towers
 from helpers.training.pipelined import digits, run
 
 import nnmpi
@@ -51,6 +51,12 @@ def test_a_cut_within_branches_is_refused() -> None:
     assert plan(summed(), 2, pp=2, cut="3")
     with pytest.raises(ValueError, match="stage 1 begins within the branches 3"):
         plan(summed(), 2, pp=2, cut="5")
+
+
+def test_a_rank_without_trained_parameters_is_refused() -> None:
+    assert plan(nested(), 2, pp=3)
+    with pytest.raises(ValueError, match="rank 2 of 3 along tp has no trained parameters"):
+        plan(nested(), 3, pp=3)
 
 
 def test_a_parameter_that_is_used_outside_is_refused() -> None:

@@ -4,14 +4,18 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.sample import one_in
 from helpers.tensor.laws_sequence import tokens_alone
 from helpers.tensor.laws_tensor_graphs import MODELS
 from helpers.training.conformance import arranged_rows
 from helpers.training.laws_language import many_tokens
+from helpers.training.laws_recurrent import Tagger, sequences
 from proved import GPT, lists_of, on_paper, proved
 
+import nnmpi
+from nnmpi import nn
 from nnmpi.addons.proof.layers import Share
 from nnmpi.schedules.lists.step_list import ScheduleError
 from nnmpi.schedules.op import ADDS, Kind, Op
@@ -54,6 +58,49 @@ def test_layers_of_ones_own_are_proved_by_what_they_declare(name: str) -> None:
     for options in ({"tp": 2}, {"tp": 2, "dp": 2, "zero": 3}, {"tp": 2, "pp": 2}):
         ranks = prod(n for axis, n in options.items() if axis != "zero")
         proved(on_paper(ranks, build=MODELS[name], **options))
+
+
+class TwoPairs(nn.Module):
+    """Two pairs of layers with the same weights, and a weight that is a product of parameters."""
+
+    def __init__(self) -> None:
+        self.first, self.scale = nn.Linear(64, 24), nn.Parameter(np.ones((24, 1), np.float32))
+        self.a, self.b, self.c, self.d = (nn.Linear(24, 24) for _ in range(4))
+        self.c.weight, self.d.weight, self.d.bias = self.a.weight, self.b.weight, self.b.bias
+        self.last = nn.Linear(24, 10)
+
+    def forward(self, x: Any) -> Any:
+        y = self.first(x.reshape(len(x), 64))
+        for layer in (self.a, self.b, self.c, self.d):
+            y = nnmpi.tanh(layer(y))
+        return self.last(y @ (self.last.weight.T * self.scale) @ self.last.weight)
+
+
+def tied_layers() -> nn.Sequential:
+    same = nn.Linear(24, 24)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 24), same, nn.Tanh(), same, nn.Linear(24, 10))
+
+
+MORE: dict[str, dict[str, Any]] = {
+    "two tied buckets, along pp": {"build": TwoPairs, "dp": 2, "pp": 2, "zero": 1},
+    "a product of parameters": {"build": TwoPairs, "dp": 2, "zero": 2},
+    "a group of tied parameters": {"build": tied_layers, "dp": 2, "pp": 2, "zero": 2},
+    "a bucket of two stages of a rank": {
+        "build": MODELS["tied"],
+        "dp": 2,
+        "pp": 2,
+        "zero": 2,
+        "bucket_mb": 1e-6,
+        "schedule": "zb-v",
+    },
+    "states of an LSTM": {"build": Tagger, "given": sequences, "dp": 2},
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_an_unusual_graph_is_proved(name: str) -> None:
+    options = MORE[name]
+    proved(on_paper(options.get("dp", 1) * options.get("pp", 1), **options))
 
 
 def test_a_layer_of_positions_is_proved() -> None:
