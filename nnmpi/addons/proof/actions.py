@@ -27,7 +27,7 @@ class Actions:
     """The operations of a rank, and facts about them.
 
     at          its coordinates
-    trained     the numbers of its parameters
+    trained     the numbers of its parameters; `elements`: of each, how many elements it has here
     units       by stage: the numbers of its units
     finals      by unit: the parameters whose gradients its backward pass is the last to add to
     sizes       the samples of each of its micro-batches
@@ -42,6 +42,7 @@ class Actions:
         self.at = a.mesh.coordinates(rank)
         held = a.model_on(rank)
         self.trained = [v.variable for v in held.trained]
+        self.elements = {v.variable: v.size for v in held.trained}
         units = stage_units(a, rank, self.trained)  # type: ignore[arg-type]
         self.units = {stage: of.numbers for stage, of in units.items()}
         self.finals: Mapping[int, frozenset[int]] = {
@@ -70,13 +71,31 @@ class Actions:
         self._passes = passes
 
     @cached_property
-    def updated(self) -> Mapping[int, int]:
-        """By variable: how many of its elements this rank updates."""
-        held, ranges = self._a.model_on(self.rank), [*self._a.owned_ranges(self.rank)]
+    def updates(self) -> Mapping[int, Sequence[tuple[int, int]]]:
+        """By variable: the slices (start, stop) of its elements that this rank updates."""
+        held = self._a.model_on(self.rank)
+        ranges = [*self._a.owned_ranges(self.rank)] if held.buckets else [(0, held.length)]
         return {
-            v.variable: sum(max(0, min(hi, at + v.size) - max(lo, at)) for lo, hi in ranges)
+            v.variable: [
+                (max(lo - at, 0), min(hi - at, v.size))
+                for lo, hi in ranges
+                if max(lo, at) < min(hi, at + v.size)
+            ]
             for v, (at, _) in zip(held.trained, held.spans, strict=True)
         }
+
+    @cached_property
+    def updated(self) -> Mapping[int, int]:
+        """By variable: how many of its elements this rank updates."""
+        return {v: sum(hi - lo for lo, hi in slices) for v, slices in self.updates.items()}
+
+    def values_from(self) -> Iterable[tuple[Bucket, tuple[int, ...]]]:
+        """Yields each bucket, and the ranks whose updated values this rank has after gathers."""
+        gathers = (op for op in self.ops if op.kind is Kind.GATHER)
+        groups = {op.at: exchange.group for op in gathers for exchange in self.exchanges(op)}
+        is_window = self._a.store.name == "node"  # ranks of a node have the same memory
+        others = self._a.near_replicas(self.rank) if is_window else (self.rank,)
+        return ((bucket, groups.get(b, others)) for b, bucket in enumerate(self.buckets))
 
     def exchanges(self, op: Op) -> Sequence[Exchange]:
         """Returns the exchanges of an operation on a bucket or at the end of the step."""

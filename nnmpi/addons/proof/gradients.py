@@ -8,6 +8,7 @@ from math import prod
 from nnmpi.addons.proof.actions import Actions
 from nnmpi.addons.proof.layers import Share
 from nnmpi.addons.proof.shares import Shares
+from nnmpi.collectives.algorithms import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.schedules.lists.step_list import ScheduleError
@@ -85,8 +86,11 @@ class GradientWalk:
 
     def _gather(self, op: Op) -> str:
         length, sent = self._actions.buckets[op.at].length, self._actions.exchanges(op)
-        if wrong := next((e for e in sent if e.elements != length), None):
-            return f"gathers {wrong.elements} of {length} elements"
+        for exchange in sent:
+            if exchange.operation is not Collective.ALL_GATHER:
+                return f"is made by {exchange.operation.value}; due is all_gather"
+            if exchange.elements != length:
+                return f"gathers {exchange.elements} of {length} elements"
         return ""
 
     def _wait(self, op: Op) -> str:
@@ -206,7 +210,10 @@ class GradientWalk:
 
     def _sums(self, variables: Iterable[int], exchange: Exchange) -> str:
         """Notes along which axes an exchange sums gradients; returns what is wrong, or ""."""
-        axes = self._actions.axes_of(exchange)
+        axes, operation = self._actions.axes_of(exchange), exchange.operation
+        is_in_parts = operation is Collective.REDUCE_SCATTER and self._a.store.zero > 0
+        if operation is not Collective.ALL_REDUCE and not is_in_parts:
+            return f"is made by {operation.value}, which leaves no sum of what this rank updates"
         for v in sorted(self.due.keys() & {*variables}):
             if extra := sorted(axes - self._terms[v].keys()):
                 times = prod(self._a.mesh.axes[axis] for axis in extra)
@@ -286,7 +293,11 @@ class GradientWalk:
             if share is Share.TERM and sizes[axis] > 1
         }
         model = {axis for axis in ("pp", "tp") if sizes[axis] > 1}
-        groups = [(self._actions.axes_of(e), e.elements) for e in self._actions.exchanges(op)]
+        groups = [
+            (self._actions.axes_of(e), e.elements)
+            for e in self._actions.exchanges(op)
+            if e.operation is Collective.ALL_REDUCE
+        ]
         if not self._actions.sums_scalars:
             self._loss += [axes for axes, n in groups if axes == due and n > 1][:1]
         if self._loss != [due] * bool(due):

@@ -10,7 +10,7 @@ from nnmpi.addons.proof.gradients import GradientWalk
 from nnmpi.addons.proof.passes import check_passes
 from nnmpi.addons.proof.placement import Placement
 from nnmpi.addons.proof.shares import Shares
-from nnmpi.addons.proof.together import check_counts, check_weights
+from nnmpi.addons.proof.together import check_counts, check_updates, check_weights
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.schedules.op import Op
 
@@ -41,6 +41,7 @@ def prove_sums(a: Arrangement, lists: Sequence[Sequence[Op]], passes: PassesOf) 
         GradientWalk(a, shares, actions).run()
         check_passes(shares, actions)
         ranks.append(actions)
+    check_updates(a, shares, ranks)
     check_counts(a, shares, ranks)
     check_weights(a)
     return ProvedStep(shares, ranks)

@@ -15,6 +15,7 @@ from nnmpi.data.loader import Batch, BatchSplit, Loader, WantedFields
 from nnmpi.data.standardise import Standardiser
 from nnmpi.nn import CrossEntropyLoss
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.rank_names import ranks_text
 from nnmpi.parallel.mesh import BATCH
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import LossSink
@@ -45,6 +46,28 @@ def check_counts(a: Arrangement, shares: Shares, ranks: Sequence[Actions]) -> No
             f"the loss: ranks {', '.join(map(str, losing)) or 'none'} along tp count it, and all "
             "have the same one; due is one of them"
         )
+
+
+def check_updates(a: Arrangement, shares: Shares, ranks: Sequence[Actions]) -> None:
+    """Raises ScheduleError unless, of the ranks whose values one has after an update, exactly one
+    updates each element."""
+    replicas = [axis for axis in a.mesh.axes if axis not in ("pp", "tp")]
+    for of in ranks:
+        if any(of.at[axis] for axis in replicas):
+            continue  # its part is like that of the first replica
+        for bucket, group in of.values_from():
+            for v in bucket.variables:
+                slices = sorted(part for r in group for part in ranks[r].updates.get(v, ()))
+                starts = [*(start for start, _ in slices), of.elements[v]]
+                stops = [0, *(stop for _, stop in slices)]
+                if starts != stops:
+                    wrong = next(k for k, start in enumerate(starts) if start != stops[k])
+                    times = "twice" if starts[wrong] < stops[wrong] else "by none of them"
+                    raise ScheduleError(
+                        f"the update: rank {of.rank} has what ranks {ranks_text(group)} update, "
+                        f"but element {min(starts[wrong], stops[wrong])} of {shares.path(v)} is "
+                        f"updated {times}; due is once"
+                    )
 
 
 IGNORED = -100

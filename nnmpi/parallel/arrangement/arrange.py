@@ -137,11 +137,7 @@ def _rank_model(
     if asked_kind(config).scatters:  # in the order of gathers: what one layer uses is together
         held_trained = tuple(chain.from_iterable(gathered_together(graph, held_trained)))
     if trained and not held_trained:
-        raise ValueError(
-            f"rank {tp} of {config.tp} along tp has no trained parameters at place {pp} along pp, "
-            "where others have all parallel branches: use a smaller --tp, or a --cut that adds a "
-            "layer to this stage"
-        )
+        raise ValueError(f"rank {tp} along tp has no parameters of stage {pp}: use a smaller --tp")
     held_untrained = tuple(held(v) for v in untrained if owned.has(v, tp))
     return RankModel(tuple(stages), held_trained, held_untrained, scalar_count(trained))
 

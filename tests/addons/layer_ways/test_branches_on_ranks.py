@@ -55,7 +55,7 @@ def test_a_cut_within_branches_is_refused() -> None:
 
 def test_a_rank_without_trained_parameters_is_refused() -> None:
     assert plan(nested(), 2, pp=3)
-    with pytest.raises(ValueError, match="rank 2 of 3 along tp has no trained parameters"):
+    with pytest.raises(ValueError, match="rank 2 along tp has no parameters of stage 1"):
         plan(nested(), 3, pp=3)
 
 
