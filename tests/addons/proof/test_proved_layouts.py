@@ -77,14 +77,20 @@ class TwoPairs(nn.Module):
 
 
 def tied_layers() -> nn.Sequential:
-    same = nn.Linear(24, 24)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 24), same, nn.Tanh(), same, nn.Linear(24, 10))
+    twice = nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh()
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 24), *twice, *twice, nn.Linear(24, 10))
 
 
 MORE: dict[str, dict[str, Any]] = {
     "two tied buckets, along pp": {"build": TwoPairs, "dp": 2, "pp": 2, "zero": 1},
     "a product of parameters": {"build": TwoPairs, "dp": 2, "zero": 2},
-    "a group of tied parameters": {"build": tied_layers, "dp": 2, "pp": 2, "zero": 2},
+    "groups of tied parameters": {
+        "build": tied_layers,
+        "cut": "6",
+        "dp": 2,
+        "pp": 2,
+        "zero": 2,
+    },
     "a bucket of two stages of a rank": {
         "build": MODELS["tied"],
         "dp": 2,
