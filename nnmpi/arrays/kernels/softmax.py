@@ -1,8 +1,9 @@
 """Softmax and cross-entropy over rows of scores."""
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.dtypes import float_type
-from nnmpi.arrays.kernels import column_sum
+from nnmpi.arrays.dtypes import float_type, types_of
+from nnmpi.arrays.kernels import Result, column_sum
+from nnmpi.arrays.kernels.precision import cast
 from nnmpi.arrays.native.table import Out, kernel
 
 
@@ -150,3 +151,23 @@ def class_gradient_loop(
     dz[xp.arange(len(at)), at * kept] -= 1
     dz *= (g[:, None] if g.ndim else g) * (scale if factor is None else factor)
     dz[...] = xp.where(kept[:, None], dz, 0)
+
+
+def class_losses(
+    z: Array, labels: Array, reduction: str, widens: bool, ignored: int = NO_LABEL
+) -> Result:
+    """Cross-entropy of scores z (n, C) on a device, of the labels that are not `ignored`. The
+    backward pass recomputes probabilities. `widens` keeps the loss float32."""
+    n, xp, dtype = len(labels), xp_of(z), float_type(z)
+    kind, is_mean = types_of(dtype).sums, reduction == "mean"
+    loss, sums = xp.empty((n,) if reduction == "none" else (), kind), xp.empty((2, n), kind)
+    at, scale = xp.empty(n, "int64"), 1.0 / max(n, 1) if is_mean else 1.0
+    factor = xp.empty((), kind) if is_mean and ignored != NO_LABEL else None
+    class_losses_loop(z, labels, scale, loss, sums, at, ignored, factor)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        dz = xp.empty_like(z)
+        class_gradient_loop(z, at, sums, cast(g, kind), scale, dz, ignored, factor)
+        return dz
+
+    return Result(loss if widens else cast(loss, dtype), (vjp,))

@@ -17,8 +17,8 @@ from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels import Result, column_sum
 from nnmpi.arrays.kernels.linear import matmul
 from nnmpi.arrays.kernels.precision import widened
-from nnmpi.arrays.kernels.softmax import sum_losses_loop
-from nnmpi.autograd.ops.softmax import like_rows, on_device, rows_of
+from nnmpi.arrays.kernels.softmax import class_losses, sum_losses_loop
+from nnmpi.autograd.ops.softmax import like_rows, rows_of
 
 IGNORED = -100
 """PyTorch's default of `ignore_index`."""
@@ -155,7 +155,7 @@ def weighted_cross_entropy(
 def _by_rows(z: Array, labels: Array, ignore_index: int, reduction: str) -> Result:
     """The cross-entropy of scores z (N, C, ...) on a device, without weights and smoothing."""
     rows, of_rows = rows_of(z), labels.reshape(-1)
-    loss, (vjp_rows,), *_ = on_device(rows, of_rows, reduction, False, int(ignore_index))
+    loss, (vjp_rows,), *_ = class_losses(rows, of_rows, reduction, False, int(ignore_index))
 
     def vjp(g: Array, out: Array | None) -> Array:
         return like_rows(vjp_rows(g.reshape(-1) if g.ndim else g, None), z.shape)

@@ -11,11 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from nnmpi.arrays.backend import Array, of, xp_of
-from nnmpi.arrays.dtypes import float_type, types_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels import softmax as kernels
 from nnmpi.arrays.kernels.activations import of_value
-from nnmpi.arrays.kernels.precision import cast
 from nnmpi.arrays.native.table import Kernel
 from nnmpi.autograd.ops.shape import axis_within
 
@@ -52,7 +50,7 @@ def cross_entropy(
     n, xp = len(labels), xp_of(z)
     scale = 1.0 / max(n, 1) if reduction == "mean" else 1.0
     if not of(z).is_host:
-        return on_device(z, labels, reduction, widens)
+        return kernels.class_losses(z, labels, reduction, widens)
     p, at = kernels.like_scores(z), xp.empty(n, np.int64)
     loss = xp.empty((n,) if reduction == "none" else (), p.dtype)
     kernels.cross_entropy_loop(z, labels, scale, loss, p, at)
@@ -63,26 +61,6 @@ def cross_entropy(
         return dz
 
     return Result(loss, (vjp,))
-
-
-def on_device(
-    z: Array, labels: Array, reduction: str, widens: bool, ignored: int = kernels.NO_LABEL
-) -> Result:
-    """Cross-entropy of scores z (n, C) on a device, of the labels that are not `ignored`. The
-    backward pass recomputes probabilities. `widens` keeps the loss float32."""
-    n, xp, dtype = len(labels), xp_of(z), float_type(z)
-    kind, is_mean = types_of(dtype).sums, reduction == "mean"
-    loss, sums = xp.empty((n,) if reduction == "none" else (), kind), xp.empty((2, n), kind)
-    at, scale = xp.empty(n, "int64"), 1.0 / max(n, 1) if is_mean else 1.0
-    factor = xp.empty((), kind) if is_mean and ignored != kernels.NO_LABEL else None
-    kernels.class_losses_loop(z, labels, scale, loss, sums, at, ignored, factor)
-
-    def vjp(g: Array, out: Array | None) -> Array:
-        dz = xp.empty_like(z)
-        kernels.class_gradient_loop(z, at, sums, cast(g, kind), scale, dz, ignored, factor)
-        return dz
-
-    return Result(loss if widens else cast(loss, dtype), (vjp,))
 
 
 def _of_positions(z: Array, labels: Array, reduction: str, widens: bool) -> Result:
