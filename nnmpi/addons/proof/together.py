@@ -81,7 +81,8 @@ def check_weights(a: Arrangement) -> None:
     ranks = a.mesh.group(0, *others)
     positions = [a.own_positions(rank) for rank in ranks]
     length = max(FEW if columns is None else 1 + int(columns.max()) for columns in positions)
-    y = _labels(a.config.batch_size, length)
+    parts = a.config.micro_batches * a.mesh.count(*BATCH)
+    y = _labels(min(a.config.batch_size, 2 * parts + 1), length)  # more are cut in the same way
     total = np.zeros(y.shape)
     for rank, of_rank in zip(ranks, positions, strict=True):
         group = a.mesh.group(rank, *BATCH)
