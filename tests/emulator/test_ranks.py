@@ -59,6 +59,7 @@ sys.exit(train.command(sys.argv[1:]))
 """
 
 
+@pytest.mark.long
 def test_a_job_ends_with_a_rank_that_is_lost_while_the_graph_of_another_waits_for_it() -> None:
     ended = run(2, "-c", LOST_IN_A_GRAPH, *IRIS, env=environment(), timeout=50)  # patience: 60
     assert ended.status not in (0, None)

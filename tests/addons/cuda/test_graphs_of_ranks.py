@@ -129,7 +129,9 @@ def test_all_ranks_go_on_without_a_graph_that_one_cannot_capture(
     ("options", "graphs"),
     [
         ({"micro_batches": 2}, 2 * step_graphs(0, BESIDE + WHOLE, 1)),
-        ({"dtype": "float16"}, step_graphs(0, BESIDE + WHOLE, 1)),
+        pytest.param(
+            *({"dtype": "float16"}, step_graphs(0, BESIDE + WHOLE, 1)), marks=pytest.mark.long
+        ),
         ({"jitter": "0.1:1.5"}, 0),
     ],
     ids=str,
