@@ -297,12 +297,14 @@ def _through_time(
     g (T + states, N, H) is the gradient of the outputs and final states; z and `saved` are those of
     `_in_time`. Writes to d the gradients of the products with W_ih and, if they differ, with W_hh.
     """
-    xp, T, in_place = xp_of(g), len(rows.steps), cell.sides == 1 and rows.at is None
+    xp, T, is_host = xp_of(g), len(rows.steps), of(g).is_host
+    # saves a device a kernel in each step; on the host, a copy of g costs more than that
+    in_place = cell.sides == 1 and rows.at is None and not is_host
     sums = g.copy() if in_place else g
     of_outputs = rows.pack(sums[:T])
     states = [sums[T + k] if in_place else rows.sorted(g[T + k]) for k in range(cell.states)]
     products = xp.empty_like(states[0])
-    back = xp.ascontiguousarray(w_hh.T) if of(g).is_host else w_hh.T  # a device takes either
+    back = xp.ascontiguousarray(w_hh.T) if is_host else w_hh.T  # a device takes either
     progress, large = progress_hook.get(), prefers_compiled(len(products), *back.shape)
     for t in reversed(range(T)):
         # rows are sorted by length: the sequences that have this step are the first n
