@@ -34,7 +34,7 @@ from nnmpi.collectives.algorithms import Collective
 from nnmpi.comm import Comm
 from nnmpi.parallel.tensor.layers import Sharded
 from nnmpi.parallel.tensor.ops import Bounds, all_gather, all_reduce, all_to_all, span_of
-from nnmpi.parallel.tensor.rules import LayerRule
+from nnmpi.parallel.tensor.rules import LayerRule, Signature
 from nnmpi.parallel.tensor.specs import AxisSharded
 from nnmpi.parallel.tensor.ways import (
     POSITIONS,
@@ -292,5 +292,9 @@ _HERE = Way(None, None, _PARAMETERS, divided="experts", inputs=2, part=ShardedEx
 _EXCHANGED = _HERE._replace(
     input=POSITIONS, output=POSITIONS, named=EXPERTS, part=ExchangingExperts
 )
-EXPERTS_RULE = LayerRule((_HERE, _EXCHANGED))
-ROUTER_RULE = LayerRule((Way(POSITIONS, POSITIONS, named=ROUTER, part=CountingRouter),))
+_WEIGHTS = {"weight1": "e##", "bias1": "e#", "weight2": "e##", "bias2": "e#"}
+EXPERTS_RULE = LayerRule((_HERE, _EXCHANGED), Signature("ntc", "ntc", _WEIGHTS, moves="t"))
+ROUTER_RULE = LayerRule(
+    (Way(POSITIONS, POSITIONS, named=ROUTER, part=CountingRouter),),
+    Signature("ntc", "nt#", {"weight": "#c"}, {"t": "counts"}),
+)

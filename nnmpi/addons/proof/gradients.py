@@ -19,7 +19,7 @@ Term = tuple[int, int]
 
 
 class GradientWalk:
-    """Walks the operations of one rank.
+    """Walks the operations of one rank, with these attributes (with a leading underscore).
 
     due      by parameter: the terms of its gradient on this rank
     there    those that backward passes have added so far
@@ -31,13 +31,13 @@ class GradientWalk:
         self._a, self._shares, self._actions = a, shares, actions
         self._terms = {v: shares.terms(v) for v in actions.trained if shares.users.get(v)}
         micro = range(len(actions.sizes))
-        self.due = {
+        self._due = {
             v: {(s, m) for s in shares.users[v] if s in actions.units for m in micro}
             for v in self._terms
         }
-        self.there = defaultdict[int, set[Term]](set)
-        self.summed = defaultdict[int, set[Term]](set)
-        self.along = defaultdict[int, set[str]](set)
+        self._there = defaultdict[int, set[Term]](set)
+        self._summed = defaultdict[int, set[Term]](set)
+        self._along = defaultdict[int, set[str]](set)
         self._passes, self._flying = Counter[tuple[str, int, int, int]](), Counter[Op]()
         self._loss, self._scalars, self._noted = list[frozenset[str]](), 0, False
         self._ends = list[Kind]()
@@ -123,10 +123,10 @@ class GradientWalk:
             return wrong
         final = {*self._actions.finals.get(op.at, ())}
         if op.at == min(self._actions.units[op.stage]):  # the last pass of the stage
-            final |= {v for v in self.due if op.stage in self._shares.users[v]}
-        for v in final & self.due.keys():
+            final |= {v for v in self._due if op.stage in self._shares.users[v]}
+        for v in final & self._due.keys():
             if op.stage in self._shares.users[v]:
-                self.there[v].add((op.stage, op.micro))
+                self._there[v].add((op.stage, op.micro))
         return ""
 
     def _writes(self) -> Iterator[tuple[int, frozenset[int]]]:
@@ -136,7 +136,7 @@ class GradientWalk:
         for stage, units in self._actions.units.items():
             uses = defaultdict[int, list[int]](list)
             for k in place.stages[stage].nodes:
-                for v in self.due.keys() & {*place.graph.nodes[k].variables}:
+                for v in self._due.keys() & {*place.graph.nodes[k].variables}:
                     uses[v].append(k)
             for u in units:
                 finals = self._actions.finals.get(u, frozenset()) & uses.keys()
@@ -146,7 +146,7 @@ class GradientWalk:
     def _is_closed(self, op: Op) -> str:
         """Returns to whose gradients a backward pass adds while they have no memory, or ""."""
         for v in sorted(self._written[op.at]):
-            is_summed = (op.stage, op.micro) in self.summed[v]
+            is_summed = (op.stage, op.micro) in self._summed[v]
             if not is_summed and (self._bucket_of[v], op.micro) not in self._open:
                 bucket = self._bucket_of[v]
                 return f"adds to the gradient of {self._path(v)}, but bucket {bucket} is not open"
@@ -176,13 +176,13 @@ class GradientWalk:
     def _sum(self, op: Op) -> str:
         length, inside = self._actions.buckets[op.at]
         self._open.discard((op.at, op.micro))
-        new = {term for v in inside for term in self.there[v] - self.summed[v]}
-        for v in sorted(inside & self.due.keys()):
+        new = {term for v in inside for term in self._there[v] - self._summed[v]}
+        for v in sorted(inside & self._due.keys()):
             if wrong := self._adds_up(v, new):
                 return wrong
         if op.at == 0 and self._actions.sums_scalars:
             self._scalars += 1
-            if not self._noted or any(self.there[v] != due for v, due in self.due.items()):
+            if not self._noted or any(self._there[v] != due for v, due in self._due.items()):
                 return "sums the loss and what was used, which is not known yet"
         for exchange in self._actions.exchanges(op):
             if not self._a.store.packs and exchange.elements != length:
@@ -197,14 +197,14 @@ class GradientWalk:
     def _adds_up(self, v: int, of_bucket: set[Term]) -> str:
         """Notes which terms of a gradient a sum takes; returns what is wrong with them, or "".
         `of_bucket` are those that it takes of any gradient."""
-        new, due = self.there[v] - self.summed[v], self.due[v]
-        self.summed[v] |= new
+        new, due = self._there[v] - self._summed[v], self._due[v]
+        self._summed[v] |= new
         wanted = len(due)
         if self._a.store.scatters:  # each backward pass alone: of another stage, it adds nothing
             wanted = int(not of_bucket or bool(of_bucket & due))
         if len(new) == wanted:
             return ""
-        if not new and self.summed[v]:
+        if not new and self._summed[v]:
             return f"the gradient of {self._path(v)} is summed twice"
         return f"{len(new)} of {wanted} terms of the gradient of {self._path(v)} are there"
 
@@ -214,7 +214,7 @@ class GradientWalk:
         is_in_parts = operation is Collective.REDUCE_SCATTER and self._a.store.zero > 0
         if operation is not Collective.ALL_REDUCE and not is_in_parts:
             return f"is made by {operation.value}, which leaves no sum of what this rank updates"
-        for v in sorted(self.due.keys() & {*variables}):
+        for v in sorted(self._due.keys() & {*variables}):
             if extra := sorted(axes - self._terms[v].keys()):
                 times = prod(self._a.mesh.axes[axis] for axis in extra)
                 return (
@@ -228,9 +228,9 @@ class GradientWalk:
             }
             if {*exchange.group} != with_terms:
                 return f"sums the gradient of {self._path(v)} over other ranks than have terms"
-            if axes & self.along[v] and not self._a.store.scatters:
+            if axes & self._along[v] and not self._a.store.scatters:
                 return f"sums the gradient of {self._path(v)} twice along {' and '.join(axes)}"
-            self.along[v] |= axes
+            self._along[v] |= axes
         return ""
 
     def _finish(self, op: Op) -> str:
@@ -243,13 +243,13 @@ class GradientWalk:
         """TIES and TERMS: sums along further axes, of what the sums along dp have left here."""
         parts = self._actions.ties if op.kind is Kind.TIES else [self._actions.terms]
         of = {v for part in parts for v in part.variables}
-        if self._flying.total() or any(self.summed[v] != self.due[v] for v in of & {*self.due}):
+        if self._flying.total() or any(self._summed[v] != self._due[v] for v in of & {*self._due}):
             return "the sums that it adds up are not complete"
         for part, exchange in zip(parts, self._actions.exchanges(op), strict=False):
             if exchange.elements != part.length:
                 n = part.length
                 return f"sums {exchange.elements} of the {n} elements that this rank updates"
-            if any(self._actions.axes_of(exchange) & self.along[v] for v in part.variables):
+            if any(self._actions.axes_of(exchange) & self._along[v] for v in part.variables):
                 return "sums twice along one axis"
             if wrong := self._sums(part.variables, exchange):
                 return wrong
@@ -258,9 +258,9 @@ class GradientWalk:
     # ---- the update
 
     def _agree(self, op: Op) -> str:
-        for v, due in sorted(self.due.items()):
-            if self.summed[v] != due:
-                n = len(self.summed[v])
+        for v, due in sorted(self._due.items()):
+            if self._summed[v] != due:
+                n = len(self._summed[v])
                 return f"{n} of {len(due)} terms of the gradient of {self._path(v)} are summed"
             if wrong := self._is_partial(v):
                 return wrong
@@ -276,7 +276,7 @@ class GradientWalk:
         at_end = {"tp", "pp"} if self._a.store.scatters else {"tp"}
         for axis, why in self._terms[v].items():
             is_of_others = axis in at_end and not self._actions.updated[v]
-            if axis not in self.along[v] and not is_of_others:
+            if axis not in self._along[v] and not is_of_others:
                 return (
                     f"the gradient of {self._path(v)} is still a partial sum along {axis}, since "
                     f"{why}: a sum along {axis} has to come before"

@@ -6,8 +6,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from nnmpi.addons.proof.placement import Placement
-from nnmpi.addons.proof.signatures import MIXED, SAMPLES, Signature, of_rank, signature
+from nnmpi.addons.proof.signatures import MIXED, SAMPLES, of_rank, signature
 from nnmpi.nn.graph import Node
+from nnmpi.parallel.tensor.rules import Signature
 from nnmpi.parallel.tensor.sharding import pooling_behind
 from nnmpi.schedules.lists.step_list import ScheduleError
 

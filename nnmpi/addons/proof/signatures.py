@@ -10,12 +10,11 @@ One rule follows for all layers. If the ranks along an axis each compute some va
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from nnmpi import nn
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.layers.activations import ELEMENTWISE
-from nnmpi.parallel.tensor.rules import OPS
+from nnmpi.parallel.tensor.rules import OPS, Signature, rule_of
 from nnmpi.parallel.tensor.ways import POSITIONS, WHOLE, Along, Way
 
 SAMPLES = "n"
@@ -27,27 +26,6 @@ OTHERS = "ntuvw"
 """The indices for which `*` stands, in this order."""
 
 
-class Signature(NamedTuple):
-    """The indices of a layer's operands. `*` stands for any number of them, `#` for one that is
-    mixed.
-
-    inputs      of each input that has samples
-    parameters  of parameters and buffers, by name
-    joined      those that ranks may divide though the layer mixes them, and what they exchange then
-    behind      the parameters that are added behind the sum
-    moves       an index along which inputs and output may be cut while the parameters are cut along
-                another: ranks then send each value to the rank that computes with it, and results
-                back
-    """
-
-    inputs: str
-    output: str
-    parameters: Mapping[str, str] = {}
-    joined: Mapping[str, str] = {}
-    behind: tuple[str, ...] = ()
-    moves: str = ""
-
-
 def of_rank(indices: str, axes: int) -> str:
     """Returns the indices of an operand with so many axes, with letters in place of `*`."""
     return indices.replace("*", OTHERS[: axes - len(indices) + 1])
@@ -57,7 +35,6 @@ _SAME = Signature("*", "*")
 _STATISTICS = {"running_mean": "c", "running_var": "c"}
 _BATCH = {"weight": "c", "bias": "c", **_STATISTICS}
 _EACH_POSITION = Signature("*#", "*#", {"weight": "#", "bias": "#"})
-_EXPERTS = {"weight1": "e##", "bias1": "e#", "weight2": "e##", "bias2": "e#"}
 _OF_GROUPS = {"weight": "g###", "bias": "g"}
 
 _OF_CORE: Mapping[type[nn.Module], Signature] = {
@@ -80,13 +57,6 @@ _OF_CORE: Mapping[type[nn.Module], Signature] = {
     nn.Upsample: Signature("nc##", "nc##"),
     **dict.fromkeys((nn.Dropout, nn.Dropout2d, nn.Identity, *ELEMENTWISE), _SAME),
 }
-_OF_ADD_ONS: Mapping[str, Signature] = {
-    "transformer.attention:SelfAttention": Signature("nth", "nth", {}, {"t": "keys"}),
-    "transformer.sequences:PositionalEmbedding": Signature("ntc", "ntc", {"weight": "tc"}),
-    "transformer.gates:SwiGLU": Signature("*h", "*h"),
-    "layer_ways.experts:Router": Signature("ntc", "nt#", {"weight": "#c"}, {"t": "counts"}),
-    "layer_ways.experts:Experts": Signature("ntc", "ntc", _EXPERTS, moves="t"),
-}
 _GROUPS = Signature("ng##", "ng##", _OF_GROUPS)
 
 
@@ -98,8 +68,8 @@ def signature(graph: Graph, node: Node, way: Way | None) -> Signature | None:
         return _SAME if node.op in OPS else None
     if node.layer in (nn.Conv1d, nn.Conv2d) and node.settings["groups"] != 1:
         return _GROUPS
-    key = f"{node.layer.__module__}:{node.layer.__name__}".removeprefix("nnmpi.addons.")
-    known = _OF_CORE.get(node.layer) or _OF_ADD_ONS.get(key)
+    rule = rule_of(node.layer)
+    known = _OF_CORE.get(node.layer) or (rule.signature if rule else None)
     return known or (_declared(graph, node, way) if way not in (None, WHOLE) else None)
 
 

@@ -2,7 +2,7 @@
 its heads, gated units by channels, position embeddings by positions."""
 
 from nnmpi.parallel.tensor.ops import Bounds
-from nnmpi.parallel.tensor.rules import LayerRule
+from nnmpi.parallel.tensor.rules import LayerRule, Signature
 from nnmpi.parallel.tensor.ways import POSITIONS, Options, Way
 
 
@@ -21,6 +21,8 @@ def _of_queries(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> B
 _SIZES = ("num_heads", "num_kv_heads", "part")
 _HEADS = Way(-1, -1, sizes=_SIZES, block=_head, behind=_of_queries)
 _GATES = Way(-1, -1, block=lambda *_: 2, behind=lambda *given: tuple(b // 2 for b in given[2]))
-ATTENTION_RULE = LayerRule((_HEADS,))
-EMBEDDING_RULE = LayerRule((Way(POSITIONS, POSITIONS, {"weight": 0}),))
-GATES_RULE = LayerRule((_GATES,))
+ATTENTION_RULE = LayerRule((_HEADS,), Signature("nth", "nth", {}, {"t": "keys"}))
+EMBEDDING_RULE = LayerRule(
+    (Way(POSITIONS, POSITIONS, {"weight": 0}),), Signature("ntc", "ntc", {"weight": "tc"})
+)
+GATES_RULE = LayerRule((_GATES,), Signature("*h", "*h"))

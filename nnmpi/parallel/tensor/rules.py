@@ -26,10 +26,33 @@ from nnmpi.parallel.tensor.ways import (
 )
 
 
+class Signature(NamedTuple):
+    """A layer as a sum over indices, as in einsum: the indices of its operands. `*` stands for any
+    number of them, `#` for one that is mixed.
+
+    inputs      of each input that has samples
+    parameters  of parameters and buffers, by name
+    joined      those that ranks may divide though the layer mixes them, and what they exchange then
+    behind      the parameters that are added behind the sum
+    moves       an index along which inputs and output may be cut while the parameters are cut along
+                another: ranks then send each value to the rank that computes with it, and results
+                back
+    """
+
+    inputs: str
+    output: str
+    parameters: Mapping[str, str] = {}
+    joined: Mapping[str, str] = {}
+    behind: tuple[str, ...] = ()
+    moves: str = ""
+
+
 class LayerRule(NamedTuple):
-    """The ways in which ranks along tp may divide a layer of one class, the preferred one first."""
+    """The ways in which ranks along tp may divide a layer of one class, the preferred one first;
+    and the signature of an add-on's layer, by which `addons/proof/` knows what it sums."""
 
     ways: tuple[Way, ...] = ()
+    signature: Signature | None = None
 
 
 def _normalizes_positions(settings: Options) -> bool:
