@@ -165,3 +165,12 @@ def test_statistics_of_the_batch_alone_are_for_no_trainer() -> None:
 
     with refused("1 (BatchNorm1d)", "track_running_stats=False", "GroupNorm"):
         nnmpi.Trainer(nnmpi.Config(), build, (np.ones((8, 4)), np.arange(8) % 3))
+
+
+def test_batch_norm_takes_one_image_but_not_one_number() -> None:
+    layer = nn.BatchNorm2d(3)
+    assert layer(np.ones((1, 3, 2, 1), np.float32)).shape == (1, 3, 2, 1)
+    assert layer.num_batches_tracked.item() == 1
+    with pytest.raises(ValueError, match="BatchNorm2d"):
+        layer(np.ones((1, 3, 1, 1), np.float32))
+    assert layer.num_batches_tracked.item() == 1

@@ -34,6 +34,11 @@ def test_layouts_of_the_table_of_conformance_are_proved(is_sample: bool) -> None
     assert len(chosen) > (150 if is_sample else 800)
 
 
+def test_a_second_half_of_a_backward_pass_may_gather_again() -> None:
+    halved = {"tp": 2, "pp": 2, "sequence_parallel": True, "schedule": "zb-h1", "micro_batches": 2}
+    proved(on_paper(4, **GPT, **halved))
+
+
 def test_what_ranks_have_of_gradients() -> None:
     shares = proved(a := on_paper(4, dp=2, tp=2, sequence_parallel=True, **GPT))
     found = {
